@@ -1,0 +1,93 @@
+"""Between JSON and the structs of this package.
+
+Decoding is strict about types and lenient about unknown fields, as the API server's clients are.
+A list is decoded item by item, so that one malformed object is quarantined and the others live.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from .quantity import Quantity, QuantityError, parse_quantity
+
+T = TypeVar("T")
+
+
+class DecodeError(ValueError):
+    """The JSON does not have the shape of the kind; the message names the field."""
+
+
+def _from_json(type_: type, value: Any) -> Any:
+    if type_ is Quantity:
+        if isinstance(value, str):
+            return parse_quantity(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return parse_quantity(repr(value))
+        raise QuantityError(f"expected a quantity, got {type(value).__name__}")
+    raise NotImplementedError(type_)
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Quantity):
+        return value.text
+    raise NotImplementedError(type(value))
+
+
+@cache
+def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(type_, dec_hook=_from_json)
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_to_json)
+
+
+class _RawList(msgspec.Struct):
+    """The envelope of a Kubernetes list; the items stay bytes until each is decoded on its own."""
+
+    items: list[msgspec.Raw] = []
+    metadata: dict[str, Any] = {}
+
+
+def decode(type_: type[T], data: bytes | str | msgspec.Raw) -> T:
+    """One object from JSON bytes. Raises DecodeError naming the field at fault."""
+    try:
+        decoded: T = _decoder(type_).decode(data)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise DecodeError(str(error)) from error
+    return decoded
+
+
+def convert(type_: type[T], value: Any) -> T:
+    """One object from parsed JSON (dicts and lists). Raises DecodeError naming the field at fault."""
+    return decode(type_, msgspec.json.encode(value))
+
+
+def encode(value: object) -> bytes:
+    """A struct as JSON bytes; unset and default fields are left out, quantities keep their text."""
+    return _encoder.encode(value)
+
+
+def to_dict(value: object) -> Any:
+    """A struct as plain dicts and lists, ready to be merged into a patch."""
+    return msgspec.json.decode(encode(value))
+
+
+def decode_list(
+    type_: type[T], data: bytes
+) -> tuple[list[T], list[tuple[bytes, DecodeError]], dict[str, Any]]:
+    """A list response: the good items, the bad ones with their errors, and the list's metadata."""
+    try:
+        envelope = msgspec.json.decode(data, type=_RawList)
+    except msgspec.DecodeError as error:
+        raise DecodeError(str(error)) from error
+    good: list[T] = []
+    bad: list[tuple[bytes, DecodeError]] = []
+    for raw in envelope.items:
+        try:
+            good.append(decode(type_, raw))
+        except DecodeError as error:
+            bad.append((bytes(raw), error))
+    return good, bad, envelope.metadata

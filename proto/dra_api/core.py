@@ -1,0 +1,171 @@
+"""The parts of core/v1 that Dynamic Resource Allocation reads: Pod, Node, node selectors, Namespace.
+
+Spec: api.md section 10.
+"""
+
+from __future__ import annotations
+
+from .meta import Object, Part
+from .quantity import Quantity
+
+
+class NodeSelectorRequirement(Part, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class NodeSelectorTerm(Part, frozen=True):
+    match_expressions: tuple[NodeSelectorRequirement, ...] | None = None
+    match_fields: tuple[NodeSelectorRequirement, ...] | None = None
+
+
+class NodeSelector(Part, frozen=True):
+    node_selector_terms: tuple[NodeSelectorTerm, ...] | None = None
+
+
+class PreferredSchedulingTerm(Part, frozen=True):
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(Part, frozen=True):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] | None = None
+
+
+class Affinity(Part, frozen=True):
+    node_affinity: NodeAffinity | None = None
+
+
+class Taint(Part, frozen=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Toleration(Part, frozen=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class PodResourceClaim(Part, frozen=True):
+    """One entry of ``pod.spec.resourceClaims``."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class ContainerClaim(Part, frozen=True):
+    """One entry of ``container.resources.claims``; without ``request`` it means the whole claim."""
+
+    name: str = ""
+    request: str = ""
+
+
+class ResourceRequirements(Part, frozen=True):
+    claims: tuple[ContainerClaim, ...] | None = None
+    requests: dict[str, Quantity] | None = None
+    limits: dict[str, Quantity] | None = None
+
+
+class Container(Part, frozen=True):
+    name: str = ""
+    restart_policy: str | None = None
+    resources: ResourceRequirements = ResourceRequirements()
+
+
+class PodSchedulingGate(Part, frozen=True):
+    name: str = ""
+
+
+class PodSchedulingGroup(Part, frozen=True):
+    pod_group_name: str | None = None
+
+
+class PodSpec(Part, frozen=True):
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int | None = None
+    restart_policy: str = ""
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
+    overhead: dict[str, Quantity] | None = None
+    resource_claims: tuple[PodResourceClaim, ...] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+    scheduling_gates: tuple[PodSchedulingGate, ...] | None = None
+    scheduling_group: PodSchedulingGroup | None = None
+
+
+class PodResourceClaimStatus(Part, frozen=True):
+    """Which claim an entry got; no ``resource_claim_name`` means that none is needed."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class ContainerExtendedResourceRequest(Part, frozen=True):
+    container_name: str = ""
+    resource_name: str = ""
+    request_name: str = ""
+
+
+class PodExtendedResourceClaimStatus(Part, frozen=True):
+    resource_claim_name: str = ""
+    request_mappings: tuple[ContainerExtendedResourceRequest, ...] | None = None
+
+
+class PodCondition(Part, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class PodStatus(Part, frozen=True):
+    phase: str = ""
+    conditions: tuple[PodCondition, ...] | None = None
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] | None = None
+    extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
+    nominated_node_name: str = ""
+
+
+class Pod(Object, frozen=True):
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def is_terminal(self) -> bool:
+        """Succeeded or Failed: no container will run again."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+class NodeSpec(Part, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] | None = None
+
+
+class NodeCondition(Part, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class NodeStatus(Part, frozen=True):
+    allocatable: dict[str, Quantity] | None = None
+    conditions: tuple[NodeCondition, ...] | None = None
+
+
+class Node(Object, frozen=True):
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class Namespace(Object, frozen=True):
+    pass

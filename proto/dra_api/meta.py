@@ -1,0 +1,74 @@
+"""What every Kubernetes object carries: metadata, owners, conditions.
+
+All structs of this package are frozen, name their fields as Python does (``node_name`` for
+``nodeName``), keep *absent* (None) apart from *empty* where the API does, and ignore fields
+they do not know. They are for reading and deciding: a write always goes out as a patch or as
+the raw object that came in, never as a re-encoded struct, so no unknown field is ever lost.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Part(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of all structs here."""
+
+
+class OwnerReference(Part, frozen=True):
+    """Who has to exist for an object to stay."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(Part, frozen=True):
+    """Name, identity and life cycle of an object. Times are RFC 3339 texts."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: tuple[str, ...] | None = None
+    owner_references: tuple[OwnerReference, ...] | None = None
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The one owner that manages the object, if any."""
+        return next((owner for owner in self.owner_references or () if owner.controller), None)
+
+
+class Condition(Part, frozen=True):
+    """metav1.Condition."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+    observed_generation: int | None = None
+
+
+class Object(Part, frozen=True):
+    """Base of all kinds."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, or the bare name of a cluster-scoped object."""
+        meta = self.metadata
+        return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name

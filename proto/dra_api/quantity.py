@@ -1,0 +1,144 @@
+"""Exact Kubernetes quantities (``100m``, ``4Gi``, ``1e3``).
+
+A quantity is a fixed-point number with nine decimal places, held as a whole number of
+billionths, together with the text it came from: comparisons are numeric (``1`` equals
+``1000m``), but copying an object must hand back the text that its author wrote.
+
+Rules of the reference (apimachinery ``resource.Quantity``): more than nine decimals round
+away from zero, magnitudes above 2**63-1 are capped, and a bare suffix such as ``Gi`` is zero.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache, total_ordering
+from typing import Final
+
+NANO: Final = 10**9
+_MAX: Final = (2**63 - 1) * NANO
+_SYNTAX: Final = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?(?P<suffix>(?:[eE][+-]?[0-9]+)|[A-Za-z]*)",
+    re.ASCII,
+)
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
+_EXPONENT_LIMIT: Final = 1000
+
+
+class QuantityError(ValueError):
+    """The text is not a Kubernetes quantity."""
+
+
+def _nanos(text: str) -> int:
+    match = _SYNTAX.fullmatch(text)
+    if not text or match is None:
+        raise QuantityError(f"{text!r} is not a quantity: expected a number such as 2, 0.5, 100m, 4Gi or 1e3")
+    whole, fraction, suffix = match["whole"], match["fraction"] or "", match["suffix"]
+    digits = int((whole + fraction) or "0")
+    exponent = -len(fraction)
+    if suffix in _BINARY:
+        digits <<= _BINARY[suffix]
+    elif suffix in _DECIMAL:
+        exponent += _DECIMAL[suffix]
+    elif suffix[0] in "eE" and len(suffix) > 1:
+        power = int(suffix[1:])
+        if abs(power) > _EXPONENT_LIMIT:
+            raise QuantityError(f"{text!r} is not a quantity: the exponent is out of range")
+        exponent += power
+    else:
+        raise QuantityError(f"{text!r} is not a quantity: unknown suffix {suffix!r}")
+    shift = exponent + 9
+    nanos: int = digits * 10**shift if shift >= 0 else -(-digits // 10**-shift)
+    magnitude: int = min(nanos, _MAX)
+    return magnitude * (-1 if match["sign"] == "-" else 1)
+
+
+@total_ordering
+class Quantity:
+    """An immutable quantity; ``Quantity("1Gi")`` parses, ``Quantity.of(n)`` wraps an integer.
+
+    Equality, order and hash are numeric. ``str()`` gives the text as written.
+    Raises QuantityError when the text cannot be parsed.
+    """
+
+    __slots__ = ("nanos", "text")
+    nanos: int
+    text: str
+
+    def __init__(self, text: str) -> None:
+        object.__setattr__(self, "nanos", _nanos(text))
+        object.__setattr__(self, "text", text)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("quantities are immutable")
+
+    @classmethod
+    def from_nanos(cls, nanos: int, *, binary: bool = False) -> Quantity:
+        """The quantity of so many billionths, written canonically, with Ki, Mi, ... if ``binary``."""
+        self = cls.__new__(cls)
+        object.__setattr__(self, "nanos", nanos)
+        object.__setattr__(self, "text", _canonical(nanos, binary=binary))
+        return self
+
+    @classmethod
+    def of(cls, number: int, *, binary: bool = False) -> Quantity:
+        """The quantity of a whole number."""
+        return cls.from_nanos(number * NANO, binary=binary)
+
+    @property
+    def is_binary(self) -> bool:
+        """True when the text was written with a binary suffix (Ki, Mi, ...)."""
+        return self.text.endswith("i")
+
+    def rounded_up(self) -> int:
+        """The whole number at or next above the magnitude (the reference's ``Value()``)."""
+        return -(-self.nanos // NANO) if self.nanos >= 0 else self.nanos // NANO
+
+    def canonical(self) -> str:
+        """The shortest text of the same value, in the same family of suffixes."""
+        return _canonical(self.nanos, binary=self.is_binary)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Quantity) and self.nanos == other.nanos
+
+    def __lt__(self, other: Quantity) -> bool:
+        return self.nanos < other.nanos
+
+    def __hash__(self) -> int:
+        return hash(self.nanos)
+
+    def __add__(self, other: Quantity) -> Quantity:
+        return Quantity.from_nanos(self.nanos + other.nanos, binary=self.is_binary)
+
+    def __sub__(self, other: Quantity) -> Quantity:
+        return Quantity.from_nanos(self.nanos - other.nanos, binary=self.is_binary)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Quantity({self.text!r})"
+
+
+def _canonical(nanos: int, *, binary: bool) -> str:
+    if nanos == 0:
+        return "0"
+    if binary and nanos % NANO == 0 and abs(nanos) >= 1024 * NANO:
+        number = nanos // NANO
+        suffix = ""
+        for name in _BINARY:
+            if number % 1024:
+                break
+            number, suffix = number // 1024, name
+        return f"{number}{suffix}"
+    exponent = -9
+    while nanos % 1000 == 0 and exponent < 18:
+        nanos, exponent = nanos // 1000, exponent + 3
+    return f"{nanos}{_DECIMAL_SUFFIX[exponent]}"
+
+
+@lru_cache(maxsize=8192)
+def parse_quantity(text: str) -> Quantity:
+    """The quantity of a text, remembered: clusters repeat a few hundred texts millions of times."""
+    return Quantity(text)

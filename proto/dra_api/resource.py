@@ -1,0 +1,343 @@
+"""The kinds of ``resource.k8s.io/v1``; DeviceTaintRule as in v1beta2, pool status requests as in v1alpha3.
+
+Older versions of the API are converted to these shapes on the way in. Spec: api.md sections 4 to 7.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw, field
+
+from .core import NodeSelector
+from .meta import Condition, Object, ObjectMeta, Part
+from .quantity import Quantity
+
+GROUP = "resource.k8s.io"
+FINALIZER = "resource.kubernetes.io/delete-protection"
+POD_CLAIM_NAME_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
+EXTENDED_RESOURCE_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
+ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
+EXTENDED_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
+RESULTS_LIMIT = 32
+RESERVED_FOR_LIMIT = 256
+
+
+# --- ResourceSlice ------------------------------------------------------------------------------
+
+
+class DeviceAttribute(Part, frozen=True):
+    """Exactly one field is set."""
+
+    int_: int | None = field(default=None, name="int")
+    bool_: bool | None = field(default=None, name="bool")
+    string: str | None = None
+    version: str | None = None
+    ints: tuple[int, ...] | None = None
+    bools: tuple[bool, ...] | None = None
+    strings: tuple[str, ...] | None = None
+    versions: tuple[str, ...] | None = None
+
+
+class CapacityRequestPolicyRange(Part, frozen=True):
+    min: Quantity | None = None
+    max: Quantity | None = None
+    step: Quantity | None = None
+
+
+class CapacityRequestPolicy(Part, frozen=True):
+    default: Quantity | None = None
+    valid_values: tuple[Quantity, ...] | None = None
+    valid_range: CapacityRequestPolicyRange | None = None
+
+
+class DeviceCapacity(Part, frozen=True):
+    value: Quantity
+    request_policy: CapacityRequestPolicy | None = None
+
+
+class Counter(Part, frozen=True):
+    value: Quantity
+
+
+class CounterSet(Part, frozen=True):
+    name: str = ""
+    counters: dict[str, Counter] | None = None
+
+
+class DeviceCounterConsumption(Part, frozen=True):
+    counter_set: str = ""
+    counters: dict[str, Counter] | None = None
+
+
+class DeviceTaint(Part, frozen=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
+class NodeAllocatableResourceMapping(Part, frozen=True):
+    capacity_key: str | None = None
+    allocation_multiplier: Quantity | None = None
+
+
+class Device(Part, frozen=True):
+    name: str = ""
+    attributes: dict[str, DeviceAttribute] | None = None
+    capacity: dict[str, DeviceCapacity] | None = None
+    consumes_counters: tuple[DeviceCounterConsumption, ...] | None = None
+    node_name: str | None = None
+    node_selector: NodeSelector | None = None
+    all_nodes: bool | None = None
+    taints: tuple[DeviceTaint, ...] | None = None
+    binds_to_node: bool | None = None
+    binding_conditions: tuple[str, ...] | None = None
+    binding_failure_conditions: tuple[str, ...] | None = None
+    allow_multiple_allocations: bool | None = None
+    node_allocatable_resource_mappings: dict[str, NodeAllocatableResourceMapping] | None = None
+
+
+class ResourcePool(Part, frozen=True):
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class ResourceSliceSpec(Part, frozen=True):
+    driver: str = ""
+    pool: ResourcePool = ResourcePool()
+    node_name: str | None = None
+    node_selector: NodeSelector | None = None
+    all_nodes: bool | None = None
+    per_device_node_selection: bool | None = None
+    devices: tuple[Device, ...] | None = None
+    shared_counters: tuple[CounterSet, ...] | None = None
+
+
+class ResourceSlice(Object, frozen=True):
+    spec: ResourceSliceSpec = ResourceSliceSpec()
+
+
+# --- DeviceClass --------------------------------------------------------------------------------
+
+
+class CELDeviceSelector(Part, frozen=True):
+    expression: str = ""
+
+
+class DeviceSelector(Part, frozen=True):
+    cel: CELDeviceSelector | None = None
+
+
+class OpaqueDeviceConfiguration(Part, frozen=True):
+    """``parameters`` are the exact bytes of a JSON object; missing, empty or null counts as missing."""
+
+    driver: str = ""
+    parameters: Raw = field(default_factory=Raw)
+
+
+class DeviceClassConfiguration(Part, frozen=True):
+    opaque: OpaqueDeviceConfiguration | None = None
+
+
+class DeviceClassSpec(Part, frozen=True):
+    selectors: tuple[DeviceSelector, ...] | None = None
+    config: tuple[DeviceClassConfiguration, ...] | None = None
+    extended_resource_name: str | None = None
+
+
+class DeviceClass(Object, frozen=True):
+    spec: DeviceClassSpec = DeviceClassSpec()
+
+
+# --- ResourceClaim ------------------------------------------------------------------------------
+
+
+class CapacityRequirements(Part, frozen=True):
+    requests: dict[str, Quantity] | None = None
+
+
+class DeviceToleration(Part, frozen=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class DeviceSubRequest(Part, frozen=True):
+    name: str = ""
+    device_class_name: str = ""
+    selectors: tuple[DeviceSelector, ...] | None = None
+    allocation_mode: str = ""
+    count: int = 0
+    tolerations: tuple[DeviceToleration, ...] | None = None
+    capacity: CapacityRequirements | None = None
+
+
+class ExactDeviceRequest(Part, frozen=True):
+    device_class_name: str = ""
+    selectors: tuple[DeviceSelector, ...] | None = None
+    allocation_mode: str = ""
+    count: int = 0
+    admin_access: bool | None = None
+    tolerations: tuple[DeviceToleration, ...] | None = None
+    capacity: CapacityRequirements | None = None
+
+
+class DeviceRequest(Part, frozen=True):
+    name: str = ""
+    exactly: ExactDeviceRequest | None = None
+    first_available: tuple[DeviceSubRequest, ...] | None = None
+
+
+class DeviceConstraint(Part, frozen=True):
+    requests: tuple[str, ...] | None = None
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class DeviceClaimConfiguration(Part, frozen=True):
+    requests: tuple[str, ...] | None = None
+    opaque: OpaqueDeviceConfiguration | None = None
+
+
+class DeviceClaim(Part, frozen=True):
+    requests: tuple[DeviceRequest, ...] | None = None
+    constraints: tuple[DeviceConstraint, ...] | None = None
+    config: tuple[DeviceClaimConfiguration, ...] | None = None
+
+
+class ResourceClaimSpec(Part, frozen=True):
+    devices: DeviceClaim = DeviceClaim()
+
+
+class DeviceRequestAllocationResult(Part, frozen=True):
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = None
+    tolerations: tuple[DeviceToleration, ...] | None = None
+    binding_conditions: tuple[str, ...] | None = None
+    binding_failure_conditions: tuple[str, ...] | None = None
+    share_id: str | None = field(default=None, name="shareID")
+    consumed_capacity: dict[str, Quantity] | None = None
+
+
+class DeviceAllocationConfiguration(Part, frozen=True):
+    source: str = ""
+    requests: tuple[str, ...] | None = None
+    opaque: OpaqueDeviceConfiguration | None = None
+
+
+class DeviceAllocationResult(Part, frozen=True):
+    results: tuple[DeviceRequestAllocationResult, ...] | None = None
+    config: tuple[DeviceAllocationConfiguration, ...] | None = None
+
+
+class AllocationResult(Part, frozen=True):
+    devices: DeviceAllocationResult = DeviceAllocationResult()
+    node_selector: NodeSelector | None = None
+    allocation_timestamp: str | None = None
+
+
+class ResourceClaimConsumerReference(Part, frozen=True):
+    api_group: str = ""
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class NetworkDeviceData(Part, frozen=True):
+    interface_name: str = ""
+    ips: tuple[str, ...] | None = None
+    hardware_address: str = ""
+
+
+class AllocatedDeviceStatus(Part, frozen=True):
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    share_id: str | None = field(default=None, name="shareID")
+    conditions: tuple[Condition, ...] | None = None
+    data: Raw = field(default_factory=Raw)
+    network_data: NetworkDeviceData | None = None
+
+
+class ResourceClaimStatus(Part, frozen=True):
+    allocation: AllocationResult | None = None
+    reserved_for: tuple[ResourceClaimConsumerReference, ...] | None = None
+    devices: tuple[AllocatedDeviceStatus, ...] | None = None
+
+
+class ResourceClaim(Object, frozen=True):
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+# --- ResourceClaimTemplate ----------------------------------------------------------------------
+
+
+class ResourceClaimTemplateSpec(Part, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
+class ResourceClaimTemplate(Object, frozen=True):
+    spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
+
+
+# --- DeviceTaintRule ----------------------------------------------------------------------------
+
+
+class DeviceTaintSelector(Part, frozen=True):
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(Part, frozen=True):
+    device_selector: DeviceTaintSelector | None = None
+    taint: DeviceTaint = DeviceTaint()
+
+
+class DeviceTaintRuleStatus(Part, frozen=True):
+    conditions: tuple[Condition, ...] | None = None
+
+
+class DeviceTaintRule(Object, frozen=True):
+    spec: DeviceTaintRuleSpec = DeviceTaintRuleSpec()
+    status: DeviceTaintRuleStatus = DeviceTaintRuleStatus()
+
+
+# --- ResourcePoolStatusRequest ------------------------------------------------------------------
+
+
+class ResourcePoolStatusRequestSpec(Part, frozen=True):
+    driver: str = ""
+    pool_name: str | None = None
+    limit: int | None = None
+
+
+class PoolStatus(Part, frozen=True):
+    driver: str = ""
+    pool_name: str = ""
+    generation: int = 0
+    resource_slice_count: int | None = None
+    total_devices: int | None = None
+    allocated_devices: int | None = None
+    available_devices: int | None = None
+    unavailable_devices: int | None = None
+    node_name: str | None = None
+    validation_error: str | None = None
+
+
+class ResourcePoolStatusRequestStatus(Part, frozen=True):
+    pool_count: int | None = None
+    pools: tuple[PoolStatus, ...] | None = None
+    conditions: tuple[Condition, ...] | None = None
+
+
+class ResourcePoolStatusRequest(Object, frozen=True):
+    spec: ResourcePoolStatusRequestSpec = ResourcePoolStatusRequestSpec()
+    status: ResourcePoolStatusRequestStatus | None = None
