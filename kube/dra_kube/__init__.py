@@ -1,0 +1,79 @@
+"""Talking to a Kubernetes API server: connection settings, requests, watches, errors.
+
+async with Api(connection()) as api:
+    claim = await api.get(RESOURCE_CLAIMS, "gpu", namespace="default")
+"""
+
+from .api import Api, Object, PatchKind, TypedList
+from .connection import Connection, connection
+from .errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    ConnectionSettingsError,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeError,
+    NotFound,
+    NotServed,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
+from .resource import (
+    CONFIG_MAPS,
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    SECRETS,
+    Resource,
+)
+from .watch import WatchEvent
+
+__all__ = [
+    "CONFIG_MAPS",
+    "DEVICE_CLASSES",
+    "DEVICE_TAINT_RULES",
+    "EVENTS",
+    "LEASES",
+    "NAMESPACES",
+    "NODES",
+    "PODS",
+    "RESOURCE_CLAIMS",
+    "RESOURCE_CLAIM_TEMPLATES",
+    "RESOURCE_SLICES",
+    "SECRETS",
+    "AlreadyExists",
+    "Api",
+    "ApiError",
+    "BadRequest",
+    "Conflict",
+    "Connection",
+    "ConnectionSettingsError",
+    "Forbidden",
+    "Gone",
+    "Invalid",
+    "KubeError",
+    "NotFound",
+    "NotServed",
+    "Object",
+    "PatchKind",
+    "Resource",
+    "ServerError",
+    "TooManyRequests",
+    "TypedList",
+    "Unauthorized",
+    "Unreachable",
+    "WatchEvent",
+    "connection",
+]

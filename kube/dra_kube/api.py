@@ -1,0 +1,349 @@
+"""The asyncio client: objects as plain dicts in, objects as plain dicts out.
+
+Dicts, so that a field this version does not know survives a read-modify-write. Lists come as bytes
+on request, so that they can be decoded straight into the structs of ``dra_api`` (``list_as``).
+Nothing is retried here: a caller knows whether repeating is safe, the client does not. Every call
+may raise the errors of ``dra_kube.errors``; a call that was cancelled or timed out may nevertheless
+have been carried out by the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import aiohttp
+import msgspec
+from dra_api.codec import DecodeError, decode_list
+
+from .connection import Connection
+from .errors import ApiError, Gone, NotFound, NotServed, Unreachable, error_of
+from .resource import Resource
+from .versions import from_served, to_served
+from .watch import WatchEvent, watch_events
+
+T = TypeVar("T")
+Object = dict[str, Any]
+Objects = list[Object]  # aliases, since a method below is called list
+AnyList = list[Any]
+Malformed = list[tuple[bytes, DecodeError]]
+PatchKind = Literal["merge", "strategic", "json", "apply"]
+
+_PATCH_TYPES: dict[PatchKind, str] = {
+    "merge": "application/merge-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "json": "application/json-patch+json",
+    "apply": "application/apply-patch+yaml",  # JSON is YAML
+}
+_PAGE = 1000
+
+
+class TypedList(msgspec.Struct, frozen=True):
+    """A list decoded into structs: the good items, those that could not be decoded, and where a watch goes on."""
+
+    items: list[Any]
+    malformed: Malformed
+    resource_version: str
+
+
+class Api:
+    """A client of one API server; an async context manager.
+
+    ``timeout`` is the limit in seconds for one request (watches are exempt).
+    """
+
+    def __init__(self, connection: Connection, *, timeout: float = 30.0, user_agent: str = "kopf-dra") -> None:
+        self.connection = connection
+        self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, 10.0))
+        self._user_agent = user_agent
+        self._session: aiohttp.ClientSession | None = None
+        self._served: dict[Resource, str] = {}
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(ssl=self.connection.tls or False, limit=0, keepalive_timeout=60)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=self._timeout, headers={"User-Agent": self._user_agent}
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # --- one object ---
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
+        """The object. Raises NotFound."""
+        return await self._object("GET", resource, name, namespace)
+
+    async def create(self, resource: Resource, body: Object, namespace: str | None = None, **query: str) -> Object:
+        """Create and return the stored object. Raises AlreadyExists, Invalid, Forbidden."""
+        namespace = namespace or body.get("metadata", {}).get("namespace")
+        return await self._object("POST", resource, None, namespace, body=body, query=query)
+
+    async def update(self, resource: Resource, body: Object, subresource: str | None = None, **query: str) -> Object:
+        """Replace the object of that name; with ``metadata.resourceVersion`` set, raises Conflict if it moved on."""
+        meta = body["metadata"]
+        return await self._object(
+            "PUT", resource, meta["name"], meta.get("namespace"), subresource, body=body, query=query
+        )
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Any,
+        namespace: str | None = None,
+        *,
+        kind: PatchKind = "merge",
+        subresource: str | None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+    ) -> Object:
+        """Change the object; ``apply`` needs a ``field_manager``. Patches must be of the served version's shape."""
+        query = {
+            key: value
+            for key, value in (("fieldManager", field_manager), ("force", "true" if force else None))
+            if value
+        }
+        if kind == "apply" and isinstance(patch, dict):
+            patch = {
+                "apiVersion": resource.api_version(await self.version_of(resource)),
+                "kind": resource.kind,
+                **patch,
+            }
+        headers = {"Content-Type": _PATCH_TYPES[kind]}
+        return await self._object(
+            "PATCH", resource, name, namespace, subresource, body=patch, query=query, headers=headers
+        )
+
+    async def create_subresource(
+        self, resource: Resource, name: str, subresource: str, body: Object, namespace: str | None = None
+    ) -> Object:
+        """POST to a sub-resource: ``binding``, ``eviction``, ``token``."""
+        return await self._object("POST", resource, name, namespace, subresource, body=body)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> Object:
+        """Delete; with ``uid`` or ``resource_version`` only that very object (else Conflict). Raises NotFound."""
+        conditions = {key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if conditions:
+            options["preconditions"] = conditions
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        return await self._object("DELETE", resource, name, namespace, body=options)
+
+    # --- collections ---
+
+    async def list(self, resource: Resource, namespace: str | None = None, **selectors: str) -> tuple[Objects, str]:
+        """All objects and the resourceVersion to watch from. ``fieldSelector=``, ``labelSelector=`` narrow it."""
+        items: Objects = []
+        version = await self.version_of(resource)
+        revision = ""
+        async for page in self._pages(resource, namespace, selectors):
+            content = msgspec.json.decode(page)
+            for item in content.get("items") or ():
+                item.setdefault("kind", resource.kind)
+                item.setdefault("apiVersion", resource.api_version(version))
+                items.append(from_served(resource, version, item))
+            revision = content["metadata"].get("resourceVersion", "")
+        return items, revision
+
+    async def list_as(
+        self, resource: Resource, type_: type[T], namespace: str | None = None, **selectors: str
+    ) -> TypedList:
+        """All objects decoded into structs; a malformed one costs only itself."""
+        if await self.version_of(resource) != resource.versions[0]:
+            objects, revision = await self.list(resource, namespace, **selectors)
+            good, bad, _ = decode_list(type_, msgspec.json.encode({"items": objects}))
+            return TypedList(good, bad, revision)
+        items: AnyList = []
+        malformed: Malformed = []
+        revision = ""
+        async for page in self._pages(resource, namespace, selectors):
+            good, bad, meta = decode_list(type_, page)
+            items += good
+            malformed += bad
+            revision = meta.get("resourceVersion", "")
+        return TypedList(items, malformed, revision)
+
+    async def list_metadata(
+        self, resource: Resource, namespace: str | None = None, **selectors: str
+    ) -> tuple[Objects, str]:
+        """Only the metadata of all objects (PartialObjectMetadata): cheap, for comparing what exists."""
+        accept = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
+        items: Objects = []
+        revision = ""
+        async for page in self._pages(resource, namespace, selectors, accept):
+            content = msgspec.json.decode(page)
+            items += [item["metadata"] for item in content.get("items") or ()]
+            revision = content["metadata"].get("resourceVersion", "")
+        return items, revision
+
+    async def delete_collection(self, resource: Resource, namespace: str | None = None, **selectors: str) -> None:
+        """Delete everything that the selectors match."""
+        version = await self.version_of(resource)
+        await self._request("DELETE", resource.path(version, namespace, None), query=selectors)
+
+    async def watch(
+        self, resource: Resource, namespace: str | None = None, *, resource_version: str, **selectors: str
+    ) -> AsyncIterator[WatchEvent]:
+        """Changes since ``resource_version``, until the server ends the stream. Raises Gone when it is too old."""
+        version = await self.version_of(resource)
+        query = {
+            **selectors,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+        }
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
+        response = await self._open("GET", resource.path(version, namespace, None), query=query, timeout=timeout)
+        async with response:
+            try:
+                async for kind, obj in watch_events(response.content):
+                    if kind == "ERROR":
+                        raise error_of(int(obj.get("code") or 500), obj)
+                    yield WatchEvent(kind, from_served(resource, version, obj) if kind != "BOOKMARK" else obj)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise Unreachable(f"the watch of {resource} broke: {error!r}") from error
+
+    # --- what the server serves ---
+
+    async def version_of(self, resource: Resource) -> str:
+        """The version under which the server serves the kind, remembered. Raises NotServed."""
+        known = self._served.get(resource)
+        if known:
+            return known
+        if not resource.group:
+            return resource.versions[0]
+        for version in resource.versions:
+            try:
+                kinds = await self.raw_get(f"/apis/{resource.group}/{version}")
+            except NotFound:
+                continue
+            if any(entry["name"] == resource.plural for entry in kinds.get("resources") or ()):
+                self._served[resource] = version
+                return version
+        raise NotServed(f"the API server serves {resource} in none of the versions {', '.join(resource.versions)}")
+
+    async def raw_get(self, path: str, **query: str) -> Any:
+        """GET any path that answers JSON (``/version``, discovery)."""
+        return msgspec.json.decode(await self._request("GET", path, query=query))
+
+    # --- plumbing ---
+
+    async def _object(
+        self,
+        method: str,
+        resource: Resource,
+        name: str | None,
+        namespace: str | None,
+        subresource: str | None = None,
+        *,
+        body: Any = None,
+        query: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Object:
+        version = await self.version_of(resource)
+        if method in ("POST", "PUT") and subresource in (None, "status"):
+            body = to_served(resource, version, body)
+        path = resource.path(version, namespace, name, subresource)
+        answer: Object = msgspec.json.decode(await self._request(method, path, body=body, query=query, headers=headers))
+        return from_served(resource, version, answer) if answer.get("kind") == resource.kind else answer
+
+    async def _pages(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        selectors: dict[str, str],
+        headers: dict[str, str] | None = None,
+    ) -> AsyncIterator[bytes]:
+        path = resource.path(await self.version_of(resource), namespace, None)
+        token = ""
+        while True:
+            query = {**selectors, "limit": str(_PAGE)} | ({"continue": token} if token else {})
+            page = await self._request("GET", path, query=query, headers=headers)
+            yield page
+            token = msgspec.json.decode(page, type=_Envelope).metadata.get("continue") or ""
+            if not token:
+                return
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> bytes:
+        response = await self._open(method, path, body=body, query=query, headers=headers)
+        try:
+            async with response:
+                return await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Unreachable(f"{method} {self.connection.host}{path}: the answer broke off: {error!r}") from error
+
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+        timeout: aiohttp.ClientTimeout | None = None,
+    ) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise RuntimeError("the Api must be entered first: async with Api(connection) as api")
+        sent = {"Accept": "application/json", "Content-Type": "application/json", **(headers or {})}
+        authorization = self.connection.authorization()
+        if authorization:
+            sent["Authorization"] = authorization
+        try:
+            response = await self._session.request(
+                method,
+                f"{self.connection.host}{path}",
+                params=query or {},
+                data=None if body is None else msgspec.json.encode(body),
+                headers=sent,
+                timeout=timeout or self._timeout,
+                proxy=self.connection.proxy,
+                server_hostname=self.connection.server_name,
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"{method} {self.connection.host}{path}: {error or type(error).__name__}") from error
+        if response.status < 400:
+            return response
+        async with response:
+            raise _refusal(response.status, await response.read())
+
+
+class _Envelope(msgspec.Struct):
+    metadata: dict[str, Any] = {}
+
+
+def _refusal(code: int, content: bytes) -> ApiError:
+    try:
+        status = msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        status = None
+    if isinstance(status, dict) and status.get("kind") == "Status":
+        return error_of(code, status)
+    return error_of(code, {}, content.decode(errors="replace").strip()[:200] or f"HTTP {code}")
+
+
+__all__ = ["Api", "Gone", "Object", "PatchKind", "TypedList", "WatchEvent"]

@@ -1,0 +1,123 @@
+"""What can go wrong between us and an API server.
+
+::
+
+    KubeError
+    ├── ConnectionSettingsError   no usable kubeconfig or in-cluster credentials
+    ├── Unreachable               nobody answered: refused, timed out, TLS failed
+    ├── NotServed                 the server does not serve the kind in any version we speak
+    └── ApiError                  the server answered with a Status that is no success
+        ├── BadRequest            400
+        ├── Unauthorized          401
+        ├── Forbidden             403
+        ├── NotFound              404
+        ├── Conflict              409, somebody changed the object in between: read again, try again
+        │   └── AlreadyExists     409, reason AlreadyExists
+        ├── Gone                  410, a resourceVersion or continue token is too old: list again
+        ├── Invalid               422, validation; ``causes`` name the fields
+        ├── TooManyRequests       429, ``retry_after`` seconds
+        └── ServerError           5xx
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class KubeError(Exception):
+    """Root of everything this package raises."""
+
+
+class ConnectionSettingsError(KubeError):
+    """There is no way to find the API server: kubeconfig missing, unreadable or incomplete."""
+
+
+class Unreachable(KubeError):
+    """The API server did not answer at all."""
+
+
+class NotServed(KubeError):
+    """The API server does not know the kind in any version that this client speaks."""
+
+
+class ApiError(KubeError):
+    """The API server refused; ``code``, ``reason``, ``message``, ``details`` as in its Status object."""
+
+    def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message or f"{code} {reason}")
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details or {}
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds the server asks to wait, if it does."""
+        seconds = self.details.get("retryAfterSeconds")
+        return float(seconds) if seconds else None
+
+    @property
+    def causes(self) -> list[dict[str, str]]:
+        """Fields at fault: ``reason``, ``message``, ``field`` of each."""
+        return list(self.details.get("causes") or ())
+
+
+class BadRequest(ApiError):
+    """400"""
+
+
+class Unauthorized(ApiError):
+    """401"""
+
+
+class Forbidden(ApiError):
+    """403"""
+
+
+class NotFound(ApiError):
+    """404"""
+
+
+class Conflict(ApiError):
+    """409"""
+
+
+class AlreadyExists(Conflict):
+    """409 with reason AlreadyExists."""
+
+
+class Gone(ApiError):
+    """410"""
+
+
+class Invalid(ApiError):
+    """422"""
+
+
+class TooManyRequests(ApiError):
+    """429"""
+
+
+class ServerError(ApiError):
+    """5xx"""
+
+
+_BY_CODE: dict[int, type[ApiError]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+    429: TooManyRequests,
+}
+
+
+def error_of(code: int, status: dict[str, Any], fallback: str = "") -> ApiError:
+    """The exception for a response: ``status`` is its Status object, or empty when there was none."""
+    reason = status.get("reason") or ""
+    kind = ServerError if code >= 500 else _BY_CODE.get(code, ApiError)
+    if kind is Conflict and reason == "AlreadyExists":
+        kind = AlreadyExists
+    return kind(code, reason, status.get("message") or fallback, status.get("details"))

@@ -1,0 +1,52 @@
+"""Which kinds we talk about, and under which versions a server may know them.
+
+``versions`` is in order of preference. The first one that the server serves is used; objects are
+handed out and taken in the shape of the first one of all (conversion: ``dra_api.conversion``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind as the API server addresses it: ``/apis/<group>/<version>/namespaces/<ns>/<plural>``."""
+
+    group: str
+    versions: tuple[str, ...]
+    plural: str
+    kind: str
+    namespaced: bool
+
+    def __str__(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def api_version(self, version: str | None = None) -> str:
+        """``apiVersion`` of an object; of the preferred version unless told otherwise."""
+        version = version or self.versions[0]
+        return f"{self.group}/{version}" if self.group else version
+
+    def path(self, version: str, namespace: str | None, name: str | None, subresource: str | None = None) -> str:
+        """The URL path of a collection, an object, or a sub-resource."""
+        root = f"/apis/{self.group}/{version}" if self.group else f"/api/{version}"
+        scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        tail = "".join(f"/{part}" for part in (name, subresource) if part)
+        return f"{root}{scope}/{self.plural}{tail}"
+
+
+_DRA = "resource.k8s.io"
+_STABLE = ("v1", "v1beta2", "v1beta1")
+
+RESOURCE_CLAIMS = Resource(_DRA, _STABLE, "resourceclaims", "ResourceClaim", True)
+RESOURCE_CLAIM_TEMPLATES = Resource(_DRA, _STABLE, "resourceclaimtemplates", "ResourceClaimTemplate", True)
+DEVICE_CLASSES = Resource(_DRA, _STABLE, "deviceclasses", "DeviceClass", False)
+RESOURCE_SLICES = Resource(_DRA, _STABLE, "resourceslices", "ResourceSlice", False)
+DEVICE_TAINT_RULES = Resource(_DRA, ("v1beta2", "v1", "v1alpha3"), "devicetaintrules", "DeviceTaintRule", False)
+PODS = Resource("", ("v1",), "pods", "Pod", True)
+NODES = Resource("", ("v1",), "nodes", "Node", False)
+NAMESPACES = Resource("", ("v1",), "namespaces", "Namespace", False)
+CONFIG_MAPS = Resource("", ("v1",), "configmaps", "ConfigMap", True)
+SECRETS = Resource("", ("v1",), "secrets", "Secret", True)
+EVENTS = Resource("", ("v1",), "events", "Event", True)
+LEASES = Resource("coordination.k8s.io", ("v1",), "leases", "Lease", True)
