@@ -1,0 +1,43 @@
+# The commands of a newcomer (demo, test) and of daily work. Everything lives in .venv; nothing else is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?= -n auto --dist loadscope
+
+.PHONY: help install demo test lint proto lock clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(VENV)/.installed  ## make .venv with everything in it (does nothing when it is up to date)
+
+$(VENV)/.installed: pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "kopf-dra needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	@touch $@
+
+demo: install  ## run the whole story on this machine: API server, nodes, plugins, operator, pods
+	$(BIN)/dra-devcluster demo
+
+test: install lint  ## run every check: lint, types, import contracts, tests
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: install  ## lint, formatting, types, import contracts, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python proto/generate.py --check
+
+proto: install  ## make the gRPC code from proto/**/*.proto again
+	$(BIN)/python proto/generate.py
+
+lock: install  ## pin the newest allowed dependency versions in requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --no-emit-index-url --no-header \
+	  --no-annotate --upgrade --output-file requirements.lock pyproject.toml
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
