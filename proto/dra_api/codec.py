@@ -6,8 +6,9 @@ A list is decoded item by item, so that one malformed object is quarantined and 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -54,7 +55,7 @@ class _RawList(msgspec.Struct):
 def decode(type_: type[T], data: bytes | str | msgspec.Raw) -> T:
     """One object from JSON bytes. Raises DecodeError naming the field at fault."""
     try:
-        decoded: T = _decoder(type_).decode(data)
+        decoded: T = _decoder(cast(Hashable, type_)).decode(data)
     except (msgspec.DecodeError, ValueError) as error:
         raise DecodeError(str(error)) from error
     return decoded
@@ -75,9 +76,7 @@ def to_dict(value: object) -> Any:
     return msgspec.json.decode(encode(value))
 
 
-def decode_list(
-    type_: type[T], data: bytes
-) -> tuple[list[T], list[tuple[bytes, DecodeError]], dict[str, Any]]:
+def decode_list(type_: type[T], data: bytes) -> tuple[list[T], list[tuple[bytes, DecodeError]], dict[str, Any]]:
     """A list response: the good items, the bad ones with their errors, and the list's metadata."""
     try:
         envelope = msgspec.json.decode(data, type=_RawList)

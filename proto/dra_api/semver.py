@@ -31,9 +31,7 @@ class Version:
     def __init__(self, text: str) -> None:
         match = _SYNTAX.fullmatch(text)
         if match is None:
-            raise VersionError(
-                f"{text!r} is not a semantic version: expected MAJOR.MINOR.PATCH[-pre][+build]"
-            )
+            raise VersionError(f"{text!r} is not a semantic version: expected MAJOR.MINOR.PATCH[-pre][+build]")
         self.text = text
         self.major, self.minor, self.patch = int(match[1]), int(match[2]), int(match[3])
         self.pre: tuple[str, ...] = tuple(match[4].split(".")) if match[4] else ()
