@@ -1,0 +1,210 @@
+"""The API client against a server that answers exactly what each test says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import dra_kube
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from dra_api.resource import ResourceClaim
+from dra_kube import PODS, RESOURCE_CLAIMS, Api, Connection
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Serve = Callable[[dict[str, Handler]], Awaitable[Api]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Starts a server with the given ``METHOD /path`` handlers and hands out a client of it."""
+    opened: list[Any] = []
+
+    async def start(routes: dict[str, Handler]) -> Api:
+        app = web.Application()
+        for route, handler in routes.items():
+            method, path = route.split(" ")
+            app.router.add_route(method, path, handler)
+        server = TestServer(app)
+        await server.start_server()
+        api = Api(Connection(str(server.make_url("")).rstrip("/"), None, lambda: "Bearer secret"), timeout=5)
+        await api.__aenter__()
+        opened.extend([server, api])
+        return api
+
+    yield start
+    for server, api in zip(opened[::2], opened[1::2], strict=True):
+        await api.__aexit__(None, None, None)
+        await server.close()
+
+
+def answer(content: Any, status: int = 200) -> Handler:
+    async def handler(request: web.Request) -> web.Response:
+        return web.json_response(content, status=status)
+
+    return handler
+
+
+def claim(name: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        **fields,
+    }
+
+
+SERVED_V1 = answer({"resources": [{"name": "resourceclaims"}]})
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "error"),
+    [
+        (400, "BadRequest", dra_kube.BadRequest),
+        (401, "Unauthorized", dra_kube.Unauthorized),
+        (403, "Forbidden", dra_kube.Forbidden),
+        (404, "NotFound", dra_kube.NotFound),
+        (409, "Conflict", dra_kube.Conflict),
+        (409, "AlreadyExists", dra_kube.AlreadyExists),
+        (410, "Expired", dra_kube.Gone),
+        (422, "Invalid", dra_kube.Invalid),
+        (429, "TooManyRequests", dra_kube.TooManyRequests),
+        (503, "ServiceUnavailable", dra_kube.ServerError),
+    ],
+)
+async def test_a_status_becomes_the_exception_of_its_code_and_keeps_message_and_causes(
+    serve: Serve, code: int, reason: str, error: type[dra_kube.ApiError]
+) -> None:
+    status = {
+        "kind": "Status",
+        "code": code,
+        "reason": reason,
+        "message": "what went wrong",
+        "details": {"causes": [{"field": "spec.x", "message": "bad"}], "retryAfterSeconds": 3},
+    }
+    api = await serve({"GET /api/v1/namespaces/default/pods/p": answer(status, code)})
+    with pytest.raises(error, match="what went wrong") as caught:
+        await api.get(PODS, "p", "default")
+    assert type(caught.value) is error
+    assert caught.value.causes[0]["field"] == "spec.x"
+    assert caught.value.retry_after == 3
+
+
+async def test_an_error_page_that_is_no_status_still_says_what_came_back(serve: Serve) -> None:
+    async def proxy_page(request: web.Request) -> web.Response:
+        return web.Response(status=502, text="<html>bad gateway</html>")
+
+    api = await serve({"GET /api/v1/nodes/n": proxy_page})
+    with pytest.raises(dra_kube.ServerError, match="bad gateway"):
+        await api.get(dra_kube.NODES, "n")
+
+
+async def test_nobody_listening_is_reported_with_the_address(unused_tcp_port: int) -> None:
+    async with Api(Connection(f"http://127.0.0.1:{unused_tcp_port}", None, lambda: None)) as api:
+        with pytest.raises(dra_kube.Unreachable, match=str(unused_tcp_port)):
+            await api.get(PODS, "p", "default")
+
+
+async def test_credentials_are_asked_for_each_request(serve: Serve) -> None:
+    seen: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append(request.headers["Authorization"])
+        return web.json_response({"kind": "Pod"})
+
+    api = await serve({"GET /api/v1/namespaces/default/pods/p": handler})
+    tokens = iter(["Bearer one", "Bearer two"])
+    api.connection = Connection(api.connection.host, None, lambda: next(tokens))
+    await api.get(PODS, "p", "default")
+    await api.get(PODS, "p", "default")
+    assert seen == ["Bearer one", "Bearer two"]
+
+
+async def test_a_list_follows_continue_and_one_malformed_item_costs_only_itself(serve: Serve) -> None:
+    bad = claim("bad", spec={"devices": {"requests": "not a list"}})
+    pages = {
+        None: {"metadata": {"continue": "next", "resourceVersion": "7"}, "items": [claim("a"), bad]},
+        "next": {"metadata": {"resourceVersion": "7"}, "items": [claim("b")]},
+    }
+
+    async def handler(request: web.Request) -> web.Response:
+        return web.json_response(pages[request.query.get("continue")])
+
+    api = await serve({"GET /apis/resource.k8s.io/v1": SERVED_V1, f"GET {CLAIMS}": handler})
+    found = await api.list_as(RESOURCE_CLAIMS, ResourceClaim, "default")
+    assert [item.metadata.name for item in found.items] == ["a", "b"]
+    assert "requests" in str(found.malformed[0][1])
+    assert found.resource_version == "7"
+
+
+async def test_a_watch_yields_events_across_chunk_borders_and_ends_with_gone_on_an_expired_version(
+    serve: Serve,
+) -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        assert request.query["resourceVersion"] == "5"
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for chunk in (
+            b'{"type":"ADDED","obj',
+            b'ect":{"kind":"Pod","metadata":{"name":"p"}}}\n{"type":"BOOKMARK","object":{"metadata":{}}}\nnot json\n',
+            b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n',
+        ):
+            await response.write(chunk)
+        return response
+
+    api = await serve({"GET /api/v1/pods": handler})
+    events = []
+    with pytest.raises(dra_kube.Gone, match="too old"):
+        async for event in api.watch(PODS, resource_version="5"):
+            events.append(event.type)
+    assert events == ["ADDED", "BOOKMARK"]
+
+
+async def test_an_older_server_is_spoken_to_in_its_version_and_objects_come_as_v1(serve: Serve) -> None:
+    sent: list[Any] = []
+    old = {
+        "apiVersion": "resource.k8s.io/v1beta1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "r", "deviceClassName": "gpu"}]}},
+    }
+
+    async def create(request: web.Request) -> web.Response:
+        sent.append(await request.json())
+        return web.json_response(old)
+
+    path = "/apis/resource.k8s.io/v1beta1"
+    api = await serve(
+        {
+            f"GET {path}": SERVED_V1,
+            f"GET {path}/namespaces/default/resourceclaims/c": answer(old),
+            f"POST {path}/namespaces/default/resourceclaims": create,
+        }
+    )
+    got = await api.get(RESOURCE_CLAIMS, "c", "default")
+    assert got["apiVersion"] == "resource.k8s.io/v1"
+    assert got["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == "gpu"
+    await api.create(RESOURCE_CLAIMS, got)
+    assert sent[0]["apiVersion"] == "resource.k8s.io/v1beta1"
+    assert sent[0]["spec"]["devices"]["requests"][0]["deviceClassName"] == "gpu"
+
+
+async def test_a_kind_that_the_server_does_not_serve_is_an_error_of_its_own(serve: Serve) -> None:
+    api = await serve({})
+    with pytest.raises(dra_kube.NotServed, match=r"resourceclaims\.resource\.k8s\.io"):
+        await api.get(RESOURCE_CLAIMS, "c", "default")
+
+
+async def test_deleting_with_preconditions_sends_them(serve: Serve) -> None:
+    bodies: list[Any] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        bodies.append(await request.json())
+        return web.json_response({"kind": "Status", "status": "Success"})
+
+    api = await serve({"DELETE /api/v1/namespaces/default/pods/p": handler})
+    await api.delete(PODS, "p", "default", uid="u1", resource_version="9", grace_seconds=0)
+    assert bodies[0]["preconditions"] == {"uid": "u1", "resourceVersion": "9"}
+    assert bodies[0]["gracePeriodSeconds"] == 0

@@ -1,0 +1,59 @@
+"""Finding the API server: what a user reads when the settings are wrong."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+import yaml
+from dra_kube import ConnectionSettingsError, connection
+
+
+def write(folder: Path, **user: str) -> Path:
+    file = folder / "config"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "dev",
+        "contexts": [{"name": "dev", "context": {"cluster": "dev", "user": "dev"}}],
+        "clusters": [{"name": "dev", "cluster": {"server": "https://127.0.0.1:1234/"}}],
+        "users": [{"name": "dev", "user": user}],
+    }
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+def test_a_kubeconfig_gives_address_and_token(tmp_path: Path) -> None:
+    found = connection(write(tmp_path, token="abc"))
+    assert found.host == "https://127.0.0.1:1234"
+    assert found.authorization() == "Bearer abc"
+
+
+def test_basic_auth_is_understood(tmp_path: Path) -> None:
+    found = connection(write(tmp_path, username="me", password="pw"))
+    assert found.authorization() == "Basic " + base64.b64encode(b"me:pw").decode()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "does not exist"),
+        ("", "empty"),
+        ("contexts: [", "cannot read"),
+        ("kind: Config", "current-context"),
+    ],
+    ids=["missing", "empty", "no-yaml", "no-context"],
+)
+def test_an_unusable_kubeconfig_is_named_with_the_remedy(tmp_path: Path, content: str | None, says: str) -> None:
+    file = tmp_path / "config"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConnectionSettingsError, match=says) as caught:
+        connection(file)
+    assert str(file) in str(caught.value)
+
+
+def test_the_environment_variable_is_used_without_an_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(write(tmp_path, token="from-env")))
+    assert connection().authorization() == "Bearer from-env"
