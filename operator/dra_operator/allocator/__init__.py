@@ -1,0 +1,33 @@
+"""Which devices a node can give to claims: a snapshot in, a decision out (design section 3). Pure."""
+
+from .errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError
+from .features import Features
+from .ids import DeviceId, PoolId, ShareId
+from .outcome import Allocated, Chosen, Failed, GaveUp, NodeFailure, Outcome, Refused
+from .refusal import Refusal, Rule, Tally, summarize
+from .usage import PoolUsage, Usage
+
+__all__ = [
+    "Allocated",
+    "AllocationError",
+    "Chosen",
+    "ClaimError",
+    "DeviceId",
+    "Failed",
+    "Features",
+    "GaveUp",
+    "NodeFailure",
+    "NodeSelectionError",
+    "Outcome",
+    "PoolError",
+    "PoolId",
+    "PoolUsage",
+    "Refusal",
+    "Refused",
+    "Rule",
+    "SelectorError",
+    "ShareId",
+    "Tally",
+    "Usage",
+    "summarize",
+]

@@ -1,0 +1,32 @@
+"""Faults of the input that end an attempt on all nodes (allocator.md sections 3, 4, 7, 12).
+
+::
+
+    AllocationError               a claim, class, selector or slice is wrong; the text names it
+    ├── ClaimError                a request or constraint that cannot be served by anybody
+    ├── SelectorError             a CEL selector does not compile, or fails on a device that was reached
+    ├── NodeSelectionError        a slice or device has a node selector that cannot be parsed or merged
+    └── PoolError                 a request for all devices while a pool is incomplete or invalid
+"""
+
+from __future__ import annotations
+
+
+class AllocationError(Exception):
+    """Fatal for the attempt: trying other nodes does not help."""
+
+
+class ClaimError(AllocationError):
+    """The claim asks for something impossible or unknown."""
+
+
+class SelectorError(AllocationError):
+    """A CEL selector failed; says whose selector, on which device, and what the device publishes."""
+
+
+class NodeSelectionError(AllocationError):
+    """A node selector of a slice or device is malformed."""
+
+
+class PoolError(AllocationError):
+    """All devices are wanted, but a pool is being updated or is invalid, so that nobody knows them."""

@@ -1,0 +1,48 @@
+"""Which optional behaviours are on: the feature gates that the allocator knows (allocator.md section 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+_FIELDS: Final = {
+    "DRAAdminAccess": "admin_access",
+    "DRAPrioritizedList": "prioritized_list",
+    "DRAPartitionableDevices": "partitionable_devices",
+    "DRADeviceTaints": "device_taints",
+    "DRAConsumableCapacity": "consumable_capacity",
+    "DRAListTypeAttributes": "list_attributes",
+}
+_BINDING_GATES: Final = {"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"}
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The gates as fields; ``Features()`` is what Kubernetes 1.36 enables by default."""
+
+    admin_access: bool = True
+    prioritized_list: bool = True
+    partitionable_devices: bool = True
+    device_taints: bool = True
+    consumable_capacity: bool = True
+    binding_conditions: bool = True
+    """DRADeviceBindingConditions and DRAResourceClaimDeviceStatus, which only work together."""
+    list_attributes: bool = False
+    """Constraints compare list-valued attributes as sets."""
+
+    @classmethod
+    def from_gates(cls, gates: Iterable[str]) -> Features:
+        """Exactly these gates are on; gates that do not concern the allocator are ignored."""
+        names = set(gates)
+        known = {field: gate in names for gate, field in _FIELDS.items()}
+        return cls(**known, binding_conditions=names >= _BINDING_GATES)
+
+    @property
+    def basic(self) -> bool:
+        """The reference answers with its stable implementation.
+
+        That one knows neither ``distinctAttribute`` nor capacity requests: it calls the former an empty
+        constraint and ignores the latter, where the newer ones refuse them when the gate is off.
+        """
+        return not (self.binding_conditions or self.consumable_capacity or self.list_attributes)

@@ -1,0 +1,45 @@
+"""Names of the things that are handed out: pools, devices, shares.
+
+A device is identified by driver, pool and name together, everywhere (scheduling.md 5.3): two drivers may
+well use the same pool name, for example that of the node.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PoolId(NamedTuple):
+    """One driver's pool; prints as ``driver/pool`` and sorts in the order in which pools are tried."""
+
+    driver: str
+    pool: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}"
+
+
+class DeviceId(NamedTuple):
+    """One device; prints as ``driver/pool/device``."""
+
+    driver: str
+    pool: str
+    device: str
+
+    @property
+    def pool_id(self) -> PoolId:
+        """The pool that publishes the device."""
+        return PoolId(self.driver, self.pool)
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.device}"
+
+
+class ShareId(NamedTuple):
+    """One share of a device that allows multiple allocations; ``share`` is a UUID."""
+
+    device: DeviceId
+    share: str
+
+    def __str__(self) -> str:
+        return f"{self.device}/{self.share}"

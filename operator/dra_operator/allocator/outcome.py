@@ -1,0 +1,84 @@
+"""What a decision can end with (allocator.md section 1, SC 4.2).
+
+| Outcome | Meaning for the caller |
+|---|---|
+| ``Allocated`` | one result per claim, in the order of the claims |
+| ``Refused`` | these claims do not fit this node |
+| ``NodeFailure`` | the same, and invalid pools were met on the way; other nodes may still fit |
+| ``Failed`` | bad input (claim, class, selector, slice): the attempt ends for all nodes |
+| ``GaveUp`` | the budget of steps is spent: nobody knows whether it fits |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra_api.resource import AllocationResult
+
+from .errors import AllocationError
+from .refusal import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which subrequest of a ``firstAvailable`` request was used; ``index`` 0 is the most preferred."""
+
+    claim: int
+    request: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """Success. ``chosen`` lists the requests with alternatives, for the score of the node (SC 4.4)."""
+
+    node: str
+    results: tuple[AllocationResult, ...]
+    chosen: tuple[Chosen, ...] = ()
+    steps: int = 0
+
+    @property
+    def score(self) -> int:
+        """Raw score of the node: 8 minus the index of each chosen subrequest, summed (SC 4.4)."""
+        return sum(8 - choice.index for choice in self.chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The claims do not fit the node; the refusal says why."""
+
+    node: str
+    refusal: Refusal
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailure:
+    """The claims do not fit, and pools of the node are invalid: repairing them may help."""
+
+    node: str
+    refusal: Refusal
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Fatal for the whole attempt, on every node; ``error`` names claim, class, selector or slice."""
+
+    node: str
+    error: AllocationError
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """The search was stopped by its budget after so many steps, without an answer."""
+
+    node: str
+    steps: int = 0
+
+    def __str__(self) -> str:
+        return f"node {self.node}: gave up after {self.steps} steps without an answer"
+
+
+Outcome = Allocated | Refused | NodeFailure | Failed | GaveUp

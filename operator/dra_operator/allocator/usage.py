@@ -1,0 +1,183 @@
+"""What is taken: devices, shares and capacity held by allocated claims (allocator.md section 1).
+
+``Usage`` is kept incrementally: ``add`` an allocation when a claim gets it, ``remove`` the same allocation
+when the claim loses it. ``remove`` undoes ``add`` exactly, whatever happened in between, because holders
+are counted: should two claims name the same device, it stays in use until both have let go.
+
+The state lies in one immutable ``PoolUsage`` per pool that writes replace, so a ``snapshot`` is a shallow
+copy, and two snapshots share all pools that were not touched since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from dra_api.resource import AllocationResult, DeviceRequestAllocationResult
+
+from .ids import DeviceId, PoolId, ShareId
+
+Key = TypeVar("Key")
+Amounts = Mapping[str, int]
+"""Capacity name -> billionths, as in ``Quantity.nanos``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUsage:
+    """What is taken of one pool. Never changed in place."""
+
+    exclusive: Mapping[str, int] = field(default_factory=dict)
+    """Device name -> number of holders (more than one only when somebody broke the rules)."""
+    shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Device name -> share id -> number of holders."""
+    consumed: Mapping[str, Amounts] = field(default_factory=dict)
+    """Device name -> sum of the consumed capacity of all shares."""
+
+    @property
+    def charged(self) -> set[str]:
+        """Devices whose counters are spent: allocated, shared, or with consumed capacity (section 10)."""
+        return {*self.exclusive, *self.shares, *self.consumed}
+
+    def __bool__(self) -> bool:
+        return bool(self.exclusive or self.shares or self.consumed)
+
+
+NOTHING: Final = PoolUsage()
+
+
+class Usage:
+    """The allocated state that an attempt starts from.
+
+    ``shares``: the gate DRAConsumableCapacity; without it a result with a share id counts as exclusive.
+    ``revision`` grows with each change; ``touched_since`` tells which pools changed after a revision, which
+    is how an index over nodes keeps up without looking at all pools.
+    """
+
+    _JOURNAL: Final = 20_000
+
+    def __init__(self, allocations: Iterable[AllocationResult] = (), *, shares: bool = True) -> None:
+        self._shares = shares
+        self._pools: dict[PoolId, PoolUsage] = {}
+        self._journal: list[PoolId] = []
+        self._forgotten = 0
+        for allocation in allocations:
+            self.add(allocation)
+
+    def add(self, allocation: AllocationResult) -> None:
+        """Takes everything that the allocation names; results with admin access take nothing."""
+        for result in allocation.devices.results or ():
+            self._apply(result, 1)
+
+    def remove(self, allocation: AllocationResult) -> None:
+        """Gives back what ``add`` took for the same allocation."""
+        for result in allocation.devices.results or ():
+            self._apply(result, -1)
+
+    def snapshot(self) -> Usage:
+        """An independent copy that starts a history of its own."""
+        copy = Usage(shares=self._shares)
+        copy._pools = dict(self._pools)
+        return copy
+
+    def pool(self, pool: PoolId) -> PoolUsage:
+        """What is taken of one pool."""
+        return self._pools.get(pool, NOTHING)
+
+    @property
+    def revision(self) -> int:
+        """Number of changes so far."""
+        return self._forgotten + len(self._journal)
+
+    def touched_since(self, revision: int) -> set[PoolId] | None:
+        """The pools changed after a revision, or None when that is too long ago to know."""
+        if revision < self._forgotten:
+            return None
+        return set(self._journal[revision - self._forgotten :])
+
+    def devices(self) -> Iterator[DeviceId]:
+        """All exclusively allocated devices."""
+        for (driver, pool), usage in self._pools.items():
+            for device in usage.exclusive:
+                yield DeviceId(driver, pool, device)
+
+    def share_ids(self) -> Iterator[ShareId]:
+        """All shares."""
+        for (driver, pool), usage in self._pools.items():
+            for device, shares in usage.shares.items():
+                for share in shares:
+                    yield ShareId(DeviceId(driver, pool, device), share)
+
+    def is_free(self, device: DeviceId) -> bool:
+        """Nobody holds the device exclusively."""
+        return device.device not in self.pool(device.pool_id).exclusive
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Usage) and self._pools == other._pools
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def take_device(self, device: DeviceId) -> None:
+        """Marks one device as exclusively held, for states that do not come from claims."""
+        usage = self.pool(device.pool_id)
+        self._put(device.pool_id, PoolUsage(_count(usage.exclusive, device.device, 1), usage.shares, usage.consumed))
+
+    def take_share(self, device: DeviceId, share: str | None, consumed: Amounts) -> None:
+        """Records one share and what it consumes, for states that do not come from claims."""
+        self._share(device, share, consumed, 1)
+
+    def _apply(self, result: DeviceRequestAllocationResult, sign: int) -> None:
+        if result.admin_access:
+            return
+        device = DeviceId(result.driver, result.pool, result.device)
+        if self._shares and result.share_id is not None:
+            consumed = {name: amount.nanos for name, amount in (result.consumed_capacity or {}).items()}
+            self._share(device, result.share_id, consumed, sign)
+            return
+        usage = self.pool(device.pool_id)
+        self._put(device.pool_id, PoolUsage(_count(usage.exclusive, device.device, sign), usage.shares, usage.consumed))
+
+    def _share(self, device: DeviceId, share: str | None, consumed: Amounts, sign: int) -> None:
+        usage = self.pool(device.pool_id)
+        name = device.device
+        shares, amounts = usage.shares, usage.consumed
+        if share is not None:
+            shares = _replace(shares, name, _count(shares.get(name, {}), share, sign))
+        if consumed:
+            total = amounts.get(name, {})
+            for capacity, nanos in consumed.items():
+                total = _count(total, capacity, sign * nanos)
+            amounts = _replace(amounts, name, total)
+        self._put(device.pool_id, PoolUsage(usage.exclusive, shares, amounts))
+
+    def _put(self, pool: PoolId, usage: PoolUsage) -> None:
+        if usage:
+            self._pools[pool] = usage
+        else:
+            self._pools.pop(pool, None)
+        self._journal.append(pool)
+        if len(self._journal) > self._JOURNAL:
+            dropped = self._JOURNAL // 2
+            del self._journal[:dropped]
+            self._forgotten += dropped
+
+
+def _count(counts: Mapping[Key, int], key: Key, change: int) -> dict[Key, int]:
+    """The counts after one change; what comes to zero is left out, so that taking and giving back cancel."""
+    changed = dict(counts)
+    changed[key] = changed.get(key, 0) + change
+    if not changed[key]:
+        del changed[key]
+    return changed
+
+
+Inner = TypeVar("Inner", bound=Mapping[str, int])
+
+
+def _replace(outer: Mapping[str, Inner], key: str, inner: Inner) -> dict[str, Inner]:
+    changed = dict(outer)
+    if inner:
+        changed[key] = inner
+    else:
+        changed.pop(key, None)
+    return changed
