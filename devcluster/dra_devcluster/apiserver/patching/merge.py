@@ -1,0 +1,16 @@
+"""JSON merge patch (RFC 7386): a null deletes, an object merges, anything else replaces."""
+
+from typing import Any
+
+
+def merge_patch(document: Any, patch: Any) -> Any:
+    """`document` with `patch` applied; neither is changed, unchanged parts are shared."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged

@@ -1,0 +1,31 @@
+"""What the served kinds look like, as data rather than code per kind.
+
+structure = Structure.load()                          the built-in kinds; CRDs: add_definition / remove_definition
+structure.resource(group, version, plural)            Resource or None; .by_kind(group, version, kind); .resources()
+problems = decode(resource.schema, body)              drops unknown fields and nulls in place, reports both and types
+find_duplicates(raw_body)                             for fieldValidation=Strict
+custom.set_defaults(schema, obj)                      defaults of a custom resource (after decode), in place
+custom.validate(schema, obj) -> list[Fault]           its 422 causes
+"""
+
+from .custom import Fault, set_defaults, validate
+from .decode import Problem, decode, find_duplicates, strict_message
+from .registry import Resource, Structure, Subresource, load_data
+from .schema import ANY, Components, Schema
+
+__all__ = [
+    "ANY",
+    "Components",
+    "Fault",
+    "Problem",
+    "Resource",
+    "Schema",
+    "Structure",
+    "Subresource",
+    "decode",
+    "find_duplicates",
+    "load_data",
+    "set_defaults",
+    "strict_message",
+    "validate",
+]

@@ -1,0 +1,202 @@
+"""Reading a request body as the real server's decoder does: a typed view of an untyped document.
+
+A built-in object passes through Go structs on the real server: fields it does not know are dropped (and reported,
+for `fieldValidation=Warn` and `Strict`), nulls vanish, and a value of the wrong JSON type ends the request with 400.
+`decode` does the same to a plain dict, in place. Custom resources drop unknown fields in the same way, but their
+types are validated by the schema (`custom.validate`), not by the decoder.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from .schema import Json, Schema
+
+_INT_BITS = {"int32": 31, "int64": 63}
+_QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding. `kind` is "unknown" or "duplicate" (tolerable: a warning, or an error when strict) or "type"
+    (always an error); `text` is what the real server says of it."""
+
+    kind: str
+    path: str
+    text: str
+
+
+def decode(schema: Schema, obj: Json) -> list[Problem]:
+    """Drops unknown fields and nulls from `obj` in place; returns all findings, at most one of kind "type".
+
+    After a type problem the rest of the object is not looked at, as the real decoder stops there too.
+    """
+    problems: list[Problem] = []
+    try:
+        _object(schema, obj, "", problems)
+    except _WrongType as fault:
+        problems.append(fault.problem)
+    return problems
+
+
+def strict_message(problems: list[Problem]) -> str:
+    """The tail of the 400 message for tolerable problems under `fieldValidation=Strict`."""
+    return "strict decoding error: " + ", ".join(problem.text for problem in problems)
+
+
+def find_duplicates(body: bytes) -> list[Problem]:
+    """Fields given twice in one JSON object of `body` (the last one wins). Raises ValueError if it is not JSON.
+
+    Costs a second parse; meant for strict requests only."""
+    import json  # the fast parser cannot report duplicates
+
+    seen: list[_Doubled] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        obj = _Doubled(items)
+        if len(obj) < len(items):
+            keys = [key for key, _ in items]
+            obj.doubled = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
+            seen.append(obj)
+        return obj
+
+    document = json.loads(body, object_pairs_hook=pairs)
+    if not seen:
+        return []
+    return [Problem("duplicate", path, f'duplicate field "{path}"') for path in _doubled_paths(document, "")]
+
+
+class _Doubled(dict[str, Any]):
+    doubled: tuple[str, ...] = ()
+
+
+def _doubled_paths(value: Any, path: str) -> list[str]:
+    if isinstance(value, list):
+        return [found for index, item in enumerate(value) for found in _doubled_paths(item, f"{path}[{index}]")]
+    if not isinstance(value, _Doubled):
+        return []
+    prefix = path + "." if path else ""
+    found = [prefix + key for key in value.doubled]
+    for key, item in value.items():
+        found += _doubled_paths(item, prefix + key)
+    return found
+
+
+class _WrongType(Exception):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.text)
+        self.problem = problem
+
+
+def _object(schema: Schema, obj: Json, path: str, problems: list[Problem]) -> None:
+    properties = schema.properties
+    doomed: list[str] = []
+    for key, value in obj.items():
+        child = properties.get(key)
+        if child is None:
+            if schema.kind == "object" and not schema.preserve and not (schema.embedded and key in _EMBEDDED):
+                doomed.append(key)
+                where = f"{path}.{key}" if path else key
+                problems.append(Problem("unknown", where, f'unknown field "{where}"'))
+        elif value is None:
+            if not child.nullable:
+                doomed.append(key)
+        else:
+            kind = child.kind
+            # The two commonest cases need no path, and so no further call.
+            if (kind == "string" and type(value) is str) or (kind == "boolean" and type(value) is bool):
+                continue
+            _value(child, value, f"{path}.{key}" if path else key, problems, schema)
+    for key in doomed:
+        del obj[key]
+
+
+_EMBEDDED = ("apiVersion", "kind", "metadata")
+
+
+def _value(schema: Schema, value: Any, path: str, problems: list[Problem], owner: Schema) -> None:
+    kind = schema.kind
+    if kind == "any":
+        return
+    if kind == "object":
+        if type(value) is not dict:
+            raise _mismatch(schema, value, path, owner)
+        _object(schema, value, path, problems)
+    elif kind == "array":
+        if type(value) is not list:
+            raise _mismatch(schema, value, path, owner)
+        if schema.items is not None:
+            for index, item in enumerate(value):
+                if item is not None:
+                    _value(schema.items, item, f"{path}[{index}]", problems, owner)
+    elif kind == "map":
+        if type(value) is not dict:
+            raise _mismatch(schema, value, path, owner)
+        if schema.items is not None:
+            nested = schema.items.kind in ("object", "array", "map")  # else errors name the map, not the entry
+            for key, item in value.items():
+                if item is not None:
+                    _value(schema.items, item, f"{path}.{key}" if nested else path, problems, owner)
+    elif not _SCALARS[kind](schema, value):
+        raise _mismatch(schema, value, path, owner)
+
+
+def _is_integer(schema: Schema, value: Any) -> bool:
+    return type(value) is int and -(1 << _INT_BITS[schema.name]) <= value < 1 << _INT_BITS[schema.name]
+
+
+def _is_time(schema: Schema, value: Any) -> bool:
+    if type(value) is not str or not _TIME.fullmatch(value):
+        return False
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_base64(schema: Schema, value: Any) -> bool:
+    try:
+        base64.b64decode(value, validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        return False
+    return True
+
+
+_SCALARS: dict[str, Callable[[Schema, Any], bool]] = {
+    "string": lambda schema, value: type(value) is str,
+    "boolean": lambda schema, value: type(value) is bool,
+    "integer": _is_integer,
+    "number": lambda schema, value: type(value) in (int, float),
+    "bytes": _is_base64,
+    "time": _is_time,
+    "quantity": lambda schema, value: (
+        type(value) in (int, float) or bool(type(value) is str and _QUANTITY.fullmatch(value))
+    ),
+    "int-or-string": lambda schema, value: type(value) in (int, str),
+}
+
+
+def _mismatch(schema: Schema, value: Any, path: str, owner: Schema) -> _WrongType:
+    """What the real decoder says: the JSON type met, the Go struct and field path, the Go type wanted."""
+    if schema.kind == "quantity" and type(value) is str:
+        text = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+    elif schema.kind == "time" and type(value) is str:
+        text = f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse it'
+    elif schema.kind == "bytes" and type(value) is str:
+        text = "illegal base64 data"
+    else:
+        met = {str: "string", bool: "bool", dict: "object", list: "array"}.get(type(value), "number")
+        if met == "number" and schema.kind == "integer":
+            met += " " + orjson.dumps(value).decode()
+        fields = re.sub(r"\[\d+\]", "", path)
+        field = f"{owner.name.rsplit('.', 1)[-1]}.{fields}"
+        text = f"json: cannot unmarshal {met} into Go struct field {field} of type {schema.name}"
+    return _WrongType(Problem("type", path, text))
