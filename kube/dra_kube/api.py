@@ -243,6 +243,10 @@ class Api:
         """GET any path that answers JSON (``/version``, discovery)."""
         return msgspec.json.decode(await self._request("GET", path, query=query))
 
+    async def raw_text(self, path: str, **query: str) -> str:
+        """GET any path that answers text (a container's log)."""
+        return (await self._request("GET", path, query=query)).decode(errors="replace")
+
     # --- plumbing ---
 
     async def _object(
