@@ -1,0 +1,74 @@
+"""Our own programs as child processes: the operator and the plugins that a development cluster starts.
+
+They are started by name, never imported: the development cluster is their environment and must not know them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class ProcessFailed(Exception):
+    """A child process could not be started or ended on its own; the message holds the end of its log."""
+
+
+def command(program: str, *arguments: str) -> list[str]:
+    """The command line of one of our console scripts, from the same environment as this interpreter."""
+    script = Path(sys.executable).parent / program
+    return [str(script) if script.exists() else program, *arguments]
+
+
+class ChildProcess:
+    """A process that writes to ``log`` and ends with the context: SIGTERM, then SIGKILL after ``grace`` seconds."""
+
+    def __init__(
+        self, name: str, arguments: list[str], log: Path, *, env: dict[str, str] | None = None, grace: float = 10.0
+    ) -> None:
+        self.name, self.arguments, self.log, self.grace = name, arguments, log, grace
+        self._env = {**os.environ, **(env or {})}
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        with self.log.open("ab") as output:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self.arguments, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, env=self._env
+                )
+            except OSError as error:
+                raise ProcessFailed(f"cannot start {self.name} ({self.arguments[0]}): {error}") from error
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        assert self._process is not None, "enter the context first"
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raises ProcessFailed when the process has ended already."""
+        if self._process is not None and self._process.returncode is not None:
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-10:])
+            raise ProcessFailed(f"{self.name} ended with exit code {self._process.returncode}:\n{tail}")
+
+    async def stop(self) -> int:
+        """End the process and return its exit code; harmless when it has ended."""
+        process = self._process
+        assert process is not None, "enter the context first"
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(process.wait(), self.grace)
+            except TimeoutError:
+                process.kill()
+        return await process.wait()

@@ -1,0 +1,63 @@
+"""How the distribution is put together: what a checkout, a wheel and a command line need to work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FOLDERS = PROJECT["tool"]["hatch"]["build"]["dev-mode-dirs"]
+PACKAGES = [Path(package) for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_room_is_a_plain_folder_since_a_package_named_operator_would_shadow_the_standard_library(folder: str) -> None:
+    assert not (ROOT / folder / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=str)
+def test_each_package_is_typed(package: Path) -> None:
+    assert (ROOT / package / "py.typed").exists()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_every_file_of_every_package_and_nothing_else(wheel: Path) -> None:
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    tracked = subprocess.run(
+        ["git", "ls-files", *map(str, PACKAGES)], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    names = {str(Path(*Path(file).parts[1:])) for file in tracked if (ROOT / file).exists()}
+    assert names <= packed, f"missing in the wheel: {sorted(names - packed)}"
+    assert {name.split("/")[0] for name in packed} == {package.name for package in PACKAGES}
+
+
+def test_every_package_imports_from_the_wheel_alone(wheel: Path) -> None:
+    names = ", ".join(package.name for package in PACKAGES)
+    script = f"import sys; sys.path.insert(0, {str(wheel)!r}); import {names}; print({PACKAGES[0].name}.__file__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=wheel.parent)
+    assert done.returncode == 0, done.stderr
+    assert str(wheel) in done.stdout
+
+
+@pytest.mark.parametrize("script", sorted(PROJECT["project"]["scripts"]))
+def test_each_console_script_answers_help(script: str) -> None:
+    done = subprocess.run([str(Path(sys.executable).parent / script), "--help"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout.lower()
