@@ -1,0 +1,115 @@
+"""The entries of `metadata.managedFields`, and their upkeep at ordinary writes.
+
+An entry belongs to a manager together with operation (Apply or Update), subresource and, for updates, API version.
+Whoever changes a field by an update owns it from then on and everybody else loses it; the cost is a walk over the
+changed branches only, since unchanged ones compare equal.
+Fields are compared by name, whatever API version an entry was written under (the real server converts first; it only
+shows for the beta versions of resource.k8s.io, whose claims are shaped differently).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dra_devcluster.apiserver.structure import Schema
+from dra_devcluster.apiserver.structure.schema import Json
+
+from .compare import blank, changes, owned_part
+from .fields import Fields, difference, union
+
+# More updating managers than this and the oldest are folded into one, as on the real server.
+_MOST_UPDATERS = 10
+_ANCIENT = "ancient-changes"
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who writes: `manager` is the fieldManager parameter or the first part of the user agent."""
+
+    manager: str
+    api_version: str
+    subresource: str = ""
+    operation: str = "Update"
+
+    def wrote(self, entry: Json) -> bool:
+        """Whether `entry` is this writer's."""
+        same = (entry.get("manager"), entry.get("operation"), entry.get("subresource", "")) == (
+            self.manager,
+            self.operation,
+            self.subresource,
+        )
+        return same and (self.operation == "Apply" or entry.get("apiVersion") == self.api_version)
+
+    def entry(self, fields: Fields, now: str) -> Json:
+        """A fresh entry; `now` is RFC 3339 in UTC."""
+        made: Json = {"manager": self.manager, "operation": self.operation, "apiVersion": self.api_version}
+        made |= {"time": now, "fieldsType": "FieldsV1", "fieldsV1": fields}
+        return made | ({"subresource": self.subresource} if self.subresource else {})
+
+
+def track_update(live: Json | None, new: Json, schema: Schema, *, by: Writer, now: str) -> list[Json]:
+    """managedFields for `new` after an ordinary create, update or patch by `by`.
+
+    A client may edit the entries themselves (kubectl does, to migrate to server-side apply): those in `new` count if
+    they are there, else those of `live`; a single empty entry forgets them all.
+    """
+    entries = entries_of(new)
+    if entries == [{}]:
+        return []
+    if entries is None:
+        entries = entries_of(live) or []
+    entries = [entry for entry in entries if isinstance(entry.get("fieldsV1"), dict)]
+    before = owned_part(live) if live is not None else blank(schema)
+    changed, removed = changes(before, owned_part(new), schema)
+    changed, removed = _unowned_metadata(changed), _unowned_metadata(removed)
+    if not changed and not removed:
+        return entries
+    return disown(entries, by, own=changed, lost=union(changed, removed), gone=removed, now=now)
+
+
+def disown(entries: Iterable[Json], by: Writer, *, own: Fields, lost: Fields, gone: Fields, now: str) -> list[Json]:
+    """The entries after `by` took `own`: others lose `lost`, the writer itself loses `gone`."""
+    mine: Fields = {}
+    kept = []
+    for entry in entries:
+        if by.wrote(entry):
+            mine = union(mine, entry["fieldsV1"])
+            continue
+        left = difference(entry["fieldsV1"], lost)
+        if left:
+            kept.append(entry if left == entry["fieldsV1"] else {**entry, "fieldsV1": left})
+    mine = union(difference(mine, gone), own)
+    if mine:
+        kept.append(by.entry(mine, now))
+    return _folded(kept)
+
+
+def entries_of(obj: Json | None) -> list[Json] | None:
+    """The entries an object carries, None when it says nothing of them."""
+    found = (obj or {}).get("metadata", {}).get("managedFields")
+    return found if isinstance(found, list) else None
+
+
+def _unowned_metadata(fields: Fields) -> Fields:
+    """Without `metadata` itself, which is always there."""
+    metadata = fields.get("f:metadata")
+    if metadata is None or (metadata and "." not in metadata):
+        return fields
+    rest = {key: value for key, value in metadata.items() if key != "."}
+    out = {key: value for key, value in fields.items() if key != "f:metadata"}
+    return out | ({"f:metadata": rest} if rest else {})
+
+
+def _folded(entries: list[Json]) -> list[Json]:
+    """Sorted as the real server does; surplus updaters are folded into one."""
+    entries.sort(key=lambda entry: (entry["operation"], entry.get("time", ""), entry["manager"]))
+    updaters = [entry for entry in entries if entry["operation"] == "Update"]
+    surplus = updaters[: max(0, len(updaters) - _MOST_UPDATERS + 1)] if len(updaters) > _MOST_UPDATERS else []
+    if not surplus:
+        return entries
+    fields: Fields = {}
+    for entry in surplus:
+        fields = union(fields, entry["fieldsV1"])
+    ancient = Writer(_ANCIENT, surplus[-1]["apiVersion"]).entry(fields, surplus[-1].get("time", ""))
+    rest = [entry for entry in entries if not any(entry is one for one in surplus)]
+    appliers = [entry for entry in rest if entry["operation"] == "Apply"]
+    return [*appliers, ancient, *rest[len(appliers) :]]
