@@ -1,0 +1,32 @@
+"""Validation of the DRA kinds, with the field paths and error types of the reference."""
+
+from .claimstatus import validate_resource_claim_status
+from .deviceclass import validate_device_class
+from .devicetaintrule import validate_device_taint_rule, validate_device_taint_rule_status
+from .errors import ErrorType, FieldError, summary
+from .resourceclaim import validate_resource_claim, validate_resource_claim_template
+from .resourcepoolstatusrequest import (
+    validate_resource_pool_status_request,
+    validate_resource_pool_status_request_status,
+)
+from .resourceslice import driver_warnings, validate_resource_slice
+from .selectors import SelectorCheck, SelectorVerdict, accept_selectors
+
+__all__ = [
+    "ErrorType",
+    "FieldError",
+    "SelectorCheck",
+    "SelectorVerdict",
+    "accept_selectors",
+    "driver_warnings",
+    "summary",
+    "validate_device_class",
+    "validate_device_taint_rule",
+    "validate_device_taint_rule_status",
+    "validate_resource_claim",
+    "validate_resource_claim_status",
+    "validate_resource_claim_template",
+    "validate_resource_pool_status_request",
+    "validate_resource_pool_status_request_status",
+    "validate_resource_slice",
+]

@@ -1,0 +1,89 @@
+"""Capacities of devices, and how much of a shareable one may be requested. Spec: api.md section 4 (DeviceCapacity)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from dra_api.quantity import Quantity
+from dra_api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, DeviceCapacity
+
+from .errors import Errors, duplicate, forbidden, invalid, required, too_many
+
+VALID_VALUES_LIMIT: Final = 10
+
+
+def capacity(capacity: DeviceCapacity, path: str, *, shareable: bool) -> Errors:
+    """A capacity; only a device that allows multiple allocations may have a request policy."""
+    policy, path = capacity.request_policy, f"{path}.requestPolicy"
+    if policy is None:
+        return
+    if not shareable:
+        yield forbidden(path, "allowMultipleAllocations must be true")
+    elif policy.valid_values and policy.valid_range is not None:
+        detail = 'exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time'
+        yield forbidden(path, detail)
+    elif policy.valid_values or policy.valid_range is not None:
+        yield from _policy(policy, capacity.value, path)
+
+
+def _policy(policy: CapacityRequestPolicy, value: Quantity, path: str) -> Errors:
+    kind = "validRange" if policy.valid_range is not None else "validValues"
+    if policy.default is None:
+        yield required(f"{path}.default", f"required when {kind} is defined")
+    elif policy.valid_range is not None:
+        yield from _range(policy.valid_range, policy.default, value, f"{path}.validRange")
+    else:
+        yield from _values(policy.valid_values or (), policy.default, value, f"{path}.validValues")
+
+
+def _values(values: tuple[Quantity, ...], default: Quantity, value: Quantity, path: str) -> Errors:
+    for index, (lower, higher) in enumerate(itertools.pairwise(values)):
+        if higher < lower:
+            yield invalid(f"{path}[{index + 1}]", str(higher), "values must be sorted in ascending order")
+    if len(values) > VALID_VALUES_LIMIT:
+        yield too_many(path, len(values), VALID_VALUES_LIMIT)
+    else:
+        seen = set()
+        for index, option in enumerate(values):
+            if option > value:
+                detail = f"option is larger than capacity value: {value}"
+                yield invalid(f"{path}[{index}]", str(option), detail)
+            if option.rounded_up() in seen:
+                yield duplicate(f"{path}[{index}]", str(option.rounded_up()))
+            seen.add(option.rounded_up())
+    if default not in values:
+        yield invalid(path, str(default), "default value is not valid according to the requestPolicy")
+
+
+def _range(bounds: CapacityRequestPolicyRange, default: Quantity, value: Quantity, path: str) -> Errors:
+    lowest, highest, step = bounds.min, bounds.max, bounds.step
+    if lowest is None:
+        yield required(f"{path}.min", "required when validRange is defined")
+        return
+    if lowest > value:
+        yield invalid(f"{path}.min", str(lowest), f"min is larger than capacity value: {value}")
+    if default < lowest:
+        yield invalid(f"{path}.min", str(default), f"default is less than min: {lowest}")
+    if highest is not None:
+        if lowest > highest:
+            yield invalid(f"{path}.max", str(lowest), f"min is larger than max: {highest}")
+        if highest > value:
+            yield invalid(f"{path}.max", str(highest), f"max is larger than capacity value: {value}")
+        if default > highest:
+            yield invalid(f"{path}.max", str(default), f"default is more than max: {highest}")
+    if step is not None:
+        yield from _step(step, lowest, [default] if highest is None else [default, highest], value, f"{path}.step")
+
+
+def _step(step: Quantity, lowest: Quantity, reached: list[Quantity], value: Quantity, path: str) -> Errors:
+    """Steps count whole numbers: every quantity is rounded up first."""
+    width = step.rounded_up()
+    if width <= 0:  # the reference divides by it
+        yield invalid(path, str(step), "must be greater than zero")
+        return
+    if lowest + step > value:
+        yield invalid(path, str(step), f"one step {lowest + step} is larger than capacity value: {value}")
+    for end in reached:
+        if (end.rounded_up() - lowest.rounded_up()) % width:
+            yield invalid(path, str(end), f"value is not a multiple of a given step ({step}) from ({lowest})")

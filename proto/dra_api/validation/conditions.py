@@ -1,0 +1,46 @@
+"""Conditions in a status: the common rules of ``metav1.Condition``."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dra_api.meta import Condition
+
+from .errors import Errors, duplicate, invalid, not_supported, required, too_long
+from .formats import checked, label_key, size
+
+_STATUSES: Final = {"True", "False", "Unknown"}
+_REASON: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", re.ASCII)
+_REASON_LIMIT: Final = 1024
+_MESSAGE_LIMIT: Final = 32 * 1024
+
+
+def conditions(items: tuple[Condition, ...] | None, path: str) -> Errors:
+    """Every condition is complete, and there is one of each type."""
+    seen = set()
+    for index, condition in enumerate(items or ()):
+        if condition.type in seen:
+            yield duplicate(f"{path}[{index}].type", condition.type)
+        seen.add(condition.type)
+        yield from _condition(condition, f"{path}[{index}]")
+
+
+def _condition(condition: Condition, path: str) -> Errors:
+    yield from checked(label_key, condition.type, f"{path}.type")
+    if condition.status not in _STATUSES:
+        yield not_supported(f"{path}.status", condition.status, _STATUSES)
+    if (condition.observed_generation or 0) < 0:
+        detail = "must be greater than or equal to zero"
+        yield invalid(f"{path}.observedGeneration", condition.observed_generation, detail)
+    if not condition.last_transition_time:
+        yield required(f"{path}.lastTransitionTime", "must be set")
+    if not condition.reason:
+        yield required(f"{path}.reason", "must be set")
+    elif not _REASON.fullmatch(condition.reason):
+        detail = "must consist of letters, digits, '_', ',' and ':', beginning with a letter (e.g. 'MyReason')"
+        yield invalid(f"{path}.reason", condition.reason, detail)
+    if size(condition.reason) > _REASON_LIMIT:
+        yield too_long(f"{path}.reason", _REASON_LIMIT)
+    if size(condition.message) > _MESSAGE_LIMIT:
+        yield too_long(f"{path}.message", _MESSAGE_LIMIT)

@@ -1,0 +1,164 @@
+"""One device of a ResourceSlice. Spec: api.md section 4 (Device)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from dra_api.equality import same
+from dra_api.resource import (
+    Counter,
+    Device,
+    DeviceAttribute,
+    DeviceCapacity,
+    DeviceCounterConsumption,
+    NodeAllocatableResourceMapping,
+)
+
+from .bindingconditions import binding_conditions
+from .capacity import capacity
+from .errors import Errors, invalid, not_found, required, too_many
+from .formats import (
+    attribute_string,
+    attribute_version,
+    checked,
+    counter_name,
+    dns_label,
+    dns_subdomain,
+    is_native_resource,
+    qualified_name,
+)
+from .lists import each, limited, mapping, unique
+from .node_selector import node_selector
+from .taints import taint
+
+ATTRIBUTES_AND_CAPACITIES_LIMIT: Final = 32
+ATTRIBUTE_VALUES_LIMIT: Final = 48
+TAINTS_LIMIT: Final = 16
+CONSUMED_SETS_LIMIT: Final = 2
+COUNTERS_LIMIT: Final = 32
+
+_LISTS: Final = ("bools", "ints", "strings", "versions")
+_ONE_NODE_CHOICE: Final = (
+    "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required "
+    "when `perDeviceNodeSelection` is set to true in the ResourceSlice spec"
+)
+
+
+def has_list_attributes(device: Device) -> bool:
+    """Whether any attribute is a list, which lowers the number of devices that a slice may have."""
+    return any(_lists(attribute) for attribute in (device.attributes or {}).values())
+
+
+def device(device: Device, path: str, *, old: Device | None, chooses_node: bool) -> Errors:
+    """A device; ``old`` is the stored one of that name, ``chooses_node`` whether each device of the slice does."""
+    yield from checked(dns_label, device.name, f"{path}.name")
+    yield from _sizes(device, path)
+    yield from mapping(device.attributes, f"{path}.attributes", qualified_name, _attribute)
+    if old is None or not same(old.capacity, device.capacity):
+        check = partial(capacity, shareable=bool(device.allow_multiple_allocations))
+        yield from mapping(device.capacity, f"{path}.capacity", qualified_name, check)
+    if old is None or not same(old.taints, device.taints):
+        yield from limited(device.taints, f"{path}.taints", TAINTS_LIMIT, taint)
+    yield from unique(
+        device.consumes_counters,
+        f"{path}.consumesCounters",
+        CONSUMED_SETS_LIMIT,
+        _consumption,
+        lambda item: item.counter_set,
+    )
+    if chooses_node:
+        yield from _node_choice(device, path)
+    elif device.node_name is not None or device.node_selector is not None or device.all_nodes is not None:
+        detail = (
+            "`nodeName`, `nodeSelector` and `allNodes` can only be set "
+            "if `perDeviceNodeSelection` is set to true in the ResourceSlice spec"
+        )
+        yield invalid(path, None, detail)
+    yield from binding_conditions(device, path)
+    for name, item in (device.node_allocatable_resource_mappings or {}).items():
+        item_path = f"{path}.nodeAllocatableResourceMappings[{name}]"
+        yield from _native_resource(name, item, device.capacity or {}, item_path)
+
+
+def counters(items: dict[str, Counter] | None, path: str) -> Errors:
+    """1 to 32 counters; any quantity will do."""
+    if not items:
+        yield required(path)
+    elif len(items) > COUNTERS_LIMIT:
+        yield too_many(path, len(items), COUNTERS_LIMIT)
+    else:
+        for name in items:
+            yield from checked(dns_label, name, path)
+
+
+def _lists(attribute: DeviceAttribute) -> dict[str, tuple[object, ...]]:
+    values = ((name, getattr(attribute, name)) for name in _LISTS)
+    return {name: value for name, value in values if value is not None}
+
+
+def _sizes(device: Device, path: str) -> Errors:
+    entries = len(device.attributes or {}) + len(device.capacity or {})
+    if entries > ATTRIBUTES_AND_CAPACITIES_LIMIT:
+        detail = f"the total number of attributes and capacities must not exceed {ATTRIBUTES_AND_CAPACITIES_LIMIT}"
+        yield invalid(path, entries, detail)
+    values = sum(sum(map(len, _lists(attribute).values())) or 1 for attribute in (device.attributes or {}).values())
+    if values > ATTRIBUTE_VALUES_LIMIT:
+        yield invalid(path, values, f"the total number of attribute values must not exceed {ATTRIBUTE_VALUES_LIMIT}")
+
+
+def _attribute(attribute: DeviceAttribute, path: str) -> Errors:
+    if attribute.string is not None:
+        yield from attribute_string(attribute.string, f"{path}.string")
+    if attribute.version is not None:
+        yield from attribute_version(attribute.version, f"{path}.version")
+    lists = _lists(attribute)
+    for name, values in lists.items():
+        if not values:
+            yield invalid(f"{path}.{name}", [], "must not be empty if specified")
+    yield from each(attribute.strings, f"{path}.strings", attribute_string)
+    yield from each(attribute.versions, f"{path}.versions", attribute_version)
+    scalars = (attribute.bool_, attribute.int_, attribute.string, attribute.version)
+    if len(lists) + sum(value is not None for value in scalars) != 1:
+        yield invalid(path, attribute, "exactly one value must be specified")
+
+
+def _consumption(consumption: DeviceCounterConsumption, path: str) -> Errors:
+    yield from counter_name(consumption.counter_set, f"{path}.counterSet")
+    yield from counters(consumption.counters, f"{path}.counters")
+
+
+def _node_choice(device: Device, path: str) -> Errors:
+    chosen = []
+    if device.node_name:
+        chosen.append("`nodeName`")
+        yield from checked(dns_subdomain, device.node_name, f"{path}.nodeName")
+    elif device.node_name is not None:
+        yield invalid(f"{path}.nodeName", "", "must not be empty")
+    if device.node_selector is not None:
+        chosen.append("`nodeSelector`")
+        yield from node_selector(device.node_selector, f"{path}.nodeSelector")
+    if device.all_nodes:
+        chosen.append("`allNodes`")
+    elif device.all_nodes is not None:
+        yield invalid(f"{path}.allNodes", False, "must be either unset or set to true")
+    if not chosen:
+        yield required(path, _ONE_NODE_CHOICE)
+    elif len(chosen) > 1:
+        yield invalid(path, f"{{{', '.join(chosen)}}}", _ONE_NODE_CHOICE)
+
+
+def _native_resource(
+    name: str, item: NodeAllocatableResourceMapping, capacities: Mapping[str, DeviceCapacity], path: str
+) -> Errors:
+    if not is_native_resource(name):
+        yield invalid(path, name, "must be a node allocatable resource name")
+    if item.capacity_key == "":
+        yield invalid(f"{path}.capacityKey", "", "capacityKey must not be an empty string")
+    elif item.capacity_key is not None and item.capacity_key not in capacities:
+        yield not_found(f"{path}.capacityKey", item.capacity_key)
+    if item.allocation_multiplier is not None and item.allocation_multiplier.nanos <= 0:
+        yield invalid(f"{path}.allocationMultiplier", str(item.allocation_multiplier), "must be positive")
+    if item.capacity_key is None and item.allocation_multiplier is None:
+        yield invalid(path, None, "at least one of allocationMultiplier or capacityKey must be set")

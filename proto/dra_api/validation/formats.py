@@ -1,0 +1,230 @@
+"""Names and texts that have a prescribed form. Spec: api.md section 3.
+
+Checks of bare forms (``dns_label``, ``label_key``, ...) yield what is wrong as texts; checks of
+fields (``driver_name``, ``pool_name``, ...) take the path and yield errors. Lengths count bytes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from dra_api.semver import VersionError, parse_version
+
+from .errors import Errors, invalid, required, too_long
+
+DNS_LABEL_LIMIT: Final = 63
+DNS_SUBDOMAIN_LIMIT: Final = 253
+DRIVER_NAME_LIMIT: Final = 63
+POOL_NAME_LIMIT: Final = 253
+IDENTIFIER_LIMIT: Final = 32
+RAW_LIMIT: Final = 10 * 1024
+ATTRIBUTE_VALUE_LIMIT: Final = 64
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_KEY_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_CIDR = re.compile(r"[0-9A-Fa-f:.]+/[0-9]{1,3}", re.ASCII)
+
+Form = Callable[[str], Iterator[str]]
+
+
+def size(text: str) -> int:
+    """Length in bytes, which is what all limits count."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def dns_label(text: str) -> Iterator[str]:
+    if size(text) > DNS_LABEL_LIMIT:
+        yield f"must be no more than {DNS_LABEL_LIMIT} characters"
+    if not _LABEL.fullmatch(text):
+        yield (
+            "must be a lowercase RFC 1123 label: letters a-z, digits and '-', "
+            "with a letter or digit at both ends (e.g. 'my-name')"
+        )
+
+
+def dns_subdomain(text: str) -> Iterator[str]:
+    if size(text) > DNS_SUBDOMAIN_LIMIT:
+        yield f"must be no more than {DNS_SUBDOMAIN_LIMIT} characters"
+    if not _SUBDOMAIN.fullmatch(text):
+        yield (
+            "must be a lowercase RFC 1123 subdomain: letters a-z, digits, '-' and '.', "
+            "with a letter or digit at both ends of each part (e.g. 'example.com')"
+        )
+
+
+def label_key(text: str) -> Iterator[str]:
+    """A qualified name as labels, annotations, taints and conditions have it: ``name`` or ``domain/name``."""
+    prefix, slash, name = text.rpartition("/")
+    if "/" in prefix:
+        yield "must be a name with at most one prefix (e.g. 'example.com/MyName')"
+        return
+    if slash and not prefix:
+        yield "prefix part must be non-empty"
+    elif slash:
+        for fault in dns_subdomain(prefix):
+            yield f"prefix part {fault}"
+    if not name:
+        yield "name part must be non-empty"
+    elif size(name) > DNS_LABEL_LIMIT:
+        yield f"name part must be no more than {DNS_LABEL_LIMIT} characters"
+    if not _KEY_NAME.fullmatch(name):
+        yield "name part must consist of letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+
+
+def label_value(text: str) -> Iterator[str]:
+    if size(text) > DNS_LABEL_LIMIT:
+        yield f"must be no more than {DNS_LABEL_LIMIT} characters"
+    if text and not _KEY_NAME.fullmatch(text):
+        yield (
+            "a valid label must be empty or consist of letters, digits, '-', '_' and '.', "
+            "with a letter or digit at both ends"
+        )
+
+
+def checked(form: Form, text: str, path: str) -> Errors:
+    """The faults of a text as errors of its field."""
+    for fault in form(text):
+        yield invalid(path, text, fault)
+
+
+def driver_name(name: str, path: str) -> Errors:
+    """Required; at most 63 bytes; a DNS subdomain whatever the case of its letters."""
+    if not name:
+        yield required(path)
+        return
+    if size(name) > DRIVER_NAME_LIMIT:
+        yield too_long(path, DRIVER_NAME_LIMIT)
+    for fault in dns_subdomain(name.lower()):
+        yield invalid(path, name, fault)
+
+
+def pool_name(name: str, path: str) -> Errors:
+    """Required; at most 253 bytes; one or more DNS subdomains joined by slashes."""
+    if not name:
+        yield required(path)
+        return
+    if size(name) > POOL_NAME_LIMIT:
+        yield too_long(path, POOL_NAME_LIMIT)
+    for part in name.split("/"):
+        yield from checked(dns_subdomain, part, path)
+
+
+def class_name(name: str, path: str) -> Errors:
+    """Required; a DNS subdomain."""
+    if name:
+        yield from checked(dns_subdomain, name, path)
+    else:
+        yield required(path)
+
+
+def counter_name(name: str, path: str) -> Errors:
+    """Required; a DNS label."""
+    if name:
+        yield from checked(dns_label, name, path)
+    else:
+        yield required(path)
+
+
+def identifier(text: str, path: str) -> Errors:
+    """A C identifier of at most 32 bytes."""
+    if size(text) > IDENTIFIER_LIMIT:
+        yield too_long(path, IDENTIFIER_LIMIT)
+    if not _IDENTIFIER.fullmatch(text):
+        yield invalid(path, text, "must be a C identifier: letters, digits and '_', not beginning with a digit")
+
+
+def qualified_name(name: str, path: str) -> Errors:
+    """``ID`` or ``DOMAIN/ID``. The reference lets names with more slashes pass, and so do we."""
+    parts = name.split("/")
+    if len(parts) == 1:
+        yield from identifier(name, path)
+    elif len(parts) == 2:
+        domain, name = parts
+        if domain:
+            yield from driver_name(domain, path)
+        else:
+            yield invalid(path, "", "the domain must not be empty")
+        if name:
+            yield from identifier(name, path)
+        else:
+            yield invalid(path, "", "the name must not be empty")
+
+
+def fully_qualified_name(name: str, path: str) -> Errors:
+    """A qualified name that has its domain."""
+    yield from qualified_name(name, path)
+    if "/" not in name:
+        yield invalid(path, name, "a fully qualified name must be a domain and a name separated by a slash")
+
+
+def share_id(text: str, path: str) -> Errors:
+    """A UUID of 36 characters in lower case."""
+    if not _UUID.fullmatch(text):
+        yield invalid(path, text, "must be a UUID of the form `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` in lower case")
+
+
+def attribute_string(text: str, path: str) -> Errors:
+    if size(text) > ATTRIBUTE_VALUE_LIMIT:
+        yield too_long(path, ATTRIBUTE_VALUE_LIMIT)
+
+
+def attribute_version(text: str, path: str) -> Errors:
+    try:
+        parse_version(text)
+    except VersionError:
+        yield invalid(path, text, "must be a string compatible with semver.org spec 2.0.0")
+    yield from attribute_string(text, path)
+
+
+def is_native_resource(name: str) -> bool:
+    """Whether Kubernetes itself defines the resource (``cpu``, ``hugepages-2Mi``, anything of kubernetes.io)."""
+    return "/" not in name or "kubernetes.io/" in name
+
+
+def is_extended_resource(name: str) -> bool:
+    """Whether the name may be used for resources that others define; ``requests.<name>`` must fit a quota."""
+    if is_native_resource(name) or name.startswith("requests."):
+        return False
+    return not any(label_key(f"requests.{name}"))
+
+
+def raw_object(raw: Raw, path: str, *, stored: bool = False) -> Errors:
+    """A JSON object of at most 10 KiB; ``stored`` data is exempt from the limit, which came later than the field."""
+    data = bytes(raw)
+    if not data:
+        yield required(path)
+    elif not stored and len(data) > RAW_LIMIT:
+        yield too_long(path, RAW_LIMIT)
+    else:
+        try:
+            value = msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError) as error:
+            yield invalid(path, "<value omitted>", f"error parsing data as JSON: {error}")
+            return
+        if value is None:
+            yield required(path)
+        elif not isinstance(value, dict):
+            yield invalid(path, "<value omitted>", "must be a valid JSON object")
+
+
+def interface_address(text: str, path: str) -> Errors:
+    """An address with its prefix length (``10.9.8.7/24``) in canonical form."""
+    try:
+        address = ipaddress.ip_interface(text) if _CIDR.fullmatch(text) else None
+    except ValueError:
+        address = None
+    if address is None:
+        yield invalid(path, text, "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)")
+    elif isinstance(address, ipaddress.IPv6Interface) and address.ipv4_mapped is not None:
+        yield invalid(path, text, "must not be an IPv4-mapped IPv6 address")
+    elif str(address) != text:
+        yield invalid(path, text, f'must be in canonical form ("{address}")')

@@ -1,0 +1,69 @@
+"""Lists and maps: how many entries, which ones twice, and each entry in turn.
+
+A list that is too long gets that one error and nothing else is looked at, so that no request can
+make the server work on (or print) thousands of entries. Spec: api.md section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from .errors import Errors, duplicate, too_many
+
+Item = TypeVar("Item")
+
+
+def each(items: Iterable[Item] | None, path: str, check: Callable[[Item, str], Errors]) -> Errors:
+    """Every entry by the check, at its own path."""
+    for index, item in enumerate(items or ()):
+        yield from check(item, f"{path}[{index}]")
+
+
+def limited(items: Sequence[Item] | None, path: str, limit: int, check: Callable[[Item, str], Errors]) -> Errors:
+    """At most ``limit`` entries, every one by the check."""
+    if items and len(items) > limit:
+        yield too_many(path, len(items), limit)
+    else:
+        yield from each(items, path, check)
+
+
+def repeated(items: Iterable[Hashable] | None, path: str) -> Errors:
+    """Every entry that was there before."""
+    seen = set()
+    for index, item in enumerate(items or ()):
+        if item in seen:
+            yield duplicate(f"{path}[{index}]", item)
+        seen.add(item)
+
+
+def unique(
+    items: Sequence[Item] | None,
+    path: str,
+    limit: int,
+    check: Callable[[Item, str], Errors],
+    key: Callable[[Item], Hashable],
+) -> Errors:
+    """At most ``limit`` entries, every one by the check, none with the key of another."""
+    if items and len(items) > limit:
+        yield too_many(path, len(items), limit)
+        return
+    yield from each(items, path, check)
+    yield from repeated(map(key, items or ()), path)
+
+
+def mapping(
+    items: Mapping[str, Item] | None,
+    path: str,
+    check_key: Callable[[str, str], Errors],
+    check: Callable[[Item, str], Errors],
+) -> Errors:
+    """Every key (an error of the map itself) and every value (at the path of its key)."""
+    for key, value in (items or {}).items():
+        yield from check_key(key, path)
+        yield from check(value, f"{path}[{_shortened(key)}]")
+
+
+def _shortened(key: str) -> str:
+    """A key as it appears in paths: an overlong one is cut in the middle."""
+    return key if len(key) <= 96 else f"{key[:47]}...{key[-46:]}"

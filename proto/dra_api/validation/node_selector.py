@@ -1,0 +1,54 @@
+"""Node selectors, as slices, devices and allocations have them: the rules of core/v1."""
+
+from __future__ import annotations
+
+from dra_api.core import NodeSelector, NodeSelectorRequirement
+
+from .errors import Errors, forbidden, invalid, required
+from .formats import checked, dns_subdomain, label_key, label_value
+
+
+def node_selector(selector: NodeSelector, path: str) -> Errors:
+    """At least one term; every requirement has a key, an operator, and the values that the operator wants."""
+    if not selector.node_selector_terms:
+        yield required(f"{path}.nodeSelectorTerms", "must have at least one node selector term")
+    for index, term in enumerate(selector.node_selector_terms or ()):
+        term_path = f"{path}.nodeSelectorTerms[{index}]"
+        for position, requirement in enumerate(term.match_expressions or ()):
+            yield from _label_requirement(requirement, f"{term_path}.matchExpressions[{position}]")
+        for position, requirement in enumerate(term.match_fields or ()):
+            yield from _field_requirement(requirement, f"{term_path}.matchFields[{position}]")
+
+
+def _label_requirement(requirement: NodeSelectorRequirement, path: str) -> Errors:
+    values = requirement.values or ()
+    match requirement.operator:
+        case "In" | "NotIn":
+            if not values:
+                yield required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+        case "Exists" | "DoesNotExist":
+            if values:
+                detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+                yield forbidden(f"{path}.values", detail)
+        case "Gt" | "Lt":
+            if len(values) != 1:
+                yield required(f"{path}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'")
+        case operator:
+            yield invalid(f"{path}.operator", operator, "not a valid selector operator")
+    yield from checked(label_key, requirement.key, f"{path}.key")
+    for index, value in enumerate(values):
+        yield from checked(label_value, value, f"{path}.values[{index}]")
+
+
+def _field_requirement(requirement: NodeSelectorRequirement, path: str) -> Errors:
+    values = requirement.values or ()
+    if requirement.operator not in ("In", "NotIn"):
+        yield invalid(f"{path}.operator", requirement.operator, "not a valid selector operator")
+    elif len(values) != 1:
+        detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+        yield required(f"{path}.values", detail)
+    if requirement.key != "metadata.name":
+        yield invalid(f"{path}.key", requirement.key, "not a valid field selector key")
+        return
+    for index, value in enumerate(values):
+        yield from checked(dns_subdomain, value, f"{path}.values[{index}]")

@@ -1,0 +1,50 @@
+"""ResourceClaim and ResourceClaimTemplate: everything but the status. Spec: api.md sections 6 and 7."""
+
+from __future__ import annotations
+
+from dra_api.equality import same
+from dra_api.gates import FeatureGates
+from dra_api.resource import ResourceClaim, ResourceClaimTemplate
+
+from .errors import FieldError, immutable
+from .metadata import metadata, metadata_update, template_metadata
+from .requests import device_claim
+from .selectors import SelectorCheck, accept_selectors
+
+DEFAULT_GATES = FeatureGates()
+
+
+def validate_resource_claim(
+    new: ResourceClaim,
+    old: ResourceClaim | None = None,
+    *,
+    gates: FeatureGates = DEFAULT_GATES,
+    check_selector: SelectorCheck = accept_selectors,
+) -> list[FieldError]:
+    """What is wrong with a new claim, or with the change from ``old`` to ``new``.
+
+    The spec never changes, so an update is not judged by it again: rules may have become stricter since.
+    """
+    if old is not None:
+        errors = list(metadata_update(new.metadata, old.metadata))
+        return errors if same(new.spec, old.spec) else [*errors, immutable("spec", new.spec)]
+    errors = list(metadata(new.metadata, namespaced=True))
+    errors += device_claim(new.spec.devices, "spec.devices", gates, check_selector)
+    return errors
+
+
+def validate_resource_claim_template(
+    new: ResourceClaimTemplate,
+    old: ResourceClaimTemplate | None = None,
+    *,
+    gates: FeatureGates = DEFAULT_GATES,
+    check_selector: SelectorCheck = accept_selectors,
+) -> list[FieldError]:
+    """What is wrong with a new template, or with the change from ``old`` to ``new``; its spec never changes either."""
+    if old is not None:
+        errors = list(metadata_update(new.metadata, old.metadata))
+        return errors if same(new.spec, old.spec) else [*errors, immutable("spec", new.spec)]
+    errors = list(metadata(new.metadata, namespaced=True))
+    errors += template_metadata(new.spec.metadata, "spec.metadata")
+    errors += device_claim(new.spec.spec.devices, "spec.spec.devices", gates, check_selector)
+    return errors

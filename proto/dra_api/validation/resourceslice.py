@@ -1,0 +1,108 @@
+"""ResourceSlice. Spec: api.md section 4."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dra_api.resource import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
+
+from .device import counters, device, has_list_attributes
+from .errors import Errors, FieldError, immutable, invalid, required
+from .formats import checked, counter_name, dns_subdomain, driver_name, pool_name
+from .lists import unique
+from .metadata import metadata, metadata_update
+from .node_selector import node_selector
+
+DEVICES_LIMIT: Final = 128
+ADVANCED_DEVICES_LIMIT: Final = 64
+COUNTER_SETS_LIMIT: Final = 8
+_ONE_NODE_CHOICE: Final = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
+
+
+def validate_resource_slice(new: ResourceSlice, old: ResourceSlice | None = None) -> list[FieldError]:
+    """What is wrong with a new slice, or with the change from ``old`` to ``new``."""
+    if old is None:
+        return [*metadata(new.metadata, namespaced=False), *_spec(new.spec, None)]
+    errors = list(metadata_update(new.metadata, old.metadata))
+    errors += _spec(new.spec, old.spec)
+    errors += _identity(new.spec, old.spec)
+    return errors
+
+
+def driver_warnings(slice_: ResourceSlice) -> list[str]:
+    """What the API server warns about: names of drivers that are valid but not wise."""
+    name = slice_.spec.driver
+    if name == name.lower():
+        return []
+    return [f'spec.driver: driver names should be lowercase; "{name}" contains uppercase characters']
+
+
+def _identity(new: ResourceSliceSpec, old: ResourceSliceSpec) -> Errors:
+    """A slice stays with its driver, its pool and its node."""
+    for path, value, stored in (
+        ("spec.pool.name", new.pool.name, old.pool.name),
+        ("spec.driver", new.driver, old.driver),
+        ("spec.nodeName", new.node_name, old.node_name),
+    ):
+        if value != stored:
+            yield immutable(path, value)
+
+
+def _spec(new: ResourceSliceSpec, old: ResourceSliceSpec | None) -> Errors:
+    yield from driver_name(new.driver, "spec.driver")
+    yield from _pool(new.pool, "spec.pool")
+    yield from _node_choice(new, "spec")
+    if new.shared_counters is not None and new.devices is not None:
+        yield invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed")
+    stored = {item.name: item for item in (old.devices if old is not None else None) or ()}
+
+    def one_device(item: Device, path: str) -> Errors:
+        chooses_node = bool(new.per_device_node_selection)
+        return device(item, path, old=stored.get(item.name), chooses_node=chooses_node)
+
+    advanced = any(item.taints or item.consumes_counters or has_list_attributes(item) for item in new.devices or ())
+    limit = ADVANCED_DEVICES_LIMIT if advanced else DEVICES_LIMIT
+    yield from unique(new.devices, "spec.devices", limit, one_device, lambda item: item.name)
+    path = "spec.sharedCounters"
+    yield from unique(new.shared_counters, path, COUNTER_SETS_LIMIT, _counter_set, lambda item: item.name)
+
+
+def _pool(pool: ResourcePool, path: str) -> Errors:
+    yield from pool_name(pool.name, f"{path}.name")
+    if pool.resource_slice_count <= 0:
+        yield invalid(f"{path}.resourceSliceCount", pool.resource_slice_count, "must be greater than zero")
+    if pool.generation < 0:
+        yield invalid(f"{path}.generation", pool.generation, "must be greater than or equal to zero")
+
+
+def _counter_set(counter_set: CounterSet, path: str) -> Errors:
+    yield from counter_name(counter_set.name, f"{path}.name")
+    yield from counters(counter_set.counters, f"{path}.counters")
+
+
+def _node_choice(spec: ResourceSliceSpec, path: str) -> Errors:
+    chosen = []
+    if spec.node_name:
+        chosen.append("`nodeName`")
+        yield from checked(dns_subdomain, spec.node_name, f"{path}.nodeName")
+    elif spec.node_name is not None:
+        yield invalid(f"{path}.nodeName", "", "must be either unset or set to a non-empty string")
+    if spec.node_selector is not None:
+        chosen.append("`nodeSelector`")
+        yield from node_selector(spec.node_selector, f"{path}.nodeSelector")
+        terms = spec.node_selector.node_selector_terms or ()
+        if len(terms) != 1:  # selectors of several slices are merged into one term
+            terms_path = f"{path}.nodeSelector.nodeSelectorTerms"
+            yield invalid(terms_path, list(terms), "must have exactly one node selector term")
+    for name, flag in (
+        ("allNodes", spec.all_nodes),
+        ("perDeviceNodeSelection", spec.per_device_node_selection),
+    ):
+        if flag:
+            chosen.append(f"`{name}`")
+        elif flag is not None:
+            yield invalid(f"{path}.{name}", False, "must be either unset or set to true")
+    if not chosen:
+        yield required(path, _ONE_NODE_CHOICE)
+    elif len(chosen) > 1:
+        yield invalid(path, f"{{{', '.join(chosen)}}}", f"{_ONE_NODE_CHOICE}, but multiple fields are set")

@@ -1,0 +1,142 @@
+"""Every case of the reference's validation tables: the same error types at the same fields.
+
+Where a case turns on compiling a selector, a stub that knows the expression answers in place of the
+CEL room: STUBBED names those expressions.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from dra_api.codec import convert
+from dra_api.gates import FeatureGates
+from dra_api.meta import Object
+from dra_api.resource import (
+    DeviceCapacity,
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourcePoolStatusRequest,
+    ResourceSlice,
+)
+from dra_api.validation import (
+    FieldError,
+    SelectorVerdict,
+    validate_device_class,
+    validate_device_taint_rule,
+    validate_resource_claim,
+    validate_resource_claim_status,
+    validate_resource_claim_template,
+    validate_resource_pool_status_request,
+    validate_resource_pool_status_request_status,
+    validate_resource_slice,
+)
+from dra_api.validation.capacity import capacity
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(os.environ.get("KOPF_DRA_CONFORMANCE", ROOT.parent / "shared" / "conformance")) / "validation"
+FILES = (
+    "devicecapacity",
+    "deviceclass",
+    "devicetaintrule",
+    "resourceclaim",
+    "resourceclaim-status",
+    "resourceclaimtemplate",
+    "resourcepoolstatusrequest",
+    "resourceslice",
+    "strategy",
+)
+TYPES = {
+    "deviceclass": DeviceClass,
+    "deviceclasses": DeviceClass,
+    "devicetaintrule": DeviceTaintRule,
+    "resourceclaim": ResourceClaim,
+    "resourceclaims": ResourceClaim,
+    "resourceclaim-status": ResourceClaim,
+    "resourceclaimtemplate": ResourceClaimTemplate,
+    "resourcepoolstatusrequest": ResourcePoolStatusRequest,
+    "resourcepoolstatusrequests": ResourcePoolStatusRequest,
+    "resourceslice": ResourceSlice,
+    "ResourceSlice": ResourceSlice,
+}
+TEN = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]"
+COSTLY = (
+    "".join(f"{TEN}.all({name}, " for name in ("x", "y", "z", "z2", "z3", "z4", "z5"))
+    + f"int('1'.find('[0-9]*')) < 100{')' * 7}"
+)
+STUBBED = {
+    "noSuchVar": SelectorVerdict(error="compilation failed: undeclared reference to 'noSuchVar'"),
+    "device.attributes[true].someBoolean": SelectorVerdict(error="compilation failed: no matching overload"),
+    COSTLY: SelectorVerdict(max_cost=10**9),
+}
+
+
+def check_selector(expression: str, stored: bool) -> SelectorVerdict:
+    return STUBBED.get(expression, SelectorVerdict())
+
+
+def cases() -> Iterator[Any]:
+    for file in FILES if FOLDER.is_dir() else ():
+        for case in json.loads((FOLDER / f"{file}.json").read_text())["cases"]:
+            kind = case.get("resource", file)
+            yield pytest.param(file, kind, case, id=f"{file}: {kind} {case['operation']} {case['name']}")
+
+
+def with_raw(value: Any) -> Any:
+    """A struct in which ``{"$raw": text}`` became the bytes of the text."""
+    if isinstance(value, msgspec.Raw):
+        if bytes(value).startswith(b'{"$raw":'):
+            return msgspec.Raw(json.loads(bytes(value))["$raw"].encode())
+        return value
+    if isinstance(value, tuple):
+        return tuple(with_raw(item) for item in value)
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.replace(
+            value, **{name: with_raw(getattr(value, name)) for name in value.__struct_fields__}
+        )
+    return value
+
+
+def errors_of(kind: str, case: dict[str, Any]) -> list[FieldError]:
+    if kind == "devicecapacity":
+        return list(capacity(convert(DeviceCapacity, case["object"]), "spec.devices.capacity", shareable=True))
+    new: Object = with_raw(convert(TYPES[kind], case["object"]))
+    old: Object | None = with_raw(convert(TYPES[kind], case["oldObject"])) if "oldObject" in case else None
+    gates = FeatureGates.of(case.get("featureGates", {}))
+    if case["operation"] == "updateStatus":
+        status: dict[type, Callable[..., list[FieldError]]] = {
+            ResourceClaim: validate_resource_claim_status,
+            ResourcePoolStatusRequest: validate_resource_pool_status_request_status,
+        }
+        return status[type(new)](new, old)
+    validators: dict[type, Callable[..., list[FieldError]]] = {
+        DeviceClass: functools.partial(validate_device_class, check_selector=check_selector),
+        DeviceTaintRule: validate_device_taint_rule,
+        ResourceClaim: functools.partial(validate_resource_claim, gates=gates, check_selector=check_selector),
+        ResourceClaimTemplate: functools.partial(
+            validate_resource_claim_template, gates=gates, check_selector=check_selector
+        ),
+        ResourcePoolStatusRequest: validate_resource_pool_status_request,
+        ResourceSlice: validate_resource_slice,
+    }
+    return validators[type(new)](new, old)
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no reference cases at {FOLDER}")
+@pytest.mark.parametrize(("file", "kind", "case"), list(cases()))
+def test_the_reference_finds_the_same_errors(file: str, kind: str, case: dict[str, Any]) -> None:
+    found = Counter((str(error.type), error.field) for error in errors_of(kind, case))
+    expected = Counter((error["type"], error["field"]) for error in case["errors"])
+    if file == "strategy":  # two layers may report the same fault there
+        assert set(found) == set(expected)
+    else:
+        assert found == expected
