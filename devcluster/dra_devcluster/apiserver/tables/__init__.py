@@ -1,0 +1,12 @@
+"""`meta.k8s.io/v1` Tables: the rows that `kubectl get` prints, rendered by the server as the real one does.
+
+    render_table(resource, objects, now=..., include="Metadata", metadata={...}, headers=True) -> Json
+
+Columns are data (`schema/table-columns.json`), cells are small functions per kind; custom resources bring their own
+columns as JSON paths (`additionalPrinterColumns`).
+"""
+
+from .ages import age, human_duration
+from .table import render_table
+
+__all__ = ["age", "human_duration", "render_table"]

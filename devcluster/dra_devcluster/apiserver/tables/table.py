@@ -1,0 +1,100 @@
+"""The Table itself: columns, rows, and what of each object goes along with its row."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import orjson
+from dra_devcluster.apiserver.structure import Resource, load_data
+
+from .ages import age
+from .cells import CELLS, Cells, Json, created, dated, name
+from .jsonpath import find
+from .pods import completion
+
+_NAME: list[Any] = ["Name", "string", "name", 0]
+_DEFAULT_COLUMNS: list[list[Any]] = [_NAME, ["Created At", "date", "", 0]]
+
+
+def render_table(
+    resource: Resource,
+    objects: Iterable[Json],
+    *,
+    now: datetime,
+    include: str = "Metadata",
+    metadata: Json | None = None,
+    headers: bool = True,
+) -> Json:
+    """The table of `objects`. `include` is the includeObject parameter (None, Metadata, Object); `metadata` the list's
+    (resourceVersion, continue); `headers=False` leaves the columns out, as in all but the first event of a watch."""
+    columns, cells = _layout(resource)
+    rows = []
+    for obj in objects:
+        row: Json = {"cells": cells(obj, now)}
+        if resource.plural == "pods" and not resource.group and (conditions := completion(obj)):
+            row["conditions"] = conditions
+        if include != "None":
+            row["object"] = obj if include == "Object" else partial_metadata(obj)
+        rows.append(row)
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata or {},
+        "columnDefinitions": columns if headers else [],
+        "rows": rows,
+    }
+
+
+def partial_metadata(obj: Json) -> Json:
+    """The object as PartialObjectMetadata."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+
+
+def _layout(resource: Resource) -> tuple[list[Json], Cells]:
+    if resource.definition is not None:
+        return _custom(resource.definition.get("additionalPrinterColumns") or [])
+    key = f"{resource.group}/{resource.plural}"
+    columns = load_data("table-columns.json").get(key)
+    if columns is None or key not in CELLS:
+        return _builtin_columns(""), dated
+    return _builtin_columns(key), CELLS[key]
+
+
+@cache
+def _builtin_columns(key: str) -> list[Json]:
+    return [_column(*entry) for entry in (load_data("table-columns.json")[key] if key else _DEFAULT_COLUMNS)]
+
+
+def _column(title: str, kind: str, form: str = "", priority: int = 0) -> Json:
+    return {"name": title, "type": kind, "format": form, "description": "", "priority": priority}
+
+
+def _custom(defined: list[Json]) -> tuple[list[Json], Cells]:
+    """A custom resource's own columns; name and age when it defines none."""
+    columns = [_column(*_NAME)]
+    if not defined:
+        columns.append(_column("Age", "date"))
+        return columns, lambda obj, now: [name(obj), created(obj, now)]
+    columns += [_column(e["name"], e["type"], e.get("format", ""), e.get("priority", 0)) for e in defined]
+    return columns, lambda obj, now: [name(obj), *(_custom_cell(entry, obj, now) for entry in defined)]
+
+
+def _custom_cell(entry: Json, obj: Json, now: datetime) -> Any:
+    try:
+        found = find(entry["jsonPath"], obj)
+    except ValueError:
+        return None  # a path of no use leaves the cell empty; it does not break the listing
+    if not found:
+        return None
+    kind = entry["type"]
+    if kind == "date":
+        return age(found[0], now)
+    if kind == "string":
+        return ",".join(_text(value) for value in found)
+    matches = {"integer": (int,), "number": (int, float), "boolean": (bool,)}.get(kind, ())
+    return found[0] if type(found[0]) in matches else None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
