@@ -1,0 +1,83 @@
+"""The node side of a DRA driver, for driver authors.
+
+A driver is one class; ``KubeletPlugin`` brings it onto its node (docs/driver-author.md is the tutorial)::
+
+    class Hello(Driver):
+        async def prepare(self, claims): ...
+        async def unprepare(self, claims): ...
+
+    async with Api(connection()) as api, KubeletPlugin(Hello(), settings, api) as plugin:
+        await plugin.publish({"pool": Pool.of([device("hello-0")])})
+        await plugin.wait()
+"""
+
+from .cdi import CdiDevice, CdiFolder, CdiSpec, ContainerEdits, DeviceNode, Mount
+from .driver import ClaimRef, Driver, PreparedDevice, PrepareResults, UnprepareResults, each_claim
+from .errors import (
+    CdiError,
+    ClaimError,
+    ClaimNotAllocated,
+    ClaimReplaced,
+    DroppedFields,
+    Fatal,
+    PluginError,
+    PoolInvalid,
+    Recoverable,
+    RegistrationRefused,
+    ServerDied,
+    SettingsError,
+    StartError,
+    SyncFailed,
+    WatchFailed,
+)
+from .interceptor import Interceptor, request_id
+from .plugin import KubeletPlugin
+from .registration import RegistrationStatus
+from .serve import serve
+from .settings import PluginSettings
+from .slices import Owner, Pool, Resources, Slice, SlicePublisher, Statistics, attribute, counter_set, device
+
+__all__ = [
+    "CdiDevice",
+    "CdiError",
+    "CdiFolder",
+    "CdiSpec",
+    "ClaimError",
+    "ClaimNotAllocated",
+    "ClaimRef",
+    "ClaimReplaced",
+    "ContainerEdits",
+    "DeviceNode",
+    "Driver",
+    "DroppedFields",
+    "Fatal",
+    "Interceptor",
+    "KubeletPlugin",
+    "Mount",
+    "Owner",
+    "PluginError",
+    "PluginSettings",
+    "Pool",
+    "PoolInvalid",
+    "PrepareResults",
+    "PreparedDevice",
+    "Recoverable",
+    "RegistrationRefused",
+    "RegistrationStatus",
+    "Resources",
+    "ServerDied",
+    "SettingsError",
+    "Slice",
+    "SlicePublisher",
+    "StartError",
+    "Statistics",
+    "SyncFailed",
+    "UnprepareResults",
+    "WatchFailed",
+    "attribute",
+    "counter_set",
+    "device",
+    "each_claim",
+    "request_id",
+    "serve",
+]

@@ -1,0 +1,151 @@
+"""``dra-kubelet-plugin``: the drivers that come with the library, each as a process of its own.
+
+Exit codes: 0 stopped by a signal, 1 a fatal error or unusable settings (the message says which), 2 wrong usage.
+Spec: plugin-helper.md section 7.1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from dra_kube import KubeError
+
+from . import CdiFolder, KubeletPlugin, PluginError, PluginSettings, SettingsError
+from .drivers.simulated import SimulatedDriver
+from .drivers.simulated_config import SimulatedConfig, read_config, resources_of
+from .interceptor import request_id
+from .monitoring import Metrics, monitored
+from .serve import serve
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    options = _parser().parse_args(arguments)
+    _set_up_logging(options.log_level)
+    try:
+        asyncio.run(_simulated(_configuration(options), options.rolling_update_uid))
+    except (PluginError, KubeError) as error:
+        print(f"dra-kubelet-plugin: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _simulated(config: SimulatedConfig, rolling_update_uid: str) -> None:
+    if not config.node_name:
+        raise SettingsError("the node name is missing: pass --node-name, set NODE_NAME, or nodeName in the file")
+    settings = PluginSettings(
+        driver_name=config.driver_name,
+        node_name=config.node_name,
+        registry_dir=Path(config.plugin_registration_path),
+        data_dir=Path(config.datadir) / config.driver_name,
+        rolling_update_uid=rolling_update_uid,
+    )
+    resources = resources_of(config)
+    cdi = CdiFolder(Path(config.cdi_dir), config.driver_name)
+    cdi.create()
+    try:
+        settings.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"cannot create the data directory {settings.folder}: {error}; see --datadir") from error
+    metrics = Metrics()
+
+    def beside(plugin: KubeletPlugin) -> AbstractAsyncContextManager[object]:
+        if not config.http_endpoint:
+            return nullcontext()
+        return monitored(plugin, metrics, config.http_endpoint, config.metrics_path)
+
+    await serve(
+        SimulatedDriver(config.driver_name, cdi),
+        settings,
+        resources,
+        kubeconfig=config.kubeconfig,
+        interceptors=[metrics],
+        beside=beside,
+    )
+
+
+def _configuration(options: argparse.Namespace) -> SimulatedConfig:
+    """The file, overridden by flags; NODE_NAME, as a DaemonSet sets it, counts between both."""
+    config = read_config(Path(options.config) if options.config else None)
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    given = {name: given[name] for name in given.keys() & set(config.__struct_fields__)}
+    if node := os.environ.get("NODE_NAME"):
+        given.setdefault("node_name", node)
+    if "num_devices" in given:
+        given["pools"] = None
+    return msgspec.structs.replace(config, **given)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of devices")
+    return int(text)
+
+
+_FLAGS: dict[str, dict[str, Any]] = {
+    "--config": {"metavar": "FILE", "help": "YAML or JSON: driverName, nodeName, pools with their devices, ..."},
+    "--kubeconfig": {"metavar": "FILE", "help": "how to reach the API server (KUBECONFIG, in-cluster, ~/.kube/config)"},
+    "--node-name": {"metavar": "NAME", "help": "the node whose devices these are (NODE_NAME)"},
+    "--drivername": {"metavar": "NAME", "dest": "driver_name", "help": "driver's name (test-driver.cdi.k8s.io)"},
+    "--num-devices": {"metavar": "N", "type": _count, "help": "so many plain devices instead of the file's pools (4)"},
+    "--plugin-registration-path": {
+        "metavar": "DIR",
+        "help": "where the kubelet looks for plugins (/var/lib/kubelet/plugins_registry)",
+    },
+    "--datadir": {
+        "metavar": "DIR",
+        "help": "the driver's own folder is made in this one (/var/lib/kubelet/plugins)",
+    },
+    "--cdi-dir": {"metavar": "DIR", "help": "where CDI files go; created if missing (/var/run/cdi)"},
+    "--rolling-update-uid": {
+        "metavar": "UID",
+        "default": "",
+        "help": "uid of the plugin's pod, when instances may overlap during an update",
+    },
+    "--http-endpoint": {"metavar": "HOST:PORT", "help": "serve metrics, /healthz and /readyz there (not served)"},
+    "--metrics-path": {"metavar": "PATH", "help": "path of the metrics (/metrics)"},
+    "--log-level": {
+        "default": "info",
+        "choices": ["debug", "info", "warning", "error"],
+        "help": "debug shows every call of the kubelet (info)",
+    },
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dra-kubelet-plugin", description="Run a DRA driver on this node.")
+    drivers = parser.add_subparsers(title="drivers", required=True, metavar="DRIVER")
+    simulated = drivers.add_parser(
+        "simulated",
+        help="devices that exist in a configuration file only",
+        description="Offer simulated devices on this node. Containers see what they were given as environment "
+        "variables. What is used when neither flag nor file says anything stands in parentheses.",
+        epilog="Flags override NODE_NAME, which overrides the configuration file.",
+    )
+    for flag, properties in _FLAGS.items():
+        simulated.add_argument(flag, **properties)
+    return parser
+
+
+def _set_up_logging(level: str) -> None:
+    def add_request(record: logging.LogRecord) -> bool:
+        record.request = request_id.get() or "-"
+        return True
+
+    handler = logging.StreamHandler()
+    handler.addFilter(add_request)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s [%(request)s] %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""What a driver author implements: one class, two asynchronous methods.
+
+The kubelet calls again whenever it is not sure (timeouts, restarts), so both methods must be
+idempotent. Spec: plugin-helper.md section 2.1.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dra_api.resource import ResourceClaim
+
+from .errors import PluginError, Recoverable
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """Which claim to unprepare. The ResourceClaim object itself may no longer exist."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedDevice:
+    """One device that is ready for containers.
+
+    ``requests`` are the requests of the claim that it serves (``request`` or ``request/subrequest``), ``cdi_ids``
+    the fully qualified CDI names that containers using it are given, ``share_id`` the share of the allocation
+    result, if that has one.
+    """
+
+    pool: str
+    device: str
+    requests: tuple[str, ...] = ()
+    cdi_ids: tuple[str, ...] = ()
+    share_id: str | None = None
+
+
+Prepared = Sequence[PreparedDevice]
+PrepareResults = Mapping[str, Prepared | Exception]
+UnprepareResults = Mapping[str, Exception | None]
+
+
+class Driver(ABC):
+    """A DRA driver on one node.
+
+    A call that the kubelet has given up on is cancelled: ``asyncio.CancelledError`` is raised at the next
+    ``await``, and the kubelet will call again. Blocking work belongs into ``asyncio.to_thread``.
+    """
+
+    @abstractmethod
+    async def prepare(self, claims: Sequence[ResourceClaim]) -> PrepareResults:
+        """Make the devices of the claims usable; by claim uid the prepared devices, or what went wrong.
+
+        The claims are fresh from the API server and allocated; some of their results may be other drivers'.
+        An exception that is raised fails all claims of the call.
+        """
+
+    @abstractmethod
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> UnprepareResults:
+        """Undo ``prepare``; by claim uid None, or what went wrong. Succeeds for claims it has never seen."""
+
+    def handle_error(self, error: PluginError, message: str) -> None:
+        """Told about trouble in the background: ``Recoverable`` or ``Fatal``. Logs it unless overridden."""
+        log.log(logging.WARNING if isinstance(error, Recoverable) else logging.CRITICAL, "%s: %s", message, error)
+
+
+Claim = TypeVar("Claim", ResourceClaim, ClaimRef)
+Result = TypeVar("Result")
+
+
+async def each_claim(
+    claims: Iterable[Claim], work: Callable[[Claim], Awaitable[Result]]
+) -> dict[str, Result | Exception]:
+    """Do ``work`` for one claim after the other; an exception becomes the result of its claim only."""
+    results: dict[str, Result | Exception] = {}
+    for claim in claims:
+        uid = claim.metadata.uid if isinstance(claim, ResourceClaim) else claim.uid
+        try:
+            results[uid] = await work(claim)
+        except Exception as error:
+            log.warning("claim %s: %s", claim.key if isinstance(claim, ResourceClaim) else claim, error)
+            results[uid] = error
+    return results

@@ -1,0 +1,122 @@
+"""A driver without hardware: what a claim is given arrives in its containers as environment variables.
+
+Configuration of a claim or of its class, ``{"key": "value"}``, becomes ``user_key`` or ``admin_key``; a marker
+says which claim and request it was. That makes visible, from inside a container, what happened on the way.
+Spec: plugin-helper.md section 7.2, TD-01 to TD-03.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from dra_api.references import base_request, configs_for_result
+from dra_api.resource import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
+
+from dra_kubeletplugin import (
+    CdiDevice,
+    CdiFolder,
+    CdiSpec,
+    ClaimError,
+    ClaimRef,
+    ContainerEdits,
+    Driver,
+    PreparedDevice,
+    PrepareResults,
+    UnprepareResults,
+    each_claim,
+)
+
+_PREFIXES = {"FromClass": "admin_", "FromClaim": "user_"}
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9]")
+
+
+class SimulatedDriver(Driver):
+    """Prepares claims of the driver ``name`` by writing CDI files into ``cdi``."""
+
+    def __init__(self, name: str, cdi: CdiFolder) -> None:
+        self._name = name
+        self._cdi = cdi
+        self._prepared: dict[tuple[str, str], tuple[PreparedDevice, ...]] = {}
+
+    @property
+    def prepared_claims(self) -> list[tuple[str, str]]:
+        """Name and uid of the claims that are prepared."""
+        return sorted(self._prepared)
+
+    async def prepare(self, claims: Sequence[ResourceClaim]) -> PrepareResults:
+        """Write a CDI file per request of each claim; the same devices again for a claim already prepared."""
+        return await each_claim(claims, self._prepare)
+
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> UnprepareResults:
+        """Remove the CDI files, also those of an earlier process."""
+        return await each_claim(claims, self._unprepare)
+
+    async def _prepare(self, claim: ResourceClaim) -> tuple[PreparedDevice, ...]:
+        key = (claim.metadata.name, claim.metadata.uid)
+        if key in self._prepared:
+            return self._prepared[key]
+        allocation = claim.status.allocation
+        results = [r for r in (allocation.devices.results if allocation else None) or () if r.driver == self._name]
+        configs = (allocation.devices.config if allocation else None) or ()
+        environment: dict[str, dict[str, str]] = {}
+        for result in results:
+            variables = environment.setdefault(base_request(result.request), {})
+            variables |= self._environment(claim, result, configs)
+        ids: dict[str, str] = {}
+        for request, variables in environment.items():
+            spec = _cdi_spec(self._name, claim, request, variables)
+            await asyncio.to_thread(self._cdi.write, claim.metadata.uid, request, spec)
+            ids[request] = spec.id_of(spec.devices[0].name)
+        self._prepared[key] = tuple(
+            PreparedDevice(
+                pool=result.pool,
+                device=result.device,
+                requests=(result.request,),
+                cdi_ids=(ids[base_request(result.request)],),
+                share_id=result.share_id,
+            )
+            for result in results
+        )
+        return self._prepared[key]
+
+    async def _unprepare(self, claim: ClaimRef) -> None:
+        await asyncio.to_thread(self._cdi.remove, claim.uid)
+        self._prepared.pop((claim.name, claim.uid), None)
+
+    def _environment(
+        self,
+        claim: ResourceClaim,
+        result: DeviceRequestAllocationResult,
+        configs: Iterable[DeviceAllocationConfiguration],
+    ) -> dict[str, str]:
+        marker = _NOT_IN_NAMES.sub("_", f"claim_{claim.metadata.name}_{base_request(result.request)}")
+        variables = {marker: "true"}
+        for config in configs_for_result(configs, result.request):
+            if config.opaque and config.opaque.driver == self._name:
+                prefix = _PREFIXES.get(config.source, "user_")
+                for key, value in _parameters(claim, bytes(config.opaque.parameters)).items():
+                    variables[prefix + key] = value
+        return variables
+
+
+def _parameters(claim: ResourceClaim, raw: bytes) -> dict[str, str]:
+    try:
+        parameters = msgspec.json.decode(raw, type=dict[str, str])
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ClaimError(
+            f"claim {claim.key}: the parameters {raw.decode(errors='replace')!r} are not usable: {error}; "
+            'give an object of strings, such as {"color": "red"}'
+        ) from error
+    for key in parameters:
+        if "=" in key or "\0" in key + parameters[key]:
+            raise ClaimError(f"claim {claim.key}: the parameter {key!r} cannot be the name of an environment variable")
+    return parameters
+
+
+def _cdi_spec(driver: str, claim: ResourceClaim, request: str, variables: dict[str, str]) -> CdiSpec:
+    edits = ContainerEdits(env=tuple(sorted(f"{name}={value}" for name, value in variables.items())))
+    device = CdiDevice(name=f"claim-{claim.metadata.uid}-{request}", container_edits=edits)
+    return CdiSpec(kind=f"{driver}/test", devices=(device,))

@@ -1,0 +1,155 @@
+"""The configuration file of the simulated driver, YAML or JSON. Everything in it is optional::
+
+    driverName: gpu.example.com
+    nodeName: worker-1
+    pools:
+      - name: worker-1            # the node's name if left out
+        sharedCounters: [...]
+        devices:                  # a number is short for that many devices without properties
+          - name: gpu             # as in a ResourceSlice, and plain values for attributes and capacity
+            count: 4              # gpu-0 to gpu-3
+            attributes: {model: A100, index: 3, ecc: true, driverVersion: {version: 1.2.3}}
+            capacity: {memory: 40Gi}
+
+Without ``pools`` there is one with ``numDevices`` devices (4), ``device-00`` and so on (section 7.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from dra_api.codec import DecodeError, convert, to_dict
+from dra_api.resource import CounterSet, Device
+
+from dra_kubeletplugin import Pool, Resources, SettingsError, device
+
+_DEFAULT_DEVICES = 4
+
+
+class PoolConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """One pool."""
+
+    name: str = ""
+    devices: int | list[dict[str, Any]] = []
+    shared_counters: list[dict[str, Any]] = []
+    per_device_node_selection: bool = False
+    generation: int = 0
+
+
+class SimulatedConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What the file says; command line flags of the same meaning override it."""
+
+    driver_name: str = "test-driver.cdi.k8s.io"
+    node_name: str = ""
+    kubeconfig: str | None = None
+    plugin_registration_path: str = "/var/lib/kubelet/plugins_registry"
+    datadir: str = "/var/lib/kubelet/plugins"
+    cdi_dir: str = "/var/run/cdi"
+    http_endpoint: str = ""
+    metrics_path: str = "/metrics"
+    num_devices: int = _DEFAULT_DEVICES
+    pools: list[PoolConfig] | None = None
+
+
+def read_config(path: Path | None) -> SimulatedConfig:
+    """The file's content. Raises SettingsError naming the file, the field and what is expected there."""
+    if path is None:
+        return SimulatedConfig()
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cannot read the configuration {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"the configuration {path} is neither YAML nor JSON: {error}") from error
+    try:
+        return msgspec.convert({} if content is None else content, SimulatedConfig)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"the configuration {path} is not usable: {error}") from error
+
+
+def resources_of(config: SimulatedConfig) -> Resources:
+    """The pools to publish. Raises SettingsError naming the pool, the device and the field at fault."""
+    pools: dict[str, Pool] = {}
+    for index, pool in enumerate(config.pools or [PoolConfig(devices=config.num_devices)]):
+        name = pool.name or config.node_name
+        where = f"pools[{index}]"
+        if name in pools:
+            raise SettingsError(f"{where}.name: there already is a pool {name!r}: give each pool its own name")
+        pools[name] = Pool.of(
+            _devices(pool.devices, f"{where}.devices"),
+            shared_counters=[
+                _decoded(CounterSet, given, f"{where}.sharedCounters[{at}]")
+                for at, given in enumerate(pool.shared_counters)
+            ],
+            per_device_node_selection=pool.per_device_node_selection,
+            generation=pool.generation,
+        )
+    return pools
+
+
+def _devices(given: int | list[dict[str, Any]], where: str) -> list[Device]:
+    if isinstance(given, int):
+        if given < 0:
+            raise SettingsError(f"{where}: the number of devices must not be negative, got {given}")
+        return [device(f"device-{index:02}") for index in range(given)]
+    return [item for index, entry in enumerate(given) for item in _copies(entry, f"{where}[{index}]")]
+
+
+def _copies(given: dict[str, Any], where: str) -> Iterator[Device]:
+    entry = dict(given)
+    count = entry.pop("count", None)
+    for field, plain in (("attributes", _attribute), ("capacity", _capacity)):
+        if isinstance(entry.get(field), dict):
+            entry[field] = {key: plain(value) for key, value in entry[field].items()}
+    template: Device = _decoded(Device, entry, where)
+    if count is None:
+        yield template
+        return
+    if type(count) is not int or count < 0:
+        raise SettingsError(f"{where}.count: expected a number of devices, got {count!r}")
+    for index in range(count):
+        yield msgspec.structs.replace(template, name=f"{template.name}-{index}")
+
+
+def _attribute(value: Any) -> Any:
+    """``model: A100`` instead of ``model: {string: A100}``."""
+    match value:
+        case bool():
+            return {"bool": value}
+        case int():
+            return {"int": value}
+        case str():
+            return {"string": value}
+    return value
+
+
+def _capacity(value: Any) -> Any:
+    """``memory: 40Gi`` instead of ``memory: {value: 40Gi}``."""
+    return {"value": str(value)} if isinstance(value, str | int) else value
+
+
+def _decoded(type_: type[Any], given: Any, where: str) -> Any:
+    try:
+        decoded = convert(type_, given)
+    except DecodeError as error:
+        raise SettingsError(f"{where}: {error}") from error
+    if unknown := next(_unknown(given, to_dict(decoded), where), None):
+        raise SettingsError(f"{unknown}: there is no such field; see the ResourceSlice API for those there are")
+    return decoded
+
+
+def _unknown(given: Any, kept: Any, where: str) -> Iterator[str]:
+    """Paths of what decoding did not keep; something empty may go without saying."""
+    if isinstance(given, dict):
+        for key, value in given.items():
+            if key in (kept or {}):
+                yield from _unknown(value, kept[key], f"{where}.{key}")
+            elif value not in (None, "", 0, False, [], {}):
+                yield f"{where}.{key}"
+    elif isinstance(given, list):
+        for index, (value, kept_value) in enumerate(zip(given, kept, strict=True)):
+            yield from _unknown(value, kept_value, f"{where}[{index}]")

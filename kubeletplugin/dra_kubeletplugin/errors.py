@@ -1,0 +1,96 @@
+"""What can go wrong in a plugin, and who hears of it.
+
+::
+
+    PluginError
+    ├── SettingsError          an option or a configuration file cannot be used; raised before anything starts
+    ├── StartError             a socket cannot be served
+    ├── RegistrationRefused    the kubelet did not take the plugin
+    ├── ClaimError             one claim cannot be prepared or unprepared; the kubelet shows it and tries again
+    │   ├── ClaimNotAllocated  the call came before (or after) the allocation
+    │   └── ClaimReplaced      a claim of that name exists, but with another uid
+    ├── CdiError               a CDI name or file is unusable
+    ├── Recoverable            background trouble that the plugin goes on retrying; for the log
+    │   ├── SyncFailed         a pool could not be brought to its desired state this time
+    │   ├── PoolInvalid        the desired state of a pool contradicts itself; nothing is written until it changes
+    │   ├── WatchFailed        the ResourceSlices cannot be watched for now
+    │   └── DroppedFields      the API server stored a slice without some of its fields
+    └── Fatal                  the plugin cannot go on; the process should end and be started again
+        └── ServerDied         a gRPC server ended or its socket vanished
+
+*Recoverable* and *Fatal* go to ``Driver.handle_error``; *Fatal* also ends ``KubeletPlugin.wait``.
+Spec: plugin-helper.md sections 2.1 and 4.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class PluginError(Exception):
+    """Root of everything this package raises."""
+
+
+class SettingsError(PluginError):
+    """An option or configuration file is missing, malformed or contradictory; the message names the remedy."""
+
+
+class StartError(PluginError):
+    """A socket cannot be served; the message names its path."""
+
+
+class RegistrationRefused(PluginError):
+    """The kubelet did not take the plugin; the message holds its reason (PH-04)."""
+
+
+class ClaimError(PluginError):
+    """A claim cannot be prepared or unprepared now. Drivers return it, or a subclass, as a claim's result."""
+
+
+class ClaimNotAllocated(ClaimError):
+    """The claim has no allocation, so there is nothing to prepare (PH-08)."""
+
+
+class ClaimReplaced(ClaimError):
+    """The claim was deleted and made again since the kubelet decided to prepare it (PH-08)."""
+
+
+class CdiError(PluginError):
+    """A CDI kind, device name or file cannot be used."""
+
+
+class Recoverable(PluginError):
+    """Trouble in the background that does not stop the plugin; usually it is retried."""
+
+
+class SyncFailed(Recoverable):
+    """Writing the slices of a pool failed; ``__cause__`` says how. It is retried."""
+
+
+class PoolInvalid(Recoverable):
+    """The desired slices contradict themselves (section 4.3). Not retried: publish something else."""
+
+
+class WatchFailed(Recoverable):
+    """Listing or watching ResourceSlices failed; ``__cause__`` says how. It is retried."""
+
+
+class DroppedFields(Recoverable):
+    """The API server stored a slice without fields whose feature it has not enabled (RS-06)."""
+
+    def __init__(self, pool: str, slice_index: int, features: Sequence[str]) -> None:
+        super().__init__(
+            f'pool "{pool}", slice #{slice_index}: some fields were dropped by the apiserver, '
+            f"probably because these features are disabled: {', '.join(features)}"
+        )
+        self.pool = pool
+        self.slice_index = slice_index
+        self.features = tuple(features)
+
+
+class Fatal(PluginError):
+    """The plugin cannot do its work any more and should be restarted."""
+
+
+class ServerDied(Fatal):
+    """A gRPC server stopped serving although nobody asked it to."""

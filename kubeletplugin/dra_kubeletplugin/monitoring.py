@@ -1,0 +1,106 @@
+"""Metrics and probes of a plugin over HTTP.
+
+``/healthz`` answers while the process serves, ``/readyz`` once the kubelet has registered the plugin, and the metrics
+path gives the times of the kubelet's calls and the slices written, in the Prometheus format.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from google.protobuf.message import Message
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from .errors import SettingsError, StartError
+from .interceptor import Interceptor, Unary
+from .plugin import KubeletPlugin
+
+log = logging.getLogger(__name__)
+
+
+class Metrics(Interceptor):
+    """Times the calls; ``registry`` holds what is exposed."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._seconds = Histogram(
+            "dra_plugin_grpc_duration_seconds",
+            "How long the kubelet's calls took.",
+            ["method", "outcome"],
+            registry=self.registry,
+        )
+
+    async def unary(self, method: str, request: Message, context: Any, proceed: Unary) -> Message:
+        """Time the call."""
+        start, outcome = time.monotonic(), "error"
+        try:
+            answer = await proceed(request, context)
+            outcome = "ok"
+        finally:
+            self._seconds.labels(method, outcome).observe(time.monotonic() - start)
+        return answer
+
+
+class _SliceWrites:
+    """Reads the publisher's statistics when somebody asks for metrics."""
+
+    def __init__(self, plugin: KubeletPlugin) -> None:
+        self._plugin = plugin
+
+    def collect(self) -> Iterator[Metric]:
+        """The counters of this moment."""
+        writes = CounterMetricFamily("dra_plugin_slice_writes", "ResourceSlices written.", labels=["operation"])
+        statistics = self._plugin.statistics
+        for operation in ("creates", "updates", "deletes"):
+            writes.add_metric([operation], getattr(statistics, operation))
+        yield writes
+
+
+@asynccontextmanager
+async def monitored(plugin: KubeletPlugin, metrics: Metrics, endpoint: str, path: str) -> AsyncIterator[str]:
+    """Serve metrics and probes on ``endpoint`` (``host:port``, ``:port``); yields the address in use.
+
+    Raises SettingsError for a malformed endpoint and StartError when the address cannot be used.
+    """
+    host, port = _address(endpoint)
+    metrics.registry.register(_SliceWrites(plugin))
+
+    async def exposed(request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(metrics.registry), content_type="text/plain")
+
+    async def alive(request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def ready(request: web.Request) -> web.Response:
+        if plugin.registration_status and plugin.registration_status.registered:
+            return web.Response(text="ok")
+        return web.Response(status=503, text="not registered")
+
+    app = web.Application()
+    app.add_routes([web.get(path, exposed), web.get("/healthz", alive), web.get("/readyz", ready)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise StartError(f"cannot serve HTTP on {endpoint}: {error}; choose another --http-endpoint") from error
+        address = ":".join(map(str, runner.addresses[0][:2]))
+        log.info("metrics and probes on http://%s", address)
+        yield address
+    finally:
+        await runner.cleanup()
+
+
+def _address(endpoint: str) -> tuple[str | None, int]:
+    host, _, port = endpoint.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise SettingsError(f"the HTTP endpoint {endpoint!r} is not host:port, such as 127.0.0.1:8080 or :8080")
+    return host.strip("[]") or None, int(port)

@@ -1,0 +1,142 @@
+"""One running plugin: its servers, its publisher, and how they begin and end together.
+
+Spec: plugin-helper.md section 2.3. The DRA service listens before the registration service, so that the kubelet
+never registers a dead endpoint; ending goes the same way, and the publisher ends last. The slices stay:
+removing them is the kubelet's business, and a plugin that restarts finds them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+from dra_kube import Api
+from dra_proto.registration.v1.api_pb2_grpc import add_RegistrationServicer_to_server
+
+from .calls import NodeCalls
+from .dra_service import V1, V1BETA1, DRAService
+from .driver import Driver
+from .errors import Fatal, SettingsError
+from .interceptor import Interceptor, LoggingInterceptor
+from .lock import SerializeLock
+from .registration import RegistrationService, RegistrationStatus
+from .server import SocketServer
+from .settings import PluginSettings
+from .slices import Owner, Resources, SlicePublisher, Statistics
+
+log = logging.getLogger(__name__)
+
+
+class KubeletPlugin:
+    """A driver at work on its node; an async context manager.
+
+    ``api`` is an entered ``dra_kube.Api``. ``interceptors`` run inside the built-in ones, in their order.
+    Entering raises StartError when a socket cannot be served; what was started by then is stopped again.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        settings: PluginSettings,
+        api: Api,
+        *,
+        interceptors: Sequence[Interceptor] = (),
+    ) -> None:
+        self.settings = settings
+        self._driver = driver
+        self._api = api
+        self._lock = SerializeLock(enabled=settings.serialize, file=settings.lock_path)
+        self._versions = [version for version, on in ((V1, settings.serve_v1), (V1BETA1, settings.serve_v1beta1)) if on]
+        services = [version.service for version in self._versions]
+        self._registration = RegistrationService(settings.driver_name, str(settings.plugin_path), services)
+        self._interceptors = (LoggingInterceptor(log, settings.log_level), *interceptors)
+        self._publisher: SlicePublisher | None = None
+        self._stack = AsyncExitStack()
+        self._fatal: asyncio.Future[Fatal] = asyncio.Future()
+
+    async def __aenter__(self) -> Self:
+        settings = self.settings
+        dra = self._server(settings.plugin_path, self._add_dra_services)
+        registration = self._server(settings.registration_path, self._add_registration_service)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(registration.stop)
+            stack.push_async_callback(dra.stop)  # what is pushed last is stopped first
+            if settings.run_dra_service:
+                await dra.start()
+            if settings.run_registration:
+                await registration.start()
+            self._stack = stack.pop_all()
+        log.info("driver %s serves on %s", settings.driver_name, settings.plugin_path)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._stack.aclose()
+        finally:
+            if self._publisher:
+                await self._publisher.__aexit__(kind, error, trace)
+
+    async def publish(self, resources: Resources) -> None:
+        """Offer these pools on this node, in place of what was offered before; ``{}`` removes all slices.
+
+        Returns at once; trouble arrives at ``handle_error``. Raises SettingsError without a node name.
+        """
+        if self._publisher is None:
+            if not self.settings.node_name:
+                raise SettingsError("publishing needs to know the node: set node_name")
+            self._publisher = SlicePublisher(
+                self._api,
+                self.settings.driver_name,
+                owner=Owner.node(self.settings.node_name, self.settings.node_uid),
+                reconcile_pool=self.settings.reconcile_pool,
+                on_error=self._driver.handle_error,
+            )
+            await self._publisher.__aenter__()
+        self._publisher.publish(resources)
+
+    async def published(self) -> None:
+        """Wait until what was published last is in the API server. Never ends while writing it fails."""
+        if self._publisher:
+            await self._publisher.settled()
+
+    async def registered(self) -> None:
+        """Wait until the kubelet has taken the plugin."""
+        await self._registration.registered()
+
+    async def wait(self) -> None:
+        """Run until the task is cancelled; raises the ``Fatal`` error after which the process should end."""
+        raise await asyncio.shield(self._fatal)
+
+    @property
+    def registration_status(self) -> RegistrationStatus | None:
+        """What the kubelet said last about our registration; None before it said anything."""
+        return self._registration.status
+
+    @property
+    def statistics(self) -> Statistics:
+        """Slices written so far."""
+        return self._publisher.statistics if self._publisher else Statistics()
+
+    def _server(self, path: Path, register: Callable[[grpc.aio.Server], None]) -> SocketServer:
+        return SocketServer(path, register, self._interceptors, self._died)
+
+    def _add_dra_services(self, server: grpc.aio.Server) -> None:
+        calls = NodeCalls(self._driver, self._api, self._lock)
+        for version in self._versions:
+            version.add(DRAService(version, calls), server)
+
+    def _add_registration_service(self, server: grpc.aio.Server) -> None:
+        add_RegistrationServicer_to_server(self._registration, server)
+
+    def _died(self, error: Fatal) -> None:
+        self._driver.handle_error(error, "the plugin cannot go on")
+        if not self._fatal.done():
+            self._fatal.set_result(error)

@@ -1,0 +1,54 @@
+"""The registration service: the kubelet finds its socket, asks who is there, and says whether it took us.
+
+Spec: plugin-helper.md section 2.3, PH-03 and PH-04.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dra_proto.registration.v1 import api_pb2, api_pb2_grpc
+
+from .errors import RegistrationRefused
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationStatus:
+    """What the kubelet said last; ``error`` is its reason when the plugin is not ``registered``."""
+
+    registered: bool
+    error: str = ""
+
+
+class RegistrationService(api_pb2_grpc.RegistrationServicer):
+    """Answers the kubelet and remembers what it said."""
+
+    def __init__(self, driver_name: str, endpoint: str, services: Sequence[str]) -> None:
+        self._info = api_pb2.PluginInfo(
+            type="DRAPlugin", name=driver_name, endpoint=endpoint, supported_versions=services
+        )
+        self._changed = asyncio.Condition()
+        self.status: RegistrationStatus | None = None
+
+    async def registered(self) -> None:
+        """Wait until the kubelet has taken the plugin."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.status is not None and self.status.registered)
+
+    async def GetInfo(self, request: api_pb2.InfoRequest, context: Any) -> api_pb2.PluginInfo:  # noqa: N802  # grpc
+        """Who we are, where we serve, and what."""
+        return self._info
+
+    async def NotifyRegistrationStatus(  # noqa: N802  # grpc's name
+        self, request: api_pb2.RegistrationStatus, context: Any
+    ) -> api_pb2.RegistrationStatusResponse:
+        """Remember the verdict; a refusal is answered with an error, so that both sides log it."""
+        async with self._changed:
+            self.status = RegistrationStatus(request.plugin_registered, request.error)
+            self._changed.notify_all()
+        if not request.plugin_registered:
+            raise RegistrationRefused(f"the kubelet did not register the plugin: {request.error}")
+        return api_pb2.RegistrationStatusResponse()

@@ -1,0 +1,66 @@
+"""A plugin as a whole process: connect, serve, publish, until a signal or a fatal error ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from os import PathLike
+from typing import Any
+
+from dra_kube import Api, connection
+
+from .driver import Driver
+from .interceptor import Interceptor
+from .plugin import KubeletPlugin
+from .settings import PluginSettings
+from .slices import Resources
+
+log = logging.getLogger(__name__)
+
+
+async def serve(
+    driver: Driver,
+    settings: PluginSettings,
+    resources: Resources,
+    *,
+    kubeconfig: str | PathLike[str] | None = None,
+    interceptors: Sequence[Interceptor] = (),
+    beside: Callable[[KubeletPlugin], AbstractAsyncContextManager[object]] = nullcontext,
+) -> None:
+    """Run the plugin until SIGINT or SIGTERM, then stop it cleanly.
+
+    ``beside`` is entered as long as the plugin runs, for what a driver does besides (probes, watching hardware).
+    Raises ``dra_kube.ConnectionSettingsError``, StartError, or the ``Fatal`` error that ended the plugin.
+    """
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        async with (
+            Api(connection(kubeconfig), user_agent=settings.driver_name) as api,
+            KubeletPlugin(driver, settings, api, interceptors=interceptors) as plugin,
+            beside(plugin),
+        ):
+            await plugin.publish(resources)
+            await _first(plugin.wait(), stopped.wait())
+            log.info("stopping")
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Until the first of them ends; raises what it raises."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,113 @@
+"""Names, places and switches of one plugin instance, and the socket paths that follow from them.
+
+Spec: plugin-helper.md section 2.2. A rolling update runs two instances of a driver side by side; each then
+has sockets of its own, told apart by the uid of its pod.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from .errors import SettingsError
+
+REGISTRY_DIR = Path("/var/lib/kubelet/plugins_registry")
+PLUGINS_DIR = Path("/var/lib/kubelet/plugins")
+SOCKET_PATH_LIMIT = 107  # bytes; sockaddr_un has 108 including the final NUL
+
+_NUL = "\0"
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginSettings:
+    """Settings of a plugin; only the driver's name is required. Raises SettingsError when they contradict.
+
+    ``registry_dir`` and ``data_dir`` (default ``/var/lib/kubelet/plugins/<driver>``) must exist and have the same
+    path for the kubelet. ``rolling_update_uid`` is the pod's uid, given when instances may overlap (kubelet 1.33
+    and newer). ``serialize`` runs one prepare or unprepare at a time, across overlapping instances through a
+    lock file in ``lock_dir``. ``log_level`` is the level of request and response logs, None for none.
+    ``reconcile_pool`` publishes just that pool, without node name in its slices (RS-05).
+    """
+
+    driver_name: str
+    node_name: str = ""
+    node_uid: str = ""
+    registry_dir: Path = REGISTRY_DIR
+    data_dir: Path | None = None
+    registrar_socket: str = ""
+    plugin_socket: str = ""
+    rolling_update_uid: str = ""
+    serve_v1: bool = True
+    serve_v1beta1: bool = True
+    run_dra_service: bool = True
+    run_registration: bool = True
+    serialize: bool = True
+    lock_dir: Path | None = None
+    log_level: int | None = logging.DEBUG
+    reconcile_pool: str = ""
+
+    def __post_init__(self) -> None:
+        check_subdomain("the driver name", self.driver_name, limit=63)
+        if self.node_name:
+            check_subdomain("the node name", self.node_name, limit=253)
+        if not (self.serve_v1 or self.serve_v1beta1):
+            raise SettingsError("no DRA gRPC version is offered: switch serve_v1 or serve_v1beta1 on")
+        if self.rolling_update_uid and (self.registrar_socket or self.plugin_socket):
+            raise SettingsError(
+                "rolling_update_uid names the sockets itself: leave registrar_socket and plugin_socket out"
+            )
+        for path in (self.registration_path, self.plugin_path):
+            if len(str(path).encode()) > SOCKET_PATH_LIMIT:
+                raise SettingsError(
+                    f"the socket path {path} has more than {SOCKET_PATH_LIMIT} bytes: use shorter folders"
+                )
+
+    @property
+    def folder(self) -> Path:
+        """The plugin data directory."""
+        return self.data_dir or PLUGINS_DIR / self.driver_name
+
+    @property
+    def plugin_path(self) -> Path:
+        """Socket of the DRA service."""
+        instance = f"dra-{self.rolling_update_uid}.sock" if self.rolling_update_uid else "dra.sock"
+        return self.folder / (self.plugin_socket or instance)
+
+    @property
+    def registration_path(self) -> Path:
+        """Socket of the registration service; with long names and a rolling update the parts are hashed."""
+        driver, uid = self.driver_name, self.rolling_update_uid
+        if not uid:
+            return self.registry_dir / (self.registrar_socket or f"{driver}-reg.sock")
+        names = (
+            f"{driver}-{uid}-reg.sock",
+            f"{driver}-{_hash(uid, 8)}-reg.sock",
+            f"dra-{_hash(f'{driver}{_NUL}{uid}', 16)}-reg.sock",
+        )
+        paths = [self.registry_dir / name for name in names]
+        return next((path for path in paths if len(str(path).encode()) <= SOCKET_PATH_LIMIT), paths[-1])
+
+    @property
+    def lock_path(self) -> Path | None:
+        """Lock file shared by the instances of the driver, when they can overlap."""
+        if not (self.serialize and self.rolling_update_uid):
+            return None
+        return (self.lock_dir or self.folder) / "serialize.lock"
+
+
+def check_subdomain(what: str, name: str, *, limit: int) -> None:
+    """Raise SettingsError unless ``name`` is a lower-case DNS subdomain of at most ``limit`` characters."""
+    if len(name) > limit or not _SUBDOMAIN.fullmatch(name):
+        raise SettingsError(
+            f"{what} {name!r} is not a DNS subdomain of at most {limit} characters: "
+            "use lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit"
+        )
+
+
+def _hash(text: str, size: int) -> str:
+    return urlsafe_b64encode(sha256(text.encode()).digest()[:size]).decode().rstrip("=")

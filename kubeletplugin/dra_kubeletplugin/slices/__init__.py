@@ -1,0 +1,7 @@
+"""ResourceSlices: what a driver offers, planned and kept in the API server."""
+
+from .build import attribute, counter_set, device
+from .model import Owner, Pool, Resources, Slice
+from .publisher import SlicePublisher, Statistics
+
+__all__ = ["Owner", "Pool", "Resources", "Slice", "SlicePublisher", "Statistics", "attribute", "counter_set", "device"]

@@ -1,0 +1,114 @@
+"""What a driver wants published: pools of slices of devices, and who owns them.
+
+The order of slices and of devices is the order in which the allocator considers them. A pool that is
+normally there but has nothing to offer now is published with one empty slice: "no devices" is something
+else than "driver not running". Spec: plugin-helper.md sections 4.1 and 4.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from dra_api.core import NodeSelector
+from dra_api.resource import CounterSet, Device
+from msgspec import Struct
+
+DEVICES_PER_SLICE = 128
+RICH_DEVICES_PER_SLICE = 64  # as soon as one of them has taints, counters or attributes with lists
+COUNTER_SETS_PER_SLICE = 8
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """One ResourceSlice to be: devices, or counter sets that devices of the pool draw from."""
+
+    devices: tuple[Device, ...] = ()
+    shared_counters: tuple[CounterSet, ...] = ()
+    per_device_node_selection: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A named set of slices that readers see as a whole.
+
+    ``generation`` raises the pool's generation to at least this; by itself it rises when a change touches more
+    than one slice. ``node_selector`` and ``all_nodes`` say who reaches the devices, when no node owns the pool.
+    """
+
+    slices: tuple[Slice, ...] = (Slice(),)
+    generation: int = 0
+    node_selector: NodeSelector | None = None
+    all_nodes: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        devices: Iterable[Device] = (),
+        *,
+        shared_counters: Iterable[CounterSet] = (),
+        per_device_node_selection: bool = False,
+        **others: Any,
+    ) -> Pool:
+        """A pool with as few slices as the limits of the API allow; ``others`` are fields of Pool."""
+        devices, counters = tuple(devices), tuple(shared_counters)
+        limit = RICH_DEVICES_PER_SLICE if any(map(_is_rich, devices)) else DEVICES_PER_SLICE
+        slices = [Slice(shared_counters=part) for part in _parts(counters, COUNTER_SETS_PER_SLICE)]
+        slices += [Slice(devices=part) for part in _parts(devices, limit)]
+        slices = slices or [Slice()]
+        return cls(
+            slices=tuple(replace(part, per_device_node_selection=per_device_node_selection) for part in slices),
+            **others,
+        )
+
+
+Resources = Mapping[str, Pool]
+"""Everything that a driver publishes: pools by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The cluster-scoped object whose end takes the slices along. A Node's uid is looked up when it is empty."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str = ""
+
+    @classmethod
+    def node(cls, name: str, uid: str = "") -> Owner:
+        """The node on which the plugin runs; its slices are local to that node."""
+        return cls("v1", "Node", name, uid)
+
+    @property
+    def is_node(self) -> bool:
+        """Whether the devices are local to a node."""
+        return (self.api_version, self.kind) == ("v1", "Node")
+
+
+def tidy(value: T) -> T:
+    """A struct with every empty collection replaced by None: the API server stores both alike."""
+    if not isinstance(value, Struct):
+        return value
+    return type(value)(**{name: _tidy_field(getattr(value, name)) for name in value.__struct_fields__})
+
+
+def _tidy_field(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(map(tidy, value)) or None
+    if isinstance(value, dict):
+        return {key: tidy(item) for key, item in value.items()} or None
+    return tidy(value)
+
+
+def _is_rich(device: Device) -> bool:
+    lists = (a.ints or a.bools or a.strings or a.versions for a in (device.attributes or {}).values())
+    return bool(device.taints or device.consumes_counters or any(lists))
+
+
+def _parts(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
+    for start in range(0, len(items), size):
+        yield tuple(items[start : start + size])

@@ -1,0 +1,93 @@
+"""The slices of a driver as the watch tells them, with our own writes laid over for a while.
+
+A write is newer than what the watch has told so far; without the overlay the next sync would not know
+the slice that the last one created, and create it again. An own write counts until the watch has the same or
+a newer version of the slice, or reports its deletion, or until a minute has passed. Spec: RS-03.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from dra_api.codec import DecodeError, convert
+from dra_api.meta import ObjectMeta
+from dra_api.resource import ResourcePool, ResourceSlice, ResourceSliceSpec
+
+from .plan import Stored
+
+log = logging.getLogger(__name__)
+
+
+class SliceView:
+    """Slices by name. Times are seconds of any one clock; ``overlay_seconds`` is how long own writes count."""
+
+    def __init__(self, overlay_seconds: float) -> None:
+        self._overlay_seconds = overlay_seconds
+        self._told: dict[str, Stored] = {}
+        self._written: dict[str, tuple[float, Stored]] = {}
+
+    def replace(self, objects: Iterable[dict[str, Any]]) -> None:
+        """The content of a fresh list."""
+        self._told = {item.name: item for item in map(stored, objects)}
+
+    def see(self, event: str, obj: dict[str, Any]) -> str:
+        """Take in a watch event; the name of the pool that it concerns."""
+        item = stored(obj)
+        if event == "DELETED":
+            self._told.pop(item.name, None)
+            self.forget(item)
+        else:
+            self._told[item.name] = item
+        return item.slice.spec.pool.name
+
+    def wrote(self, obj: dict[str, Any], now: float) -> Stored:
+        """Lay the answer to an own create or update over what the watch tells."""
+        item = stored(obj)
+        self._written[item.name] = (now + self._overlay_seconds, item)
+        return item
+
+    def forget(self, item: Stored) -> None:
+        """An own deletion succeeded, or somebody else's was seen: the slice is gone."""
+        written = self._written.get(item.name)
+        if written and written[1].slice.metadata.uid == item.slice.metadata.uid:
+            del self._written[item.name]
+        told = self._told.get(item.name)
+        if told and told.slice.metadata.uid == item.slice.metadata.uid:
+            del self._told[item.name]
+
+    def pool(self, name: str, now: float) -> list[Stored]:
+        """The slices of a pool."""
+        return [item for item in self._all(now).values() if item.slice.spec.pool.name == name]
+
+    def pools(self, now: float) -> set[str]:
+        """Names of the pools that have slices."""
+        return {item.slice.spec.pool.name for item in self._all(now).values()}
+
+    def _all(self, now: float) -> dict[str, Stored]:
+        self._written = {name: entry for name, entry in self._written.items() if entry[0] > now}
+        merged = dict(self._told)
+        for name, (_, item) in self._written.items():
+            if name not in merged or _version(item) > _version(merged[name]):
+                merged[name] = item
+        return merged
+
+
+def stored(obj: dict[str, Any]) -> Stored:
+    """Decode a slice. A malformed one keeps name and pool only, so that a sync corrects or deletes it."""
+    try:
+        return Stored(obj, convert(ResourceSlice, obj))
+    except DecodeError as error:
+        meta = obj.get("metadata") or {}
+        log.warning("ResourceSlice %s is malformed and will be replaced: %s", meta.get("name"), error)
+        pool = (obj.get("spec") or {}).get("pool") or {}
+        bare = ObjectMeta(name=str(meta.get("name", "")), uid=str(meta.get("uid", "")))
+        return Stored(
+            obj, ResourceSlice(metadata=bare, spec=ResourceSliceSpec(pool=ResourcePool(name=str(pool.get("name", "")))))
+        )
+
+
+def _version(item: Stored) -> int:
+    text = str((item.raw.get("metadata") or {}).get("resourceVersion", ""))
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,60 @@
+"""Lists and watches the ResourceSlices of a publisher, over and over, until cancelled.
+
+Spec: RS-01. A watch that ends goes on where it stopped; one that is too far behind, or that failed, begins
+with a new list. What fails is reported and tried again after an interval that doubles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+from dra_kube import RESOURCE_SLICES, Api, Gone, KubeError
+
+from dra_kubeletplugin.errors import WatchFailed
+
+Object = dict[str, Any]
+
+_PAUSE_SECONDS = 1.0  # between watches, and the first one after a failure
+_LONGEST_PAUSE = 30.0
+
+
+async def follow_slices(
+    api: Api,
+    field_selector: str,
+    *,
+    on_list: Callable[[list[Object]], None],
+    on_event: Callable[[str, Object], None],
+    on_error: Callable[[WatchFailed], None],
+) -> None:
+    """Report the slices that the selector matches, first as a list, then change by change."""
+    pause = _PAUSE_SECONDS
+    while True:
+        try:
+            objects, version = await api.list(RESOURCE_SLICES, fieldSelector=field_selector)
+            on_list(objects)
+            pause = _PAUSE_SECONDS
+            while True:
+                version = await _watch(api, field_selector, version, on_event)
+                await asyncio.sleep(_PAUSE_SECONDS)
+        except Gone:
+            continue
+        except KubeError as error:
+            failure = WatchFailed(f"cannot watch the ResourceSlices with {field_selector}: {error}")
+            failure.__cause__ = error
+            on_error(failure)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+async def _watch(api: Api, field_selector: str, version: str, on_event: Callable[[str, Object], None]) -> str:
+    """One watch; the resourceVersion from which the next one goes on."""
+    events = api.watch(RESOURCE_SLICES, resource_version=version, fieldSelector=field_selector)
+    async with aclosing(events):  # type: ignore[type-var]  # declared as an iterator, is a generator
+        async for event, obj in events:
+            version = obj["metadata"]["resourceVersion"]
+            if event != "BOOKMARK":
+                on_event(event, obj)
+    return version

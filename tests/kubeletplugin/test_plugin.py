@@ -1,0 +1,441 @@
+"""A plugin seen by the kubelet: registration, calls on the wire, start and stop (PH-01 to PH-10)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from dra_api.resource import ResourceClaim
+from dra_kube import ServerError
+from dra_kubeletplugin import (
+    ClaimError,
+    ClaimRef,
+    Driver,
+    KubeletPlugin,
+    PluginError,
+    PluginSettings,
+    Pool,
+    PreparedDevice,
+    ServerDied,
+    SettingsError,
+    StartError,
+    device,
+    each_claim,
+)
+from dra_kubeletplugin.dra_service import V1, V1BETA1, WireVersion
+from dra_kubeletplugin.testing import CallRecorder, FakeKubelet, Faults
+
+A = ClaimRef("default", "a", "uid-of-a")
+B = ClaimRef("default", "b", "uid-of-b")
+
+
+class Sample(Driver):
+    """Gives each claim one device; ``hold`` keeps calls waiting, ``answers`` replaces the results."""
+
+    def __init__(self) -> None:
+        self.running = self.most_running = 0
+        self.hold: asyncio.Event | None = None
+        self.answers: Mapping[str, Any] | None = None
+        self.cancelled = 0
+        self.errors: list[PluginError] = []
+        self.claims: list[ResourceClaim] = []
+
+    async def prepare(self, claims: Sequence[ResourceClaim]) -> Mapping[str, Any]:
+        self.claims += claims
+        await self._work()
+        return await each_claim(claims, self._prepare) if self.answers is None else self.answers
+
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Any]:
+        await self._work()
+        return dict.fromkeys((claim.uid for claim in claims), None) if self.answers is None else self.answers
+
+    def handle_error(self, error: PluginError, message: str) -> None:
+        self.errors.append(error)
+
+    async def _prepare(self, claim: ResourceClaim) -> list[PreparedDevice]:
+        if claim.metadata.name == "broken":
+            raise ClaimError("no such firmware")
+        return [PreparedDevice(pool="p", device="d", requests=("req/sub",), cdi_ids=("v/c=x",), share_id="s")]
+
+    async def _work(self) -> None:
+        self.running += 1
+        self.most_running = max(self.running, self.most_running)
+        try:
+            if self.hold:
+                await self.hold.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+
+
+@pytest.fixture
+def driver() -> Sample:
+    return Sample()
+
+
+@pytest.fixture
+def recorder() -> CallRecorder:
+    return CallRecorder()
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+async def running(
+    api: Any, driver: Sample, settings: PluginSettings, recorder: CallRecorder, faults: Faults
+) -> AsyncIterator[KubeletPlugin]:
+    async with KubeletPlugin(driver, settings, api, interceptors=[recorder, faults]) as plugin:
+        yield plugin
+
+
+@pytest.fixture
+async def kubelet(running: KubeletPlugin, settings: PluginSettings) -> AsyncIterator[FakeKubelet]:
+    async with FakeKubelet(settings) as fake:
+        yield fake
+
+
+# --- registration ---
+
+
+async def test_get_info_names_driver_socket_and_services_in_order_ph03(kubelet: FakeKubelet, settings: Any) -> None:
+    info = await kubelet.get_info()
+    assert (info.type, info.name, info.endpoint) == ("DRAPlugin", "gpu.example.com", str(settings.plugin_path))
+    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+
+
+@pytest.mark.parametrize(("off", "left"), [("serve_v1", "v1beta1.DRAPlugin"), ("serve_v1beta1", "v1.DRAPlugin")])
+async def test_a_version_can_be_left_out(api: Any, driver: Sample, settings: Any, off: str, left: str) -> None:
+    settings = replace(settings, **{off: False})
+    async with KubeletPlugin(driver, settings, api), FakeKubelet(settings) as kubelet:
+        assert list((await kubelet.get_info()).supported_versions) == [left]
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await kubelet.prepare([], V1 if off == "serve_v1" else V1BETA1)
+        assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_the_verdict_of_the_kubelet_is_remembered_ph04(kubelet: FakeKubelet, running: KubeletPlugin) -> None:
+    assert running.registration_status is None
+    with pytest.raises(grpc.aio.AioRpcError, match="wrong version"):
+        await kubelet.notify(registered=False, error="wrong version")
+    assert running.registration_status
+    assert not running.registration_status.registered
+    assert running.registration_status.error == "wrong version"
+    waiting = asyncio.create_task(running.registered())
+    await kubelet.register()
+    await asyncio.wait_for(waiting, 5)
+    assert running.registration_status.registered
+
+
+async def test_faults_can_be_injected_into_registration(kubelet: FakeKubelet, faults: Faults) -> None:
+    with faults.failing("GetInfo"), pytest.raises(grpc.aio.AioRpcError, match="injected error"):
+        await kubelet.get_info()
+    await kubelet.register()
+
+
+# --- prepare and unprepare on the wire ---
+
+
+@pytest.mark.parametrize("version", [V1, V1BETA1], ids=lambda version: version.service)
+async def test_prepared_devices_on_the_wire_ph08(
+    kubelet: FakeKubelet, claim: Callable[..., Any], version: WireVersion, driver: Sample
+) -> None:
+    await claim("a")
+    answer = (await kubelet.prepare([A], version))["uid-of-a"]
+    assert answer.error == ""
+    (prepared,) = answer.devices
+    assert list(prepared.request_names) == ["req"], "sub-requests are cut off"
+    assert (prepared.pool_name, prepared.device_name, list(prepared.cdi_device_ids)) == ("p", "d", ["v/c=x"])
+    assert getattr(prepared, "share_id", None) == ("s" if version is V1 else None)
+    assert driver.claims[0].status.allocation, "the driver gets the claim as the API server has it"
+    assert (await kubelet.unprepare([A], version))["uid-of-a"].error == ""
+
+
+async def test_one_claim_fails_alone(kubelet: FakeKubelet, claim: Callable[..., Any]) -> None:
+    await claim("a")
+    await claim("broken")
+    answers = await kubelet.prepare([A, ClaimRef("default", "broken", "uid-of-broken")])
+    assert answers["uid-of-broken"].error == "no such firmware"
+    assert not answers["uid-of-broken"].devices
+    assert len(answers["uid-of-a"].devices) == 1
+
+
+WHOLE_CALL = [
+    ("a claim that is gone", {}, "claim default/a does not exist any more"),
+    ("a claim without allocation", {"allocated": False}, "claim default/a not allocated"),
+    ("a claim made again", {"uid": "other"}, "claim default/a got replaced"),
+    ("a malformed claim", {"result": {"device": 7}}, "claim default/a is malformed: .*device"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), [case[1:] for case in WHOLE_CALL], ids=[c[0] for c in WHOLE_CALL])
+async def test_the_whole_call_fails_for_ph08(
+    kubelet: FakeKubelet, claim: Callable[..., Any], driver: Sample, changes: dict[str, Any], message: str
+) -> None:
+    await claim("b")
+    if changes:
+        await claim("a", **changes)
+    with pytest.raises(grpc.aio.AioRpcError, match=message):
+        await kubelet.prepare([A, B])
+    assert not driver.claims, "the driver is not asked"
+
+
+async def test_an_api_server_that_fails_fails_the_call(kubelet: FakeKubelet, api: Any, claim: Any) -> None:
+    await claim("a")
+    api.faults["get"] = [ServerError(500, "InternalError", "etcd is down")]
+    with pytest.raises(grpc.aio.AioRpcError, match="etcd is down"):
+        await kubelet.prepare([A])
+    assert (await kubelet.prepare([A]))["uid-of-a"].devices
+
+
+async def test_an_exception_of_the_driver_reaches_the_kubelet_as_text(
+    kubelet: FakeKubelet, claim: Callable[..., Any], driver: Sample, caplog: pytest.LogCaptureFixture
+) -> None:
+    await claim("a")
+    driver.answers = {"uid-of-a": [PreparedDevice(pool="p", device=7)]}  # type: ignore[arg-type]
+    with pytest.raises(grpc.aio.AioRpcError, match="bad argument type"):
+        await kubelet.prepare([A])
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("call", ["prepare", "unprepare"])
+async def test_each_claim_asked_for_is_answered_and_no_other_ph09(
+    kubelet: FakeKubelet, claim: Callable[..., Any], driver: Sample, call: str
+) -> None:
+    await claim("a")
+    driver.answers = {"stranger": None}
+    answers = await getattr(kubelet, call)([A])
+    assert answers.keys() == {"uid-of-a"}
+    assert "gave no result for default/a" in answers["uid-of-a"].error
+
+
+async def test_an_error_without_text_is_no_success(kubelet: FakeKubelet, driver: Sample) -> None:
+    driver.answers = {"uid-of-a": ValueError()}
+    assert (await kubelet.unprepare([A]))["uid-of-a"].error == "ValueError"
+
+
+async def test_claims_are_unprepared_without_asking_the_api_server(kubelet: FakeKubelet, api: Any) -> None:
+    api.requests.clear()
+    assert (await kubelet.unprepare([A]))["uid-of-a"].error == ""
+    assert not api.requests
+
+
+async def test_a_device_list_may_be_empty(kubelet: FakeKubelet, claim: Any, driver: Sample) -> None:
+    await claim("a")
+    driver.answers = {"uid-of-a": []}
+    answers = await kubelet.prepare([A])
+    assert answers.keys() == {"uid-of-a"}
+    assert not answers["uid-of-a"].error
+
+
+# --- logs and test hooks ---
+
+
+async def test_requests_are_numbered_in_the_log_ph06(
+    kubelet: FakeKubelet, faults: Faults, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "dra_kubeletplugin")
+    await kubelet.get_info()
+    await kubelet.get_info()
+    texts = [r.getMessage() for r in caplog.records if "/pluginregistration.Registration/GetInfo" in r.getMessage()]
+    numbers = [int(text.split()[1]) for text in texts]
+    assert [text.split()[0] for text in texts] == ["request", "answer"] * 2
+    assert numbers[0] == numbers[1] < numbers[2] == numbers[3]
+    with faults.failing("GetInfo", "out of order"), pytest.raises(grpc.aio.AioRpcError):
+        await kubelet.get_info()
+    assert "GetInfo failed: out of order" in caplog.text
+
+
+async def test_calls_are_recorded_while_they_run_and_after(
+    kubelet: FakeKubelet, recorder: CallRecorder, faults: Faults
+) -> None:
+    with faults.blocking("NodeUnprepareResources"):
+        call = asyncio.create_task(kubelet.unprepare([A]))
+        await asyncio.wait_for(recorder.arrived("NodeUnprepareResources"), 5)
+        assert recorder.calls[-1].response is None
+    await call
+    assert recorder.calls[-1].response is not None
+    recorder.reset()
+    with faults.failing("NodeUnprepareResources", "simulated UnprepareResources failure"):
+        with pytest.raises(grpc.aio.AioRpcError, match="simulated UnprepareResources failure"):
+            await kubelet.unprepare([A])
+    assert recorder.count("NodeUnprepareResources") == 1
+    assert recorder.calls[-1].error
+
+
+# --- one at a time, and calls that are given up ---
+
+
+async def test_calls_run_one_at_a_time(kubelet: FakeKubelet, driver: Sample, recorder: CallRecorder) -> None:
+    driver.hold = asyncio.Event()
+    calls = [asyncio.create_task(kubelet.unprepare([A])) for _ in range(3)]
+    await recorder.arrived("NodeUnprepareResources", 3)
+    driver.hold.set()
+    await asyncio.gather(*calls)
+    assert driver.most_running == 1
+
+
+async def test_calls_overlap_when_not_serialised(
+    api: Any, driver: Sample, settings: PluginSettings, recorder: CallRecorder
+) -> None:
+    settings = replace(settings, serialize=False)
+    driver.hold = asyncio.Event()
+    async with KubeletPlugin(driver, settings, api, interceptors=[recorder]), FakeKubelet(settings) as kubelet:
+        calls = [asyncio.create_task(kubelet.unprepare([A])) for _ in range(2)]
+        await _until(lambda: driver.running == 2)
+        driver.hold.set()
+        await asyncio.gather(*calls)
+
+
+async def test_a_call_given_up_is_cancelled_and_frees_the_way_ph10(kubelet: FakeKubelet, driver: Sample) -> None:
+    driver.hold = asyncio.Event()
+    first = asyncio.create_task(kubelet.unprepare([A]))
+    await _until(lambda: driver.running == 1)
+    second = asyncio.create_task(kubelet.unprepare([B]))  # waits for its turn
+    first.cancel()
+    await _until(lambda: driver.cancelled == 1)
+    driver.hold.set()
+    assert (await asyncio.wait_for(second, 5))["uid-of-b"].error == ""
+
+
+async def test_instances_of_a_rolling_update_exclude_each_other_ph07(
+    api: Any, settings: PluginSettings, driver: Sample
+) -> None:
+    old, new = (replace(settings, rolling_update_uid=uid) for uid in ("old", "new"))
+    successor = Sample()
+    driver.hold = asyncio.Event()
+    async with (
+        KubeletPlugin(driver, old, api),
+        KubeletPlugin(successor, new, api),
+        FakeKubelet(old) as first,
+        FakeKubelet(new) as second,
+    ):
+        assert (await first.get_info()).endpoint != (await second.get_info()).endpoint
+        held = asyncio.create_task(first.unprepare([A]))
+        await _until(lambda: driver.running == 1)
+        waiting = asyncio.create_task(second.unprepare([B]))
+        assert (await second.get_info()).name == "gpu.example.com", "waiting must not block the event loop"
+        assert not successor.most_running
+        driver.hold.set()
+        await asyncio.gather(held, waiting)
+        assert successor.most_running == 1
+
+
+# --- start and stop ---
+
+
+async def test_sockets_come_and_go_with_the_plugin_ph02(api: Any, driver: Sample, settings: PluginSettings) -> None:
+    _stale_socket(settings.plugin_path)
+    _stale_socket(settings.registration_path)
+    async with KubeletPlugin(driver, settings, api), FakeKubelet(settings) as kubelet:
+        await kubelet.register()
+        assert sorted(os.listdir(settings.folder)) == ["dra.sock", "gpu.example.com-reg.sock"]
+    assert os.listdir(settings.folder) == []
+
+
+async def test_the_dra_service_listens_first_and_ends_first_ph01_ph05(
+    api: Any, driver: Sample, settings: PluginSettings, short_path: Path
+) -> None:
+    registry = short_path / "registry"  # missing at first: registration cannot start
+    settings = replace(settings, registry_dir=registry)
+    with pytest.raises(StartError, match=r"registry for the socket gpu\.example\.com-reg\.sock does not exist"):
+        async with KubeletPlugin(driver, settings, api):
+            raise AssertionError("must not start")
+    assert not settings.plugin_path.exists(), "what was started is stopped again"
+
+
+async def test_stopping_cancels_running_calls_ph05(api: Any, driver: Sample, settings: PluginSettings) -> None:
+    driver.hold = asyncio.Event()
+    async with FakeKubelet(settings) as kubelet:
+        async with KubeletPlugin(driver, settings, api):
+            call = asyncio.create_task(kubelet.unprepare([A]))
+            await _until(lambda: driver.running == 1)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call
+    await _until(lambda: driver.cancelled == 1)
+
+
+async def test_a_successor_on_the_same_sockets_keeps_them(api: Any, driver: Sample, settings: PluginSettings) -> None:
+    @asynccontextmanager
+    async def predecessor() -> AsyncIterator[KubeletPlugin]:
+        async with KubeletPlugin(driver, settings, api) as plugin:
+            yield plugin
+
+    async with predecessor() as old:
+        new = KubeletPlugin(Sample(), settings, api)
+        await new.__aenter__()
+        with pytest.raises(ServerDied, match="removed or replaced"):
+            await asyncio.wait_for(old.wait(), 10)
+    try:
+        async with FakeKubelet(settings) as kubelet:
+            await kubelet.register()
+    finally:
+        await new.__aexit__(None, None, None)
+
+
+async def test_a_socket_that_vanishes_is_fatal(running: KubeletPlugin, settings: Any, driver: Sample) -> None:
+    settings.registration_path.unlink()
+    with pytest.raises(ServerDied, match=r"gpu\.example\.com-reg\.sock was removed"):
+        await asyncio.wait_for(running.wait(), 10)
+    assert isinstance(driver.errors[0], ServerDied)
+
+
+async def test_a_file_in_place_of_the_socket_is_left_alone(api: Any, driver: Sample, settings: Any) -> None:
+    settings.plugin_path.write_text("precious")
+    with pytest.raises(StartError, match=r"dra\.sock exists and is no socket: remove it"):
+        async with KubeletPlugin(driver, settings, api):
+            raise AssertionError("must not start")
+    assert settings.plugin_path.read_text() == "precious"
+
+
+async def test_registration_and_service_can_be_split(api: Any, driver: Sample, settings: PluginSettings) -> None:
+    registrar = KubeletPlugin(driver, replace(settings, run_dra_service=False), api)
+    service = KubeletPlugin(driver, replace(settings, run_registration=False), api)
+    async with FakeKubelet(settings) as kubelet, registrar:
+        assert (await kubelet.register()).endpoint == str(settings.plugin_path)
+        assert not settings.plugin_path.exists()
+        async with service:
+            assert (await kubelet.unprepare([A]))["uid-of-a"].error == ""
+
+
+# --- publishing through the plugin ---
+
+
+async def test_slices_stay_when_the_plugin_ends_ph05(api: Any, driver: Sample, settings: PluginSettings) -> None:
+    async with KubeletPlugin(driver, settings, api) as plugin:
+        await plugin.publish({"pool": Pool.of([device("gpu-0")])})
+        await asyncio.wait_for(plugin.published(), 5)
+    (stored,) = api.slices()
+    assert stored["spec"]["nodeName"] == "worker-1"
+    assert stored["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
+    assert not driver.errors
+
+
+async def test_publishing_needs_a_node(api: Any, driver: Sample, settings: PluginSettings) -> None:
+    async with KubeletPlugin(driver, replace(settings, node_name=""), api) as plugin:
+        with pytest.raises(SettingsError, match="node_name"):
+            await plugin.publish({})
+
+
+def _stale_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # what it looks at has no event to wait for
+            await asyncio.sleep(0.01)
