@@ -96,6 +96,10 @@ class Structure:
         name = self._names.get((group, version, kind))
         return self.components.get(name) if name else None
 
+    def component_name(self, resource: Resource, kind: str = "") -> str | None:
+        """Name of the OpenAPI component of a built-in resource, or of another kind in its group version."""
+        return self._names.get((resource.group, resource.version, kind or resource.kind))
+
     def resources(self) -> Iterator[Resource]:
         """Every resource in the order of discovery."""
         yield from self._resources.values()
