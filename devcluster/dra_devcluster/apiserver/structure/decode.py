@@ -106,7 +106,7 @@ def _object(schema: Schema, obj: Json, path: str, problems: list[Problem]) -> No
                 where = f"{path}.{key}" if path else key
                 problems.append(Problem("unknown", where, f'unknown field "{where}"'))
         elif value is None:
-            if not child.nullable:
+            if child.typed:
                 doomed.append(key)
         else:
             kind = child.kind
@@ -122,34 +122,25 @@ _EMBEDDED = ("apiVersion", "kind", "metadata")
 
 
 def _value(schema: Schema, value: Any, path: str, problems: list[Problem], owner: Schema) -> None:
-    kind = schema.kind
-    if kind == "any":
-        return
-    if kind == "object":
-        if type(value) is not dict:
+    if not _FITS[schema.kind](schema, value):
+        if schema.typed:
             raise _mismatch(schema, value, path, owner)
+    elif schema.kind == "object":
         _object(schema, value, path, problems)
-    elif kind == "array":
-        if type(value) is not list:
-            raise _mismatch(schema, value, path, owner)
-        if schema.items is not None:
-            for index, item in enumerate(value):
-                if item is not None:
-                    _value(schema.items, item, f"{path}[{index}]", problems, owner)
-    elif kind == "map":
-        if type(value) is not dict:
-            raise _mismatch(schema, value, path, owner)
-        if schema.items is not None:
-            nested = schema.items.kind in ("object", "array", "map")  # else errors name the map, not the entry
-            for key, item in value.items():
-                if item is not None:
-                    _value(schema.items, item, f"{path}.{key}" if nested else path, problems, owner)
-    elif not _SCALARS[kind](schema, value):
-        raise _mismatch(schema, value, path, owner)
+    elif schema.items is not None and schema.kind == "array":
+        for index, item in enumerate(value):
+            if item is not None:
+                _value(schema.items, item, f"{path}[{index}]", problems, owner)
+    elif schema.items is not None:
+        nested = schema.items.kind in ("object", "array", "map")  # else errors name the map, not the entry
+        for key, item in value.items():
+            if item is not None:
+                _value(schema.items, item, f"{path}.{key}" if nested else path, problems, owner)
 
 
 def _is_integer(schema: Schema, value: Any) -> bool:
-    return type(value) is int and -(1 << _INT_BITS[schema.name]) <= value < 1 << _INT_BITS[schema.name]
+    bits = _INT_BITS.get(schema.name, 63)
+    return type(value) is int and -(1 << bits) <= value < 1 << bits
 
 
 def _is_time(schema: Schema, value: Any) -> bool:
@@ -170,7 +161,11 @@ def _is_base64(schema: Schema, value: Any) -> bool:
     return True
 
 
-_SCALARS: dict[str, Callable[[Schema, Any], bool]] = {
+_FITS: dict[str, Callable[[Schema, Any], bool]] = {
+    "any": lambda schema, value: True,
+    "object": lambda schema, value: type(value) is dict,
+    "map": lambda schema, value: type(value) is dict,
+    "array": lambda schema, value: type(value) is list,
     "string": lambda schema, value: type(value) is str,
     "boolean": lambda schema, value: type(value) is bool,
     "integer": _is_integer,

@@ -41,6 +41,7 @@ class Schema:
     map_keys: tuple[str, ...] = ()
     merge_key: str = ""
     strategies: frozenset[str] = frozenset()  # of patches: merge, replace, retainKeys
+    typed: bool = True  # the decoder checks types; not so for custom resources, which validation checks
     preserve: bool = False  # unknown fields are kept
     embedded: bool = False  # a whole API object (apiVersion, kind, metadata) inside a custom resource
     nullable: bool = False
@@ -107,6 +108,7 @@ def compile_structural(raw: Json) -> Schema:
     compiled = Schema(
         kind,
         name=kind,
+        typed=False,
         properties={key: compile_structural(value) for key, value in raw.get("properties", {}).items()},
         items=compile_structural(extra) if isinstance(extra, dict) else (ANY if extra is True else None),
         required=tuple(raw.get("required", ())),
