@@ -1,21 +1,27 @@
 """Which devices a node can give to claims: a snapshot in, a decision out (design section 3). Pure."""
 
+from .allocator import DEFAULT_BUDGET, Allocator, Decision
 from .errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError
 from .features import Features
 from .ids import DeviceId, PoolId, ShareId
+from .inventory import Inventory
 from .outcome import Allocated, Chosen, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .refusal import Refusal, Rule, Tally, summarize
 from .usage import PoolUsage, Usage
 
 __all__ = [
+    "DEFAULT_BUDGET",
     "Allocated",
     "AllocationError",
+    "Allocator",
     "Chosen",
     "ClaimError",
+    "Decision",
     "DeviceId",
     "Failed",
     "Features",
     "GaveUp",
+    "Inventory",
     "NodeFailure",
     "NodeSelectionError",
     "Outcome",

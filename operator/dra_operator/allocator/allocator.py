@@ -1,0 +1,126 @@
+"""The way in: claims and a node, an outcome out.
+
+``allocate`` decides in one go; ``search`` hands out the same decision in slices of work, so that a caller
+in an event loop can let others run, and can enforce deadlines and cancellation, which this room without a
+clock cannot. Both are bounded by a budget of steps: spent means ``GaveUp``, never "does not fit".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dra_api.core import Node
+from dra_api.resource import ResourceClaim
+
+from .domain import Problem
+from .errors import AllocationError
+from .explain import refuse
+from .inventory import Inventory
+from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
+from .plan import Plan, make_plan
+from .result import NewShareId, Results
+from .search import Search
+from .usage import Usage
+
+DEFAULT_BUDGET: Final = 200_000
+"""Steps of one decision; roughly a second."""
+SLICE: Final = 500
+"""Steps between two looks at ``interrupt``: a few milliseconds."""
+
+
+class Decision:
+    """One decision on its way. ``advance`` until there is an outcome; deterministic for equal inputs."""
+
+    def __init__(
+        self, allocator: Allocator, node: Node, plan: Plan, usage: Usage, budget: int, new_share_id: NewShareId
+    ) -> None:
+        self._allocator = allocator
+        self._node = node.metadata.name
+        self._plan = plan
+        self._budget = budget
+        self._new_share_id = new_share_id
+        self._search: Search | None = None
+        self.outcome: Outcome | None = None
+        self._prepare(node, usage)
+
+    def advance(self, steps: int = SLICE) -> Outcome | None:
+        """Works on for at most so many steps; None when that was not enough."""
+        search = self._search
+        if self.outcome is not None or search is None:
+            return self.outcome
+        try:
+            solved = search.run(min(steps, self._budget - search.steps))
+            if solved:
+                self.outcome = self._allocated(search)
+            elif solved is False:
+                self.outcome = self._refused(search)
+            elif search.steps >= self._budget:
+                self.outcome = GaveUp(self._node, search.steps)
+        except AllocationError as error:
+            self.outcome = Failed(self._node, error, search.steps)
+        return self.outcome
+
+    def _prepare(self, node: Node, usage: Usage) -> None:
+        inventory = self._allocator.inventory
+        try:
+            view = inventory.view(node)
+            self._search = Search(Problem(view, self._plan, usage, inventory.features, inventory.compiled))
+        except AllocationError as error:
+            self.outcome = Failed(self._node, error)
+
+    def _allocated(self, search: Search) -> Allocated:
+        features = self._allocator.inventory.features
+        results = Results(search.problem, search.state.grants, search.picks(), features, self._new_share_id)
+        return Allocated(self._node, results.all(), results.chosen(), search.steps)
+
+    def _refused(self, search: Search) -> Refused | NodeFailure:
+        refusal = refuse(search.problem)
+        kind = NodeFailure if search.problem.view.invalid else Refused
+        return kind(self._node, refusal, search.steps)
+
+
+class Allocator:
+    """Decides over one inventory. ``new_share_id`` makes the UUIDs of shares: the room knows no randomness."""
+
+    def __init__(self, inventory: Inventory, *, new_share_id: NewShareId) -> None:
+        self.inventory = inventory
+        self._new_share_id = new_share_id
+
+    def plan(self, claims: Sequence[ResourceClaim]) -> Plan:
+        """Checks the claims once, for decisions on many nodes. Outdated when a class changes."""
+        return make_plan(claims, self.inventory.device_class, self.inventory.features)
+
+    def search(
+        self,
+        node: Node,
+        claims: Sequence[ResourceClaim] | Plan,
+        usage: Usage,
+        *,
+        budget: int = DEFAULT_BUDGET,
+    ) -> Decision:
+        """Starts a decision. ``claims`` are the unallocated claims of one pod, in pod order."""
+        plan = claims if isinstance(claims, Plan) else self.plan(claims)
+        return Decision(self, node, plan, usage, budget, self._new_share_id)
+
+    def allocate(
+        self,
+        node: Node,
+        claims: Sequence[ResourceClaim] | Plan,
+        usage: Usage,
+        *,
+        budget: int = DEFAULT_BUDGET,
+        interrupt: Callable[[], None] | None = None,
+    ) -> Outcome:
+        """Decides in one go.
+
+        ``interrupt`` is called before the start and between slices of work; what it raises (a deadline, a
+        cancellation) ends the decision and reaches the caller unchanged.
+        """
+        if interrupt is not None:
+            interrupt()
+        decision = self.search(node, claims, usage, budget=budget)
+        while (outcome := decision.advance()) is None:
+            if interrupt is not None:
+                interrupt()
+        return outcome

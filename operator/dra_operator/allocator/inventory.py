@@ -1,0 +1,134 @@
+"""Everything that is published: slices, classes and taint rules, kept up to date one object at a time.
+
+Built once per change, never per attempt. A node asks for its ``NodeView``: the usable pools in the order
+of section 3, with all devices numbered through. Pools that may concern any node (``roaming``) are kept
+apart from those of one node, so that a node only looks at its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from dra_api.core import Node
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceSlice
+
+from .features import Features
+from .ids import PoolId
+from .node_view import NodeView
+from .pools import Pool, PoolView, Reach, Slice, Status
+from .selectors import Compiled, Language
+from .taint_rules import Change, TaintedSlices
+
+
+class Inventory:
+    """The published devices of a cluster. ``version`` grows with each change that decisions can see."""
+
+    def __init__(
+        self, features: Features | None = None, *, language: Language, missing_selector_selects_all: bool = False
+    ) -> None:
+        self.features = features or Features()
+        self.compiled = Compiled(language)
+        self.version = 0
+        self._tainted = TaintedSlices(missing_selector_selects_all=missing_selector_selects_all)
+        self._classes: dict[str, DeviceClass] = {}
+        self._pools: dict[PoolId, Pool] = {}
+        self._local: dict[str, Counter[PoolId]] = {}
+        self._roaming: Counter[PoolId] = Counter()
+        self._counters: Counter[PoolId] = Counter()
+        self._troubled: dict[PoolId, PoolView] = {}
+        self._unchecked: set[PoolId] = set()
+        self._views: dict[str, tuple[int, Node, NodeView]] = {}
+
+    def put_slice(self, slice_: ResourceSlice) -> None:
+        """A slice was added or changed."""
+        self._apply(self._tainted.put_slice(slice_))
+
+    def remove_slice(self, name: str) -> None:
+        """A slice is gone; an unknown one is ignored."""
+        self._apply(self._tainted.remove_slice(name))
+
+    def put_rule(self, rule: DeviceTaintRule) -> None:
+        """A taint rule was added or changed."""
+        self._apply(self._tainted.put_rule(rule))
+
+    def remove_rule(self, name: str) -> None:
+        """A taint rule is gone."""
+        self._apply(self._tainted.remove_rule(name))
+
+    def put_class(self, class_: DeviceClass) -> None:
+        """A class was added or changed."""
+        self._classes[class_.metadata.name] = class_
+
+    def remove_class(self, name: str) -> None:
+        """A class is gone."""
+        self._classes.pop(name, None)
+
+    def device_class(self, name: str) -> DeviceClass | None:
+        """The class of a name."""
+        return self._classes.get(name)
+
+    def slice(self, name: str) -> ResourceSlice | None:
+        """A slice with the taints of rules merged in."""
+        return self._tainted.get(name)
+
+    def pool(self, pool: PoolId) -> Pool | None:
+        """One pool."""
+        return self._pools.get(pool)
+
+    def view(self, node: Node) -> NodeView:
+        """What a node sees. Raises NodeSelectionError for malformed node selectors of slices."""
+        name = node.metadata.name
+        known = self._views.get(name)
+        if known is not None and known[0] == self.version and (known[1] is node or known[1] == node):
+            return known[2]
+        own = {*self._local.get(name, ()), *self._roaming}
+        views = [view for pool in sorted(own) if (view := self._pools[pool].view(node)) is not None]
+        made = NodeView(node, views, [view for view in self._troubled_counters() if view.pool not in own])
+        self._views[name] = (self.version, node, made)
+        return made
+
+    def _troubled_counters(self) -> Iterable[PoolView]:
+        """Unusable pools that concern every node because of their counters alone."""
+        for pool in self._unchecked:
+            view = self._pools[pool].counters_view() if pool in self._counters else None
+            if view is not None and view.status is not Status.USABLE:
+                self._troubled[pool] = view
+            else:
+                self._troubled.pop(pool, None)
+        self._unchecked.clear()
+        return self._troubled.values()
+
+    def _apply(self, changes: list[Change]) -> None:
+        partitionable = self.features.partitionable_devices
+        for old, new in changes:
+            if old is not None:
+                before = Slice(old, partitionable=partitionable)
+                self._list(before, -1)
+                self._pools[before.pool].remove(before.name)
+            if new is not None:
+                after = Slice(new, partitionable=partitionable)
+                if after.pool not in self._pools:
+                    self._pools[after.pool] = Pool(after.pool, partitionable=partitionable)
+                self._pools[after.pool].put(after)
+                self._list(after, 1)
+
+    def _list(self, slice_: Slice, change: int) -> None:
+        """Counts the slice in or out of the index that leads from nodes to pools."""
+        if slice_.home is not None:
+            pools = self._local.setdefault(slice_.home, Counter())
+            _count(pools, slice_.pool, change)
+            if not pools:
+                del self._local[slice_.home]
+        elif slice_.reach is Reach.ROAMING:
+            _count(self._roaming, slice_.pool, change)
+        elif slice_.reach is Reach.COUNTERS:
+            _count(self._counters, slice_.pool, change)
+        self._unchecked.add(slice_.pool)
+        self.version += 1
+
+
+def _count(pools: Counter[PoolId], pool: PoolId, change: int) -> None:
+    pools[pool] += change
+    if not pools[pool]:
+        del pools[pool]

@@ -1,0 +1,101 @@
+"""All devices that one node may use, numbered through in the order in which they are tried.
+
+Pools come sorted by driver and name, those with binding conditions after all others (allocator.md section
+3). Sets of devices are whole numbers used as bit sets: bit i is the i-th device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from dra_api.core import Node
+from dra_api.resource import Device
+
+from .ids import DeviceId
+from .pools import PoolView, Slice, Status, device_is_for
+from .selectors import Compiled, Selector, Verdicts
+
+
+class NodeView:
+    """The usable pools of a node, and those in trouble."""
+
+    def __init__(self, node: Node, views: Sequence[PoolView], foreign: Sequence[PoolView]) -> None:
+        self.node = node
+        self.name = node.metadata.name
+        self.troubled = [view for view in (*views, *foreign) if view.status is not Status.USABLE]
+        self.invalid = any(view.status is Status.INVALID for view in self.troubled)
+        usable = [view for view in views if view.status is Status.USABLE]
+        self.pools = [view for view in usable if not view.last] + [view for view in usable if view.last]
+        self.offsets: list[int] = []
+        self.devices: list[Device] = []
+        self.pool_of: list[int] = []
+        for number, view in enumerate(self.pools):
+            self.offsets.append(len(self.devices))
+            self.devices.extend(view.devices)
+            self.pool_of.extend([number] * len(view.devices))
+        self.everything = (1 << len(self.devices)) - 1
+        self.binding = self.gather(lambda view: view.binding)
+        self.consuming = self.gather(lambda view: view.consuming)
+        self.shareable = self.gather(lambda view: view.shareable)
+        self.tainted = self.gather(lambda view: view.tainted)
+        self.here = self._devices_for_this_node()
+        self._verdicts: dict[tuple[str, ...], Verdicts] = {}
+
+    def gather(self, bits: Callable[[PoolView], int]) -> int:
+        """One bit set over all devices from one per pool."""
+        together = 0
+        for view, offset in zip(self.pools, self.offsets, strict=True):
+            together |= bits(view) << offset
+        return together
+
+    def id(self, number: int) -> DeviceId:
+        """The identity of a device."""
+        place = self.pool_of[number]
+        return self.pools[place].id(number - self.offsets[place])
+
+    def origin(self, number: int) -> Slice:
+        """The slice that publishes a device."""
+        place = self.pool_of[number]
+        return self.pools[place].origin[number - self.offsets[place]]
+
+    def driver(self, number: int) -> str:
+        """The driver of a device."""
+        return self.pools[self.pool_of[number]].pool.driver
+
+    def selected(self, selectors: tuple[Selector, ...], compiled: Compiled) -> Verdicts:
+        """Where all selectors are true, and where the first one that is not true raised."""
+        key = tuple(selector.expression for selector in selectors)
+        known = self._verdicts.get(key)
+        if known is None:
+            alive, raised = self.everything, 0
+            for expression in key:
+                part = self._evaluated(expression, compiled)
+                raised |= alive & part.raised
+                alive &= part.true
+            known = self._verdicts[key] = Verdicts(alive, raised)
+        return known
+
+    def _evaluated(self, expression: str, compiled: Compiled) -> Verdicts:
+        true = raised = 0
+        for view, offset in zip(self.pools, self.offsets, strict=True):
+            part = view.verdicts(expression, compiled)
+            true |= part.true << offset
+            raised |= part.raised << offset
+        return Verdicts(true, raised)
+
+    def _devices_for_this_node(self) -> int:
+        here = self.everything
+        for view, offset in zip(self.pools, self.offsets, strict=True):
+            if view.per_device:
+                for number, device in enumerate(view.devices):
+                    if view.origin[number].spec.per_device_node_selection and not device_is_for(device, self.node):
+                        here &= ~(1 << (offset + number))
+        return here
+
+
+def each(bits: int) -> Iterator[int]:
+    """The numbers of the devices in a set, ascending."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest

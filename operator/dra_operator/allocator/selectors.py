@@ -1,0 +1,100 @@
+"""CEL selectors as sets (design section 3).
+
+A selector is compiled once per expression and evaluated once per device and slice version; the result is
+two bit sets over the devices: where it is true, and where it raised. An attempt then only combines sets.
+The texts of errors are made anew when one is reached, so that no error object is kept per device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from dra_api.resource import Device
+
+from .errors import SelectorError
+from .ids import DeviceId
+
+Predicate = Callable[[str, Device], bool]
+"""``(driver, device) -> bool``; raises when the expression fails on the device."""
+
+
+class Language(Protocol):
+    """What selectors are written in."""
+
+    def compile(self, expression: str) -> Predicate:
+        """Raises when the expression cannot be compiled."""
+
+
+class Verdicts(NamedTuple):
+    """Two disjoint bit sets over devices."""
+
+    true: int
+    raised: int
+
+
+class Selector(NamedTuple):
+    """One selector of a class or request; ``owner`` and ``position`` are for error texts."""
+
+    owner: str
+    position: int
+    expression: str
+
+    def error(self, device: DeviceId, published: Device, cause: Exception) -> SelectorError:
+        """The fatal error of this selector on a device, with what the device does publish."""
+        attributes = ", ".join(sorted(published.attributes or ())) or "none"
+        capacity = ", ".join(sorted(published.capacity or ())) or "none"
+        return SelectorError(
+            f"{self.owner}: selector #{self.position}: CEL {_kind(cause)} error: {cause} "
+            f"(device {device} publishes attributes: {attributes}; capacity: {capacity})"
+        )
+
+
+def _kind(cause: Exception) -> str:
+    return "compile" if isinstance(cause, CompileFailure) else "runtime"
+
+
+class CompileFailure(Exception):
+    """The expression does not compile: it fails on every device it is evaluated on."""
+
+
+class Compiled:
+    """Remembers compiled expressions, also those that do not compile."""
+
+    _LIMIT = 4096
+
+    def __init__(self, language: Language) -> None:
+        self._language = language
+        self._known: dict[str, Predicate] = {}
+
+    def predicate(self, expression: str) -> Predicate:
+        """The compiled expression; one that does not compile raises CompileFailure when called."""
+        known = self._known.get(expression)
+        if known is None:
+            if len(self._known) >= self._LIMIT:
+                self._known.clear()
+            known = self._known[expression] = self._compile(expression)
+        return known
+
+    def _compile(self, expression: str) -> Predicate:
+        try:
+            return self._language.compile(expression)
+        except Exception as error:
+            failure = CompileFailure(str(error))
+
+            def fail(driver: str, device: Device) -> bool:
+                raise failure
+
+            return fail
+
+
+def evaluate(predicate: Predicate, driver: str, devices: Sequence[Device]) -> Verdicts:
+    """The verdicts over some devices, bit i standing for the i-th."""
+    true = raised = 0
+    for position, device in enumerate(devices):
+        try:
+            if predicate(driver, device):
+                true |= 1 << position
+        except Exception:
+            raised |= 1 << position
+    return Verdicts(true, raised)

@@ -1,0 +1,30 @@
+"""Which taints keep a request away from a device (allocator.md section 11, AL-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dra_api.resource import DeviceTaint, DeviceToleration
+
+_BLOCKING = ("NoSchedule", "NoExecute")
+
+
+def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
+    """Empty effect and key match all; the operator is Exists, or Equal (also when empty) with equal values."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return toleration.operator in ("", "Equal") and toleration.value == taint.value
+
+
+def blocking(
+    taints: Sequence[DeviceTaint] | None, tolerations: Sequence[DeviceToleration] | None
+) -> DeviceTaint | None:
+    """The first taint that matters for scheduling and is not tolerated."""
+    for taint in taints or ():
+        if taint.effect in _BLOCKING and not any(tolerates(toleration, taint) for toleration in tolerations or ()):
+            return taint
+    return None
