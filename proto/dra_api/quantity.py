@@ -4,13 +4,16 @@ A quantity is a fixed-point number with nine decimal places, held as a whole num
 billionths, together with the text it came from: comparisons are numeric (``1`` equals
 ``1000m``), but copying an object must hand back the text that its author wrote.
 
-Rules of the reference (apimachinery ``resource.Quantity``): more than nine decimals round
-away from zero, magnitudes above 2**63-1 are capped, and a bare suffix such as ``Gi`` is zero.
+Rules of the reference (apimachinery ``resource.Quantity``): more than nine decimals round away
+from zero, so that the smallest wish is still one; only amounts with a binary suffix are capped,
+at 2**63-1; digits may be missing altogether (``Gi`` is zero); ``1E`` is 10**18 but ``1E3`` is 1000.
+Exponents above 1000 are refused here, because their digits would fill the memory.
 """
 
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from functools import lru_cache, total_ordering
 from typing import Final
 
@@ -30,28 +33,43 @@ class QuantityError(ValueError):
     """The text is not a Kubernetes quantity."""
 
 
-def _nanos(text: str) -> int:
+class Format(StrEnum):
+    """The family of suffixes in which a quantity is written."""
+
+    DECIMAL = "DecimalSI"
+    BINARY = "BinarySI"
+    EXPONENT = "DecimalExponent"
+
+
+def _parse(text: str) -> tuple[int, Format]:
     match = _SYNTAX.fullmatch(text)
     if not text or match is None:
         raise QuantityError(f"{text!r} is not a quantity: expected a number such as 2, 0.5, 100m, 4Gi or 1e3")
     whole, fraction, suffix = match["whole"], match["fraction"] or "", match["suffix"]
     digits = int((whole + fraction) or "0")
-    exponent = -len(fraction)
+    shift = 9 - len(fraction)
     if suffix in _BINARY:
-        digits <<= _BINARY[suffix]
+        written, digits = Format.BINARY, digits << _BINARY[suffix]
     elif suffix in _DECIMAL:
-        exponent += _DECIMAL[suffix]
+        written, shift = Format.DECIMAL, shift + _DECIMAL[suffix]
     elif suffix[0] in "eE" and len(suffix) > 1:
-        power = int(suffix[1:])
-        if abs(power) > _EXPONENT_LIMIT:
-            raise QuantityError(f"{text!r} is not a quantity: the exponent is out of range")
-        exponent += power
+        written, shift = Format.EXPONENT, shift + _power(suffix[1:], text)
     else:
         raise QuantityError(f"{text!r} is not a quantity: unknown suffix {suffix!r}")
-    shift = exponent + 9
+    if not whole and not fraction and (shift < 0 or suffix in ("Pi", "Ei")):
+        raise QuantityError(f"{text!r} is not a quantity: it has no digits")  # an accident of the reference
     nanos: int = digits * 10**shift if shift >= 0 else -(-digits // 10**-shift)
-    magnitude: int = min(nanos, _MAX)
-    return magnitude * (-1 if match["sign"] == "-" else 1)
+    if written is Format.BINARY:
+        nanos = min(nanos, _MAX)
+        written = Format.DECIMAL if 0 < nanos < NANO else written
+    return (-nanos if match["sign"] == "-" else nanos), written
+
+
+def _power(exponent: str, text: str) -> int:
+    power = int(exponent)
+    if power > _EXPONENT_LIMIT:
+        raise QuantityError(f"{text!r} is not a quantity: the exponent is above {_EXPONENT_LIMIT}")
+    return max(power, -_EXPONENT_LIMIT)  # anything that small is a billionth
 
 
 @total_ordering
@@ -62,24 +80,36 @@ class Quantity:
     Raises QuantityError when the text cannot be parsed.
     """
 
-    __slots__ = ("nanos", "text")
+    __slots__ = ("format", "nanos", "text")
+    format: Format
     nanos: int
     text: str
 
     def __init__(self, text: str) -> None:
-        object.__setattr__(self, "nanos", _nanos(text))
+        nanos, written = _parse(text)
+        self._set(nanos, written, text)
+
+    def _set(self, nanos: int, written: Format, text: str) -> None:
+        object.__setattr__(self, "format", written)
+        object.__setattr__(self, "nanos", nanos)
         object.__setattr__(self, "text", text)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("quantities are immutable")
 
+    def __reduce__(self) -> tuple[type[Quantity], tuple[str]]:
+        return Quantity, (self.text,)
+
+    @classmethod
+    def _written(cls, nanos: int, written: Format) -> Quantity:
+        self = cls.__new__(cls)
+        self._set(nanos, written, _canonical(nanos, written))
+        return self
+
     @classmethod
     def from_nanos(cls, nanos: int, *, binary: bool = False) -> Quantity:
         """The quantity of so many billionths, written canonically, with Ki, Mi, ... if ``binary``."""
-        self = cls.__new__(cls)
-        object.__setattr__(self, "nanos", nanos)
-        object.__setattr__(self, "text", _canonical(nanos, binary=binary))
-        return self
+        return cls._written(nanos, Format.BINARY if binary else Format.DECIMAL)
 
     @classmethod
     def of(cls, number: int, *, binary: bool = False) -> Quantity:
@@ -88,8 +118,8 @@ class Quantity:
 
     @property
     def is_binary(self) -> bool:
-        """True when the text was written with a binary suffix (Ki, Mi, ...)."""
-        return self.text.endswith("i")
+        """True when the quantity is written with binary suffixes (Ki, Mi, ...)."""
+        return self.format is Format.BINARY
 
     def rounded_up(self) -> int:
         """The whole number at or next above the magnitude (the reference's ``Value()``)."""
@@ -97,7 +127,7 @@ class Quantity:
 
     def canonical(self) -> str:
         """The shortest text of the same value, in the same family of suffixes."""
-        return _canonical(self.nanos, binary=self.is_binary)
+        return _canonical(self.nanos, self.format)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Quantity) and self.nanos == other.nanos
@@ -109,10 +139,14 @@ class Quantity:
         return hash(self.nanos)
 
     def __add__(self, other: Quantity) -> Quantity:
-        return Quantity.from_nanos(self.nanos + other.nanos, binary=self.is_binary)
+        return self._written(self.nanos + other.nanos, self._format_with(other))
 
     def __sub__(self, other: Quantity) -> Quantity:
-        return Quantity.from_nanos(self.nanos - other.nanos, binary=self.is_binary)
+        return self._written(self.nanos - other.nanos, self._format_with(other))
+
+    def _format_with(self, other: Quantity) -> Format:
+        """Sums are written like their first part, unless that is zero and says nothing."""
+        return self.format if self.nanos else other.format
 
     def __str__(self) -> str:
         return self.text
@@ -121,10 +155,10 @@ class Quantity:
         return f"Quantity({self.text!r})"
 
 
-def _canonical(nanos: int, *, binary: bool) -> str:
+def _canonical(nanos: int, written: Format) -> str:
     if nanos == 0:
         return "0"
-    if binary and nanos % NANO == 0 and abs(nanos) >= 1024 * NANO:
+    if written is Format.BINARY and nanos % NANO == 0 and abs(nanos) >= 1024 * NANO:
         number = nanos // NANO
         suffix = ""
         for name in _BINARY:
@@ -133,8 +167,10 @@ def _canonical(nanos: int, *, binary: bool) -> str:
             number, suffix = number // 1024, name
         return f"{number}{suffix}"
     exponent = -9
-    while nanos % 1000 == 0 and exponent < 18:
+    while nanos % 1000 == 0:
         nanos, exponent = nanos // 1000, exponent + 3
+    if written is Format.EXPONENT or exponent not in _DECIMAL_SUFFIX:
+        return f"{nanos}e{exponent}" if exponent else str(nanos)
     return f"{nanos}{_DECIMAL_SUFFIX[exponent]}"
 
 

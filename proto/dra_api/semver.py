@@ -59,6 +59,11 @@ class Version:
         return f"Version({self.text!r})"
 
 
+def is_version(text: str) -> bool:
+    """Whether the text has the form of a semantic version; numbers of any size have."""
+    return _SYNTAX.fullmatch(text) is not None
+
+
 @lru_cache(maxsize=4096)
 def parse_version(text: str) -> Version:
     """The version of a text, remembered."""

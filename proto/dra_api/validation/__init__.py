@@ -4,6 +4,7 @@ from .claimstatus import validate_resource_claim_status
 from .deviceclass import validate_device_class
 from .devicetaintrule import validate_device_taint_rule, validate_device_taint_rule_status
 from .errors import ErrorType, FieldError, summary
+from .pod import validate_pod_claim_status, validate_pod_claims
 from .resourceclaim import validate_resource_claim, validate_resource_claim_template
 from .resourcepoolstatusrequest import (
     validate_resource_pool_status_request,
@@ -23,6 +24,8 @@ __all__ = [
     "validate_device_class",
     "validate_device_taint_rule",
     "validate_device_taint_rule_status",
+    "validate_pod_claim_status",
+    "validate_pod_claims",
     "validate_resource_claim",
     "validate_resource_claim_status",
     "validate_resource_claim_template",

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from dra_api.semver import VersionError, parse_version
+from dra_api.semver import is_version
 
 from .errors import Errors, invalid, required, too_long
 
@@ -178,9 +178,7 @@ def attribute_string(text: str, path: str) -> Errors:
 
 
 def attribute_version(text: str, path: str) -> Errors:
-    try:
-        parse_version(text)
-    except VersionError:
+    if not is_version(text):
         yield invalid(path, text, "must be a string compatible with semver.org spec 2.0.0")
     yield from attribute_string(text, path)
 

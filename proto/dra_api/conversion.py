@@ -1,0 +1,130 @@
+"""Between the versions of the API: v1, v1beta2, v1beta1 and v1alpha3. Spec: api.md section 12.
+
+v1 and v1beta2 look the same. v1beta1 is flatter in one place (the fields of ``requests[].exactly``
+stand in the request itself) and deeper in another (all fields of a device but its name stand in
+``basic``), and has no unset ``nodeName`` and ``allNodes``. DeviceTaintRule and
+ResourcePoolStatusRequest look the same wherever they are served.
+
+Objects are plain dicts. The given one is never changed; the result shares the parts that did not
+change. Unknown fields survive: those of a flat request or of a device are moved along with the known.
+What is not shaped as it should be is handed on as it is, for validation to name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+GROUP: Final = "resource.k8s.io"
+VERSIONS: Final = {
+    "DeviceClass": ("v1", "v1beta2", "v1beta1"),
+    "ResourceSlice": ("v1", "v1beta2", "v1beta1"),
+    "ResourceClaim": ("v1", "v1beta2", "v1beta1"),
+    "ResourceClaimTemplate": ("v1", "v1beta2", "v1beta1"),
+    "DeviceTaintRule": ("v1", "v1beta2", "v1alpha3"),
+    "ResourcePoolStatusRequest": ("v1", "v1beta2", "v1alpha3"),
+}
+_FLAT: Final = "v1beta1"
+_REQUESTS: Final = {
+    "ResourceClaim": ("spec", "devices", "requests"),
+    "ResourceClaimTemplate": ("spec", "spec", "devices", "requests"),
+}
+_MOVED: Final = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity")
+_KEPT: Final = ("name", "firstAvailable")
+
+JSON = dict[str, Any]
+
+
+class ConversionError(ValueError):
+    """The object cannot be converted: its kind or one of the versions is not known. The message names it."""
+
+
+def convert(obj: JSON, api_version: str) -> JSON:
+    """The object as ``api_version`` (``resource.k8s.io/v1``) shows it. Raises ConversionError."""
+    kind = obj.get("kind")
+    if kind not in VERSIONS:
+        raise ConversionError(f"kind {kind!r} has no versions to convert between; set kind and apiVersion")
+    source, target = _version(kind, obj.get("apiVersion")), _version(kind, api_version)
+    if source == target:
+        return obj
+    if (source == _FLAT) != (target == _FLAT):
+        obj = _reshape(obj, kind, flat=target == _FLAT)
+    return {**obj, "apiVersion": api_version}
+
+
+def _version(kind: str, api_version: object) -> str:
+    group, _, version = api_version.partition("/") if isinstance(api_version, str) else ("", "", "")
+    if group != GROUP or version not in VERSIONS[kind]:
+        known = ", ".join(f"{GROUP}/{version}" for version in VERSIONS[kind])
+        raise ConversionError(f"{kind} has no version {api_version!r}; known: {known}")
+    return version
+
+
+def _reshape(obj: JSON, kind: str, *, flat: bool) -> JSON:
+    reshaped: JSON = obj
+    if kind in _REQUESTS:
+        reshaped = _within(obj, _REQUESTS[kind], _each(_flat_request if flat else _nested_request))
+    elif kind == "ResourceSlice":
+        reshaped = _within(obj, ("spec",), _without_unset_node)
+        change = _each(_device_with_basic if flat else _device_without_basic)
+        reshaped = _within(reshaped, ("spec", "devices"), change)
+    return reshaped
+
+
+def _within(value: Any, path: tuple[str, ...], change: Callable[[Any], Any]) -> Any:
+    """A copy of a nested dict in which the part at the path is changed; parts that are absent stay absent."""
+    if not path:
+        return change(value)
+    name, *rest = path
+    if not isinstance(value, dict) or name not in value:
+        return value
+    return {**value, name: _within(value[name], tuple(rest), change)}
+
+
+def _each(change: Callable[[JSON], JSON]) -> Callable[[Any], Any]:
+    def change_items(items: Any) -> Any:
+        if not isinstance(items, list):
+            return items
+        return [change(item) if isinstance(item, dict) else item for item in items]
+
+    return change_items
+
+
+def _nested_request(request: JSON) -> JSON:
+    """``exactly`` exists as soon as one of its fields is set, even next to ``firstAvailable``."""
+    if not any(_is_set(request.get(name)) for name in _MOVED):
+        return {name: value for name, value in request.items() if name not in _MOVED}
+    kept = {name: value for name, value in request.items() if name in _KEPT}
+    return kept | {"exactly": {name: value for name, value in request.items() if name not in _KEPT}}
+
+
+def _flat_request(request: JSON) -> JSON:
+    exactly = request.get("exactly")
+    if not isinstance(exactly, dict):
+        return request
+    rest = {name: value for name, value in request.items() if name != "exactly"}
+    return {name: value for name, value in exactly.items() if name not in _KEPT} | rest
+
+
+def _is_set(value: Any) -> bool:
+    """Texts and numbers are unset when empty or zero, everything else when it is missing."""
+    return value is not None and (isinstance(value, bool | list | dict) or bool(value))
+
+
+def _device_without_basic(device: JSON) -> JSON:
+    rest = {name: value for name, value in device.items() if name != "basic"}
+    basic = device.get("basic")
+    return rest | basic if isinstance(basic, dict) else rest
+
+
+def _device_with_basic(device: JSON) -> JSON:
+    basic = {name: value for name, value in device.items() if name != "name"}
+    return {name: value for name, value in device.items() if name == "name"} | {"basic": basic}
+
+
+def _without_unset_node(spec: Any) -> Any:
+    """In v1beta1 an empty node name and a false ``allNodes`` mean what a missing one means in v1."""
+    if not isinstance(spec, dict):
+        return spec
+    unset = {"nodeName": "", "allNodes": False}
+    return {name: value for name, value in spec.items() if name not in unset or value not in (unset[name], None)}
