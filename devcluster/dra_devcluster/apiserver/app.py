@@ -1,0 +1,84 @@
+"""From a request to its answer: who asks, what for, who answers, and what a refusal looks like."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import orjson
+from aiohttp import web
+
+from . import discovery
+from .call import Call
+from .errors import Json, StatusError, internal, no_such_resource, unauthorized
+from .objects import handle_collection, handle_object
+from .registry import Registry
+from .subresources import SUBRESOURCES
+from .target import parse_target
+from .tokens import Tokens
+from .virtual import VIRTUAL
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Call], Awaitable[web.StreamResponse]]
+_PROBES = ("/healthz", "/livez", "/readyz")
+
+
+class App:
+    """The handler of all requests of one server."""
+
+    def __init__(self, registry: Registry, tokens: Tokens) -> None:
+        self.registry = registry
+        self.tokens = tokens
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except StatusError as error:
+            return _refusal(error)
+        except (ConnectionError, web.HTTPException):
+            raise
+        except Exception as error:  # a bug of ours: the client gets an answer all the same, the log the trace
+            log.exception("%s %s failed", request.method, request.path_qs)
+            return _refusal(internal(repr(error)))
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.path
+        if path.startswith(_PROBES):
+            return web.Response(text="ok")
+        user = self.tokens.user(request.headers.get("Authorization", ""))
+        if user is None:
+            if path == "/version":
+                return web.Response(body=orjson.dumps(discovery.VERSION), content_type="application/json")
+            raise unauthorized()
+        target = parse_target(request.raw_path.partition("?")[0])
+        if target is None:
+            return self._document(request, path)
+        resource = self.registry.find(target)
+        query: Json = dict(request.query)
+        call = Call(request, target, resource, self.registry, self.tokens, user, query)
+        return await self._handler(call)(call)
+
+    def _handler(self, call: Call) -> Handler:
+        target, resource = call.target, call.resource
+        virtual = VIRTUAL.get((resource.group, resource.plural))
+        if virtual is not None:
+            return virtual
+        if target.subresource:
+            if target.subresource not in resource.subresources:
+                raise no_such_resource()
+            return SUBRESOURCES.get(target.subresource, handle_object)
+        return handle_object if target.name else handle_collection
+
+    def _document(self, request: web.BaseRequest, path: str) -> web.Response:
+        found = discovery.answer(self.registry.structure, path, request.headers.get("Accept", ""))
+        if found is None:
+            raise no_such_resource()
+        body, content_type = found
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+def _refusal(error: StatusError) -> web.Response:
+    return web.Response(
+        body=orjson.dumps(error.status), status=error.code, headers=error.headers, content_type="application/json"
+    )

@@ -1,0 +1,56 @@
+"""Putting a pod on a node: POST to ``pods/<name>/binding`` (or to ``bindings``, the older way)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from .call import Call
+from .errors import bad_request, conflict, invalid, not_allowed, success
+from .faults import required, unsupported
+from .metadata import now
+from .read import get
+from .write import check_fields, check_preconditions, store_changed
+
+
+async def bind(call: Call) -> web.StreamResponse:
+    """Set ``spec.nodeName`` once. Raises 409 when the pod has a node already."""
+    if call.request.method != "POST":
+        raise not_allowed()
+    body = await call.read_object()
+    schema = call.registry.structure.schema("", "v1", "Binding")
+    if schema is not None:
+        check_fields(schema, body, call.query.get("fieldValidation", ""), "Binding", call.write)
+    target, meta = body.get("target") or {}, body.get("metadata") or {}
+    name = call.target.name or meta.get("name", "")
+    if meta.get("name", name) != name:
+        raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
+    faults = []
+    if target.get("kind", "") not in ("", "Node"):
+        faults.append(unsupported("target.kind", target["kind"], ["Node", "<empty>"]))
+    if not target.get("name"):
+        faults.append(required("target.name"))
+    if faults:
+        raise invalid("", "Binding", name, faults)
+    call.write.resource = pods = call.registry.resource("", "v1", "pods")
+    stored = get(call.registry, pods, call.target.namespace, name)
+    pod = stored.decode()
+    check_preconditions(call.write, pod, meta.get("uid"), meta.get("resourceVersion"))
+    spec: dict[str, Any] = pod["spec"]
+    if "deletionTimestamp" in pod["metadata"]:
+        raise conflict("", "pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
+    if spec.get("nodeName"):
+        why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
+        raise conflict("", "pods/binding", name, why)
+    if spec.get("schedulingGates"):
+        raise conflict("", "pods/binding", name, f"pod {name} has non-empty .spec.schedulingGates")
+    spec["nodeName"] = target["name"]
+    if annotations := meta.get("annotations"):
+        pod["metadata"].setdefault("annotations", {}).update(annotations)
+    status = pod.setdefault("status", {})
+    scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now()}
+    others = [entry for entry in status.get("conditions") or () if entry.get("type") != "PodScheduled"]
+    status["conditions"] = [*others, scheduled]
+    store_changed(call.write, stored, pod)
+    return web.json_response(success(code=201), status=201)

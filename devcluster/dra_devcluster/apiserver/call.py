@@ -1,0 +1,80 @@
+"""One request to a resource, taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from .bodies import Wanted, media_type, parse_object, read_body, respond, wanted
+from .errors import Json, bad_request, not_allowed
+from .kinds import Write
+from .registry import Registry
+from .render import render
+from .store import Stored
+from .structure import Resource
+from .target import Target
+from .tokens import Tokens
+
+_MANAGER_LIMIT = 128
+
+
+@dataclass(slots=True)
+class Call:
+    """A request, what it is about and who makes it."""
+
+    request: web.BaseRequest
+    target: Target
+    resource: Resource
+    registry: Registry
+    tokens: Tokens
+    user: Json
+    query: Json
+    want: Wanted = field(init=False)
+    write: Write = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.want = wanted(self.request.headers.get("Accept", ""))
+        dry_run = self.query.get("dryRun", "")
+        if dry_run not in ("", "All"):
+            raise bad_request(f'dryRun: Unsupported value: "{dry_run}": supported values: "All"')
+        if self.query.get("fieldValidation", "") not in ("", "Ignore", "Warn", "Strict"):
+            raise bad_request(
+                f'fieldValidation: Unsupported value: "{self.query["fieldValidation"]}": '
+                'supported values: "Ignore", "Warn", "Strict"'
+            )
+        self.write = Write(
+            self.registry,
+            self.resource,
+            namespace=self.target.namespace,
+            subresource=self.target.subresource,
+            user=self.user["username"],
+            manager=self._manager(),
+            dry_run=dry_run == "All",
+        )
+
+    def _manager(self) -> str:
+        manager: str = self.query.get("fieldManager", "")
+        if len(manager) > _MANAGER_LIMIT:
+            raise bad_request(f"fieldManager: Too long: may not be more than {_MANAGER_LIMIT} bytes")
+        return manager or self.request.headers.get("User-Agent", "").partition("/")[0][:_MANAGER_LIMIT] or "unknown"
+
+    def need(self, verb: str) -> None:
+        """Raises a 405 unless the resource (or sub-resource) has the verb."""
+        sub = self.resource.subresources.get(self.target.subresource)
+        verbs = sub.verbs if sub else self.resource.verbs
+        if verb not in verbs:
+            raise not_allowed()
+
+    async def read_object(self) -> Json:
+        """The object in the body. Raises 400, 413, 415."""
+        return parse_object(await read_body(self.request), media_type(self.request))
+
+    def answer(self, stored: Stored, code: int = 200) -> web.Response:
+        """The object as the answer, with the warnings that came up."""
+        return respond(render(self.resource, stored, self.want, self.query), self.want, code, self.warnings())
+
+    def warnings(self) -> dict[str, str]:
+        """The Warning header: one text per warning, as the real server joins them."""
+        texts = [text.replace("\\", "\\\\").replace('"', '\\"') for text in self.write.warnings]
+        return {"Warning": ", ".join(f'299 - "{text}"' for text in texts)} if texts else {}

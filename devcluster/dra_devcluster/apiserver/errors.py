@@ -1,0 +1,164 @@
+"""What the API server answers when it refuses: `Status` objects with the texts of a real server.
+
+::
+
+    StatusError            any refusal; the functions below make them, each named for its reason
+
+Clients decide by ``code`` and ``reason``, people read ``message``, tools read ``details.causes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .structure import Fault
+
+Json = dict[str, Any]
+
+
+class StatusError(Exception):
+    """A refusal; ``status`` is the object that goes to the client."""
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        details: Json | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details
+        self.headers = dict(headers or {})
+
+    @property
+    def status(self) -> Json:
+        status: Json = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+        }
+        if self.details is not None:
+            status["details"] = self.details
+        status["code"] = self.code
+        return status
+
+
+def success(details: Json | None = None, code: int = 0) -> Json:
+    """The Status object of a request that has no object to answer with."""
+    status: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    if details:
+        status["details"] = details
+    if code:
+        status["code"] = code
+    return status
+
+
+def _details(group: str, kind: str, name: str = "", **more: Any) -> Json:
+    named = {"name": name, "group": group, "kind": kind}
+    return {key: value for key, value in {**named, **more}.items() if value}
+
+
+def qualified(group: str, resource: str) -> str:
+    """``resourceclaims.resource.k8s.io``; core resources have no suffix."""
+    return f"{resource}.{group}" if group else resource
+
+
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
+
+
+def unauthorized() -> StatusError:
+    return StatusError(401, "Unauthorized", "Unauthorized")
+
+
+def forbidden(group: str, resource: str, name: str, why: str, causes: Sequence[Json] = ()) -> StatusError:
+    title = f'{qualified(group, resource)} "{name}"' if name else qualified(group, resource)
+    return StatusError(
+        403, "Forbidden", f"{title} is forbidden: {why}", _details(group, resource, name, causes=list(causes))
+    )
+
+
+def not_found(group: str, resource: str, name: str) -> StatusError:
+    return StatusError(
+        404, "NotFound", f'{qualified(group, resource)} "{name}" not found', _details(group, resource, name)
+    )
+
+
+def no_such_resource() -> StatusError:
+    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
+
+
+def not_allowed() -> StatusError:
+    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
+
+
+def not_acceptable(supported: Sequence[str]) -> StatusError:
+    return StatusError(
+        406,
+        "NotAcceptable",
+        f"only the following media types are accepted: {', '.join(supported)}",
+    )
+
+
+def already_exists(group: str, resource: str, name: str) -> StatusError:
+    return StatusError(
+        409, "AlreadyExists", f'{qualified(group, resource)} "{name}" already exists', _details(group, resource, name)
+    )
+
+
+def conflict(group: str, resource: str, name: str, why: str = "") -> StatusError:
+    why = why or ("the object has been modified; please apply your changes to the latest version and try again")
+    return StatusError(
+        409,
+        "Conflict",
+        f'Operation cannot be fulfilled on {qualified(group, resource)} "{name}": {why}',
+        _details(group, resource, name),
+    )
+
+
+def expired(message: str) -> StatusError:
+    return StatusError(410, "Expired", message)
+
+
+def too_large(limit: int) -> StatusError:
+    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
+
+
+def unsupported_media_type(given: str, supported: Sequence[str]) -> StatusError:
+    return StatusError(
+        415,
+        "UnsupportedMediaType",
+        f"the body of the request was in an unknown format - accepted media types include: {', '.join(supported)}"
+        + (f" (it said {given})" if given else ""),
+    )
+
+
+def invalid(group: str, kind: str, name: str, faults: Sequence[Fault]) -> StatusError:
+    """Everything wrong with an object, each field with its own cause."""
+    texts = list(dict.fromkeys(f"{fault.field}: {fault.message}" for fault in faults))
+    said = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    causes = [{"reason": fault.reason, "message": fault.message, "field": fault.field} for fault in faults]
+    return StatusError(
+        422,
+        "Invalid",
+        f'{qualified(group, kind)} "{name}" is invalid: {said}',
+        _details(group, kind, name, causes=causes),
+    )
+
+
+def too_many_requests(message: str, seconds: int = 0, causes: Sequence[Json] = ()) -> StatusError:
+    details = {key: value for key, value in (("causes", list(causes)), ("retryAfterSeconds", seconds)) if value}
+    headers = {"Retry-After": str(seconds)} if seconds else {}
+    return StatusError(429, "TooManyRequests", message, details, headers)
+
+
+def internal(message: str) -> StatusError:
+    return StatusError(500, "InternalError", f"Internal error occurred: {message}", {"causes": [{"message": message}]})

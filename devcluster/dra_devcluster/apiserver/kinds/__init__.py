@@ -1,0 +1,28 @@
+"""The rules of the kinds that need some; all others follow `Kind`."""
+
+from dra_devcluster.apiserver.structure import Resource
+
+from .base import Kind, Write
+from .custom import CustomKind
+from .events import EventKind
+from .namespaces import NamespaceKind
+from .pods import PodKind
+from .simple import SIMPLE
+
+_KINDS: dict[tuple[str, str], type[Kind]] = {
+    ("", "events"): EventKind,
+    ("events.k8s.io", "events"): EventKind,
+    ("", "namespaces"): NamespaceKind,
+    ("", "pods"): PodKind,
+    **SIMPLE,
+}
+
+
+def kind_of(resource: Resource) -> Kind:
+    """The rules for a resource."""
+    if resource.definition is not None:
+        return CustomKind(resource)
+    return _KINDS.get((resource.group, resource.plural), Kind)()
+
+
+__all__ = ["Kind", "Write", "kind_of"]

@@ -1,0 +1,114 @@
+"""The rules of a kind, beside its structure: what is defaulted, refused, kept, and how it is deleted.
+
+A kind without rules of its own is served by `Kind` as it stands. Hooks change the object in place; they get objects in
+the stored version, after the decoder has checked the types of all fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from dra_devcluster.apiserver import metadata
+from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.structure import Fault, Resource
+
+if TYPE_CHECKING:
+    from dra_devcluster.apiserver.registry import Registry
+
+
+@dataclass(slots=True)
+class Write:
+    """The circumstances of one write: who writes what, through which door."""
+
+    registry: Registry
+    resource: Resource
+    namespace: str = ""
+    subresource: str = ""
+    user: str = "kubernetes-admin"
+    manager: str = ""
+    dry_run: bool = False
+    verb: str = "update"
+    generated: bool = False  # the name is from generateName
+    warnings: list[str] = field(default_factory=list)
+
+
+class Kind:
+    """Rules that hold for most kinds."""
+
+    name_rule = staticmethod(metadata.subdomain)
+    has_generation = False
+    # Whether an update may come without a resourceVersion.
+    unconditional_update = True
+    # Whether the answer to a deletion is the object, rather than a Status.
+    returns_deleted = False
+    # Whether labels, annotations and finalizers may be changed through the status sub-resource.
+    status_writes_metadata = False
+    # Fields for field selectors beside name and namespace.
+    selectable: Mapping[str, str] = MappingProxyType({})
+
+    def default(self, obj: Json, write: Write) -> None:
+        """Fill in what the client left out; runs for new and changed objects."""
+
+    def prepare_create(self, obj: Json, write: Write) -> None:
+        """Bring a new object into its first state."""
+        if "status" in write.resource.subresources:
+            obj.pop("status", None)
+
+    def prepare_update(self, obj: Json, old: Json, write: Write) -> None:
+        """Take over from the old object what this door may not change."""
+        if "status" not in write.resource.subresources:
+            return
+        kept = [key for key in old if key != "status"] if write.subresource == "status" else ["status"]
+        if write.subresource == "status":
+            for key in [key for key in obj if key not in old and key != "status"]:
+                del obj[key]
+            kept.remove("metadata")
+            if not self.status_writes_metadata:
+                own = ("resourceVersion", "managedFields", "uid")
+                sent = {key: obj["metadata"][key] for key in own if key in obj["metadata"]}
+                obj["metadata"] = {**{k: v for k, v in old["metadata"].items() if k not in own}, **sent}
+        for key in kept:
+            if key in old:
+                obj[key] = old[key]
+            else:
+                obj.pop(key, None)
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        """Faults of an object, new or changed, beyond those of its metadata."""
+        return ()
+
+    def admit(self, obj: Json, old: Json | None, write: Write) -> None:
+        """Refuse what is well-formed but not permitted. Raises a 403."""
+
+    def generation_of(self, obj: Json) -> Any:
+        """What must differ for the generation to grow."""
+        return obj.get("spec")
+
+    def fields(self, obj: Json) -> dict[str, str]:
+        """What field selectors see."""
+        meta = obj["metadata"]
+        found = {"metadata.name": meta["name"], "metadata.namespace": meta.get("namespace", "")}
+        for name, path in self.selectable.items():
+            value = metadata.dig(obj, path)
+            found[name] = str(value).lower() if isinstance(value, bool) else str(value if value is not None else "")
+        return found
+
+    def can_select(self, name: str) -> bool:
+        return name in ("metadata.name", "metadata.namespace") or name in self.selectable
+
+    def grace(self, obj: Json, wanted: int | None) -> int:
+        """Seconds between the request to delete and the removal."""
+        return 0
+
+    def check_deletion(self, obj: Json, write: Write) -> None:
+        """Refuse a deletion. Raises a 403."""
+
+    def holds(self, obj: Json) -> bool:
+        """Whether more than finalizers and grace keeps an object in deletion from being removed."""
+        return False
+
+    def mark_deleted(self, obj: Json) -> None:
+        """Say in the object itself that it is in deletion."""

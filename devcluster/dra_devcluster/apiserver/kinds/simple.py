@@ -1,0 +1,93 @@
+"""Kinds that differ from the common rules in a word or two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from dra_devcluster.apiserver import metadata
+from dra_devcluster.apiserver.errors import Json
+
+from .base import Kind, Write
+
+
+class Generational(Kind):
+    """``metadata.generation`` counts the changes of ``spec``."""
+
+    has_generation = True
+
+
+class Nodes(Kind):
+    selectable: Mapping[str, str] = MappingProxyType({"spec.unschedulable": "spec.unschedulable"})
+    status_writes_metadata = True
+
+    def prepare_create(self, obj: Json, write: Write) -> None:
+        """A kubelet registers its node with the status."""
+
+    def fields(self, obj: Json) -> dict[str, str]:
+        found = super().fields(obj)
+        found["spec.unschedulable"] = found["spec.unschedulable"] or "false"
+        return found
+
+
+class Secrets(Kind):
+    selectable: Mapping[str, str] = MappingProxyType({"type": "type"})
+
+    def default(self, obj: Json, write: Write) -> None:
+        obj.setdefault("type", "Opaque")
+
+
+class Leases(Kind):
+    unconditional_update = False
+
+
+class Budgets(Generational):
+    unconditional_update = False
+
+
+class Services(Kind):
+    name_rule = staticmethod(metadata.label_1035)
+    returns_deleted = True
+    selectable: Mapping[str, str] = MappingProxyType({"spec.clusterIP": "spec.clusterIP", "spec.type": "spec.type"})
+
+
+class RoleKinds(Kind):
+    name_rule = staticmethod(metadata.path_segment)
+
+
+class ReturnedWhenDeleted(Kind):
+    returns_deleted = True
+
+
+class ReplicaSets(Generational):
+    selectable: Mapping[str, str] = MappingProxyType({"status.replicas": "status.replicas"})
+
+
+SIMPLE: dict[tuple[str, str], type[Kind]] = {
+    ("", "nodes"): Nodes,
+    ("", "secrets"): Secrets,
+    ("", "services"): Services,
+    ("", "serviceaccounts"): ReturnedWhenDeleted,
+    ("", "persistentvolumes"): ReturnedWhenDeleted,
+    ("", "persistentvolumeclaims"): ReturnedWhenDeleted,
+    ("", "podtemplates"): ReturnedWhenDeleted,
+    ("", "resourcequotas"): ReturnedWhenDeleted,
+    ("", "replicationcontrollers"): ReplicaSets,
+    ("apps", "replicasets"): ReplicaSets,
+    ("apps", "deployments"): Generational,
+    ("apps", "daemonsets"): Generational,
+    ("apps", "statefulsets"): Generational,
+    ("policy", "poddisruptionbudgets"): Budgets,
+    ("networking.k8s.io", "ingresses"): Generational,
+    ("networking.k8s.io", "networkpolicies"): Generational,
+    ("networking.k8s.io", "ingressclasses"): Generational,
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"): Generational,
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"): Generational,
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicies"): Generational,
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"): Generational,
+    ("coordination.k8s.io", "leases"): Leases,
+    ("rbac.authorization.k8s.io", "roles"): RoleKinds,
+    ("rbac.authorization.k8s.io", "rolebindings"): RoleKinds,
+    ("rbac.authorization.k8s.io", "clusterroles"): RoleKinds,
+    ("rbac.authorization.k8s.io", "clusterrolebindings"): RoleKinds,
+}

@@ -1,0 +1,91 @@
+"""The namespaces of a fresh cluster, their default service accounts, and the emptying of namespaces in deletion."""
+
+from __future__ import annotations
+
+from .delete import DeleteOptions, delete
+from .errors import Json
+from .kinds import Write
+from .kinds.namespaces import FINALIZER
+from .metadata import now
+from .registry import Registry
+from .store import Change, Collection, Stored
+from .worker import Worker
+from .write import create, update
+
+DEFAULT_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+
+
+def ensure_namespaces(registry: Registry) -> None:
+    """Create the default namespaces that are missing."""
+    resource = registry.resource("", "v1", "namespaces")
+    for name in DEFAULT_NAMESPACES:
+        if registry.collection(resource).get("", name) is None:
+            create(Write(registry, resource, verb="create"), {"metadata": {"name": name}})
+
+
+class NamespaceController(Worker[str]):
+    """Gives every namespace its service account, and empties those in deletion before it lets them go."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__()
+        self._registry = registry
+        self._namespaces = registry.resource("", "v1", "namespaces")
+        self._accounts = registry.resource("", "v1", "serviceaccounts")
+        self._roots = registry.resource("", "v1", "configmaps")
+        for stored in registry.collection(self._namespaces).all():
+            self.add(stored.name)
+        registry.store.listen(self._see)
+
+    def _see(self, collection: Collection, change: Change) -> None:
+        if (collection.group, collection.resource) == ("", "namespaces"):
+            self.add(change.stored.name)
+        elif change.type == "DELETED" and change.stored.namespace:
+            self.add(change.stored.namespace)
+
+    def handle(self, key: str) -> None:
+        stored = self._registry.collection(self._namespaces).get("", key)
+        if stored is None:
+            return
+        if stored.finalizing:
+            self._empty(stored)
+        elif self._registry.collection(self._accounts).get(key, "default") is None:
+            write = Write(self._registry, self._accounts, namespace=key, verb="create")
+            create(write, {"metadata": {"name": "default", "namespace": key}})
+
+    def _empty(self, stored: Stored) -> None:
+        namespace = stored.decode()
+        if FINALIZER not in (namespace.get("spec") or {}).get("finalizers", ()):
+            return
+        left: dict[str, int] = {}
+        for collection in self._registry.store.collections():
+            resource = self._registry.of_collection(collection)
+            if resource is None or not resource.namespaced:
+                continue
+            for item in list(collection.all(stored.name)):
+                write = Write(self._registry, resource, namespace=stored.name, verb="delete")
+                _, gone = delete(write, item, DeleteOptions(propagation="Background"))
+                if not gone:
+                    left[resource.group_resource] = left.get(resource.group_resource, 0) + 1
+        self._report(stored, namespace, left)
+
+    def _report(self, stored: Stored, namespace: Json, left: dict[str, int]) -> None:
+        """Let the namespace go, or say in its conditions what it waits for."""
+        if left:
+            remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(left.items()))
+            condition = {
+                "type": "NamespaceContentRemaining",
+                "status": "True",
+                "reason": "SomeResourcesRemain",
+                "message": f"Some resources are remaining: {remaining}",
+            }
+            conditions = namespace.setdefault("status", {}).setdefault("conditions", [])
+            same = [entry for entry in conditions if entry.get("type") == condition["type"]]
+            if same and same[0].get("message") == condition["message"]:
+                return
+            others = [entry for entry in conditions if entry.get("type") != condition["type"]]
+            namespace["status"]["conditions"] = [*others, {**condition, "lastTransitionTime": now()}]
+            subresource = "status"
+        else:
+            namespace["spec"]["finalizers"].remove(FINALIZER)
+            subresource = "finalize"
+        update(Write(self._registry, self._namespaces, subresource=subresource), stored, namespace)

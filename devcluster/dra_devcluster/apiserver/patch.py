@@ -1,0 +1,87 @@
+"""Patches: the stored object in the served version, changed as the patch says, and then updated like any other."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from .apply import ApplyConflict, ApplyRefused, Writer, apply_patch
+from .errors import Json, StatusError, bad_request, not_found
+from .kinds import Write
+from .metadata import now
+from .patching import PatchRefused, json_patch, merge_patch, strategic_merge_patch
+from .shapes import to_served
+from .store import Stored
+from .write import check_fields, check_version, create, update
+
+Format = Literal["json", "merge", "strategic", "apply"]
+
+
+def patch(
+    write: Write, name: str, format_: Format, document: Any, *, force: bool = False, mode: str = ""
+) -> tuple[Stored, bool]:
+    """Apply a patch; returns the object and whether it is new (only ``apply`` creates). Raises 400 to 422."""
+    resource = write.resource
+    stored = write.registry.collection(resource).get(write.namespace, name)
+    write.verb = "apply" if format_ == "apply" else "patch"
+    if format_ == "apply":
+        return _apply(write, stored, name, document, force=force, mode=mode)
+    if stored is None:
+        raise not_found(resource.group, resource.plural, name)
+    if force:
+        raise bad_request("force: Forbidden: may not be specified for non-apply patch")
+    served = to_served(resource, stored.decode())
+    try:
+        if format_ == "json":
+            changed = json_patch(served, document)
+        elif format_ == "merge":
+            changed = merge_patch(served, _object(document))
+        else:
+            changed = strategic_merge_patch(served, _object(document), resource.schema)
+    except PatchRefused as error:
+        raise _refused(error, format_) from error
+    changed = _object(changed)
+    check_version(write, changed)
+    check_fields(resource.schema, changed, mode, resource.kind, write)
+    return update(write, stored, changed), False
+
+
+def _object(document: Any) -> Json:
+    if not isinstance(document, dict):
+        raise bad_request("the patch must give an object: it is a list, a text or a number")
+    return document
+
+
+def _refused(error: PatchRefused, format_: Format) -> StatusError:
+    if format_ == "json":
+        return StatusError(422, "Invalid", str(error), {})
+    return bad_request(str(error))
+
+
+def _apply(
+    write: Write, stored: Stored | None, name: str, document: Any, *, force: bool, mode: str
+) -> tuple[Stored, bool]:
+    resource = write.resource
+    config = _object(document)
+    if not config.get("apiVersion") or not config.get("kind"):
+        raise bad_request("an applied configuration needs apiVersion and kind")
+    check_version(write, config)
+    check_fields(resource.schema, config, mode, resource.kind, write)
+    meta = config.setdefault("metadata", {})
+    if meta.setdefault("name", name) != name:
+        raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
+    if stored is None and write.subresource:
+        raise not_found(resource.group, resource.plural, name)
+    live = to_served(resource, stored.decode()) if stored is not None else None
+    writer = Writer(write.manager, resource.api_version, write.subresource, "Apply")
+    try:
+        applied = apply_patch(live, config, resource.schema, by=writer, now=now(), force=force)
+    except ApplyRefused as error:
+        raise bad_request(str(error)) from error
+    except ApplyConflict as error:
+        causes = [
+            {"reason": "FieldManagerConflict", "message": message, "field": field} for field, message in error.causes
+        ]
+        raise StatusError(409, "Conflict", str(error), {"causes": causes}) from error
+    if stored is None:
+        return create(write, applied), True
+    return update(write, stored, applied), False

@@ -1,0 +1,161 @@
+"""The API server as an object: start it, use it, stop it.
+
+::
+
+    async with DevApiServer() as server:
+        subprocess.run(["kubectl", "--kubeconfig", server.write_kubeconfig(path), "get", "namespaces"])
+
+For tests without an event loop of their own, ``serve_in_thread`` runs one in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+from aiohttp.web_runner import ServerRunner
+from dra_api.gates import FeatureGates
+
+from .app import App
+from .certificates import make_identity
+from .collector import GarbageCollector
+from .kubeconfig import kubeconfig, write_kubeconfig
+from .namespaces import NamespaceController, ensure_namespaces
+from .registry import Registry
+from .tokens import Tokens
+
+_GOODBYE = 1.0  # seconds that requests have to end when the server stops
+
+
+class ServerError(Exception):
+    """The server cannot start; the text says why and what to do."""
+
+
+class DevApiServer:
+    """A Kubernetes API server in this process; an async context manager.
+
+    ``port`` 0 takes any free one. ``feature_gates`` change the defaults of Kubernetes 1.36. With ``snapshot`` the
+    objects are loaded from that file, and saved to it at the end. Raises ServerError and UnknownGate.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        feature_gates: Mapping[str, bool] | None = None,
+        snapshot: Path | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.registry = Registry(FeatureGates.of(feature_gates or {}))
+        self.tokens = Tokens(token)
+        self._snapshot = snapshot
+        self._identity = make_identity(host)
+        self._resources = AsyncExitStack()
+        self._folder: Path | None = None
+
+    @property
+    def url(self) -> str:
+        """The address for clients."""
+        return f"https://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @property
+    def ca(self) -> bytes:
+        """The CA certificate as PEM."""
+        return self._identity.ca
+
+    @property
+    def ca_file(self) -> Path:
+        """A file with the CA certificate; it lives as long as the server."""
+        if self._folder is None:
+            raise RuntimeError("the server is not running")
+        path = self._folder / "ca.crt"
+        if not path.exists():
+            path.write_bytes(self.ca)
+        return path
+
+    @property
+    def token(self) -> str:
+        """The bearer token of the administrator."""
+        return self.tokens.admin
+
+    @property
+    def kubeconfig(self) -> dict[str, Any]:
+        """The content of a kubeconfig for the administrator."""
+        return kubeconfig(self.url, self.ca, self.token)
+
+    def write_kubeconfig(self, path: Path) -> Path:
+        """Write the kubeconfig (in one step, mode 600) and return its path."""
+        write_kubeconfig(path, self.kubeconfig)
+        return path
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            folder = stack.enter_context(TemporaryDirectory(prefix="dra-devcluster-"))
+            self._folder = Path(folder)
+            ensure_namespaces(self.registry)
+            await stack.enter_async_context(GarbageCollector(self.registry))
+            await stack.enter_async_context(NamespaceController(self.registry))
+            await self._listen(stack)
+            self._resources = stack.pop_all()
+        return self
+
+    async def _listen(self, stack: AsyncExitStack) -> None:
+        server = web.Server(App(self.registry, self.tokens), access_log=None, handler_cancellation=True)
+        runner = ServerRunner(server, shutdown_timeout=_GOODBYE)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        stack.callback(self._end_watches)
+        site = web.TCPSite(runner, self.host, self.port, ssl_context=self._identity.tls)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ServerError(_why_not(self.host, self.port, error)) from error
+        self.port = runner.addresses[0][1]
+
+    def _end_watches(self) -> None:
+        for collection in self.registry.store.collections():
+            collection.end_watches()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._resources.aclose()
+        self._folder = None
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use: choose another with --port, or 0 for any free one"
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} is not permitted: choose one above 1023 with --port"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"
+
+
+@contextmanager
+def serve_in_thread(**settings: Any) -> Iterator[DevApiServer]:
+    """A server in a thread with a loop of its own; ``settings`` are those of DevApiServer."""
+    server = DevApiServer(**settings)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="dev-api-server", daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result()
+        try:
+            yield server
+        finally:
+            asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

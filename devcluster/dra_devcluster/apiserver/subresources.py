@@ -1,0 +1,41 @@
+"""Sub-resources whose body is not the object itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+import orjson
+from aiohttp import web
+
+from .binding import bind
+from .bodies import respond
+from .call import Call
+from .errors import Json, bad_request, not_allowed
+from .read import get
+from .virtual import expiry
+
+_SHORTEST_TOKEN = 600
+
+
+async def token(call: Call) -> web.StreamResponse:
+    """``serviceaccounts/<name>/token``: a token for the service account."""
+    if call.request.method != "POST":
+        raise not_allowed()
+    body = await call.read_object()
+    account = get(call.registry, call.resource, call.target.namespace, call.target.name).decode()
+    spec: Json = body.setdefault("spec", {})
+    seconds = spec.get("expirationSeconds", 3600)
+    if not isinstance(seconds, int) or seconds < _SHORTEST_TOKEN:
+        raise bad_request("spec.expirationSeconds: may not specify a duration less than 10 minutes")
+    issued, expires = call.tokens.issue(account, min(seconds, 2**32), spec.get("audiences") or [])
+    body["status"] = {"token": issued, "expirationTimestamp": expiry(expires)}
+    body.setdefault("metadata", {})["creationTimestamp"] = expiry(time.time())
+    body |= {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
+    return respond(orjson.dumps(body), call.want, 201)
+
+
+SUBRESOURCES: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {
+    "binding": bind,
+    "token": token,
+}

@@ -1,0 +1,85 @@
+"""Who is asking: bearer tokens and the users they stand for.
+
+Service account tokens are JSON web tokens signed by this server, so that clients that look into them find what they
+expect; the server itself looks tokens up.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import time
+from typing import Any
+
+import orjson
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+from .errors import Json
+
+ISSUER = "https://kubernetes.default.svc.cluster.local"
+
+
+class Tokens:
+    """The tokens that are valid; ``admin`` is one of a user who may do everything."""
+
+    def __init__(self, admin: str | None = None) -> None:
+        self.admin = admin or secrets.token_urlsafe(24)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._users: dict[str, tuple[Json, float | None]] = {
+            self.admin: ({"username": "kubernetes-admin", "groups": ["system:masters", "system:authenticated"]}, None)
+        }
+
+    def user(self, authorization: str) -> Json | None:
+        """The user of an Authorization header; None for nobody."""
+        scheme, _, token = authorization.partition(" ")
+        return self.user_of_token(token.strip()) if scheme.lower() == "bearer" else None
+
+    def user_of_token(self, token: str) -> Json | None:
+        found = self._users.get(token)
+        if found is None:
+            return None
+        user, expires = found
+        if expires is not None and expires < time.time():
+            del self._users[token]
+            return None
+        return user
+
+    def issue(self, account: Json, seconds: int, audiences: list[str], bound: Json | None = None) -> tuple[str, float]:
+        """A token for a service account, and when it expires (seconds since the epoch)."""
+        meta = account["metadata"]
+        username = f"system:serviceaccount:{meta['namespace']}:{meta['name']}"
+        issued = time.time()
+        claims: Json = {
+            "iss": ISSUER,
+            "sub": username,
+            "aud": audiences or [ISSUER],
+            "iat": int(issued),
+            "nbf": int(issued),
+            "exp": int(issued + seconds),
+            "jti": secrets.token_hex(16),
+            "kubernetes.io": {
+                "namespace": meta["namespace"],
+                "serviceaccount": {"name": meta["name"], "uid": meta["uid"]},
+                **(bound or {}),
+            },
+        }
+        groups = ["system:serviceaccounts", f"system:serviceaccounts:{meta['namespace']}", "system:authenticated"]
+        user = {"username": username, "uid": meta["uid"], "groups": groups}
+        token = self._sign(claims)
+        self._users[token] = (user, issued + seconds)
+        return token, issued + seconds
+
+    def _sign(self, claims: Json) -> str:
+        content = f"{_part({'alg': 'ES256', 'typ': 'JWT'})}.{_part(claims)}"
+        r, s = decode_dss_signature(self._key.sign(content.encode(), ec.ECDSA(hashes.SHA256())))
+        return f"{content}.{_base64(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+
+
+def _part(content: Any) -> str:
+    return _base64(orjson.dumps(content))
+
+
+def _base64(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")

@@ -1,0 +1,53 @@
+"""A task that works off a queue of keys, each key once however often it is added: the shape of all controllers here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+K = TypeVar("K")
+log = logging.getLogger(__name__)
+
+
+class Worker(Generic[K]):
+    """Runs ``handle`` for every added key, one at a time; an async context manager."""
+
+    def __init__(self) -> None:
+        self._keys: dict[K, None] = {}
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, key: K) -> None:
+        """Have the key handled soon; again if it is being handled now."""
+        self._keys[key] = None
+        self._wake.set()
+
+    def handle(self, key: K) -> None:
+        """Do what the state of now asks for; must be repeatable."""
+        raise NotImplementedError
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._keys:
+                key = next(iter(self._keys))
+                del self._keys[key]
+                try:
+                    self.handle(key)
+                except Exception:  # one broken object must not stop the work on all others
+                    log.exception("%s: %s failed", type(self).__name__, key)
+                await asyncio.sleep(0)  # requests come first
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name=type(self).__name__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,232 @@
+"""Creating and changing objects: the steps that every write goes through, whatever its kind.
+
+Decode (types, unknown fields), fill in defaults, let the kind take over what the client may not set, validate, ask
+whether it is permitted, store. Nothing in here waits, so what was read is still true when it is written: a conflict
+can only come from a resourceVersion that the client names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import faults
+from .apply import Writer, track_update
+from .errors import Json, already_exists, bad_request, conflict, forbidden, invalid, not_found
+from .kinds import Kind, Write
+from .metadata import generated_name, new_uid, now, validate_metadata
+from .shapes import to_served, to_stored
+from .store import Collection, Stored
+from .structure import Schema, decode, strict_message
+
+_GENERATE_ATTEMPTS = 8
+# Of the metadata, what only the server writes: an update keeps it.
+_OWN_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+
+
+def check_fields(schema: Schema, obj: Json, mode: str, title: str, write: Write) -> None:
+    """Drop unknown fields, warn of them or refuse them (``fieldValidation``). Raises 400."""
+    problems = decode(schema, obj)
+    wrong = [problem.text for problem in problems if problem.kind == "type"]
+    if wrong:
+        raise bad_request(f"{title} in version {write.resource.version!r} cannot be handled: {wrong[0]}")
+    if problems and mode == "Strict":
+        raise bad_request(strict_message(problems))
+    if mode in ("", "Warn"):
+        write.warnings += [problem.text for problem in problems]
+
+
+def check_version(write: Write, obj: Json) -> None:
+    """The body must be of the kind that the URL names. Raises 400."""
+    resource = write.resource
+    version = obj.setdefault("apiVersion", resource.api_version)
+    kind = obj.setdefault("kind", resource.kind)
+    if version != resource.api_version:
+        raise bad_request(
+            f"the API version in the data ({version}) does not match the expected API version ({resource.api_version})"
+        )
+    if kind != resource.kind:
+        raise bad_request(f"the kind in the data ({kind}) does not match the expected kind ({resource.kind})")
+
+
+def create(write: Write, obj: Json) -> Stored:
+    """Store a new object. Raises 400, 403, 404 (namespace), 409, 422."""
+    registry, resource = write.registry, write.resource
+    kind = registry.kind(resource)
+    obj = to_stored(resource, obj)
+    _begin(write, obj, kind)
+    kind.default(obj, write)
+    kind.prepare_create(obj, write)
+    meta = obj["metadata"]
+    meta["generation"] = 1
+    if not kind.has_generation:
+        del meta["generation"]
+    wrong = [*validate_metadata(meta, kind.name_rule), *kind.validate(obj, None, write)]
+    if wrong:
+        raise invalid(resource.group, resource.kind, meta.get("name", ""), wrong)
+    kind.admit(obj, None, write)
+    collection = registry.collection(resource)
+    _find_free_name(write, collection, meta)
+    return _store(write, collection, kind, obj, None)
+
+
+def _begin(write: Write, obj: Json, kind: Kind) -> None:
+    """Identity of a new object."""
+    resource = write.resource
+    meta = obj.setdefault("metadata", {})
+    if resource.namespaced:
+        if meta.setdefault("namespace", write.namespace) != write.namespace:
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        _check_namespace(write, meta.get("name", ""))
+    elif meta.get("namespace"):
+        raise bad_request(f"namespace is not allowed on {resource.group_resource}: it is cluster-scoped")
+    else:
+        meta.pop("namespace", None)
+    if meta.get("resourceVersion"):
+        raise bad_request("resourceVersion should not be set on objects to be created")
+    if not meta.get("name") and meta.get("generateName"):
+        meta["name"] = generated_name(meta["generateName"])
+        write.generated = True
+    for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
+        meta.pop(key, None)
+    meta["uid"] = new_uid()
+    meta["creationTimestamp"] = now()
+
+
+def _check_namespace(write: Write, name: str) -> None:
+    resource = write.resource
+    namespace = write.registry.store.collection("", "namespaces").get("", write.namespace)
+    if namespace is None:
+        raise not_found("", "namespaces", write.namespace)
+    if namespace.finalizing:
+        cause = {
+            "reason": "NamespaceTerminating",
+            "message": f"namespace {write.namespace} is being terminated",
+            "field": "metadata.namespace",
+        }
+        why = f"unable to create new content in namespace {write.namespace} because it is being terminated"
+        raise forbidden(resource.group, resource.plural, name, why, [cause])
+
+
+def _find_free_name(write: Write, collection: Collection, meta: Json) -> None:
+    for _ in range(_GENERATE_ATTEMPTS):
+        if collection.get(meta.get("namespace", ""), meta["name"]) is None:
+            return
+        if not write.generated:
+            break
+        meta["name"] = generated_name(meta["generateName"])
+    raise already_exists(write.resource.group, write.resource.plural, meta["name"])
+
+
+def update(write: Write, stored: Stored, obj: Json) -> Stored:
+    """Store a changed object; the same `Stored` when nothing changed. Raises 400, 403, 409, 422."""
+    registry, resource = write.registry, write.resource
+    kind = registry.kind(resource)
+    old = stored.decode()
+    obj = to_stored(resource, obj)
+    meta = obj.setdefault("metadata", {})
+    check_preconditions(write, old, meta.get("uid"), meta.get("resourceVersion"))
+    if not meta.get("resourceVersion") and not kind.unconditional_update and write.verb == "update":
+        fault = faults.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+        raise invalid(resource.group, resource.kind, stored.name, [fault])
+    for key in _OWN_METADATA:
+        if key in old["metadata"]:
+            meta[key] = old["metadata"][key]
+        else:
+            meta.pop(key, None)
+    kind.default(obj, write)
+    kind.prepare_update(obj, old, write)
+    meta = obj["metadata"]
+    wrong = [
+        *validate_metadata(meta, kind.name_rule),
+        *_new_finalizers(meta, old["metadata"]),
+        *kind.validate(obj, old, write),
+    ]
+    if wrong:
+        raise invalid(resource.group, resource.kind, stored.name, wrong)
+    kind.admit(obj, old, write)
+    if kind.has_generation and kind.generation_of(obj) != kind.generation_of(old):
+        meta["generation"] = old["metadata"].get("generation", 0) + 1
+    collection = registry.collection(resource)
+    if is_ready_to_go(kind, obj):
+        return stored if write.dry_run else collection.remove(stored.key)
+    meta["resourceVersion"] = old["metadata"]["resourceVersion"]
+    if _same(obj, old):
+        return stored
+    return _store(write, collection, kind, obj, old)
+
+
+def store_changed(write: Write, stored: Stored, obj: Json) -> Stored:
+    """Store what a sub-resource or a controller has changed in a decoded object, without the checks for clients."""
+    kind = write.registry.kind(write.resource)
+    return _store(write, write.registry.collection(write.resource), kind, obj, stored.decode())
+
+
+def _same(obj: Json, old: Json) -> bool:
+    return {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")} == old
+
+
+def _store(write: Write, collection: Collection, kind: Kind, obj: Json, old: Json | None) -> Stored:
+    if write.manager:
+        _track(write, obj, old)
+    if write.dry_run:
+        return Stored(obj, write.registry.store.revision, kind.fields(obj))
+    return collection.put(obj, kind.fields(obj))
+
+
+def _track(write: Write, obj: Json, old: Json | None) -> None:
+    """Note in managedFields who changed what; an apply has done so itself."""
+    if write.verb == "apply":
+        return
+    resource = write.resource
+    writer = Writer(write.manager, resource.api_version, write.subresource)
+    new, live = to_served(resource, obj), to_served(resource, old) if old is not None else None
+    entries = track_update(live, new, resource.schema, by=writer, now=now())
+    obj["metadata"]["managedFields"] = entries
+    if not entries:
+        del obj["metadata"]["managedFields"]
+
+
+def check_preconditions(write: Write, old: Json, uid: Any, revision: Any) -> None:
+    """The object must be the one that the client means, in the state that it saw. Raises a 409."""
+    resource, meta = write.resource, old["metadata"]
+    if uid and uid != meta["uid"]:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
+        raise conflict(resource.group, resource.plural, meta["name"], why)
+    if revision and str(revision) != meta["resourceVersion"]:
+        raise conflict(resource.group, resource.plural, meta["name"])
+
+
+def _new_finalizers(meta: Json, old: Json) -> list[Any]:
+    if "deletionTimestamp" not in old:
+        return []
+    added = sorted(set(meta.get("finalizers") or ()) - set(old.get("finalizers") or ()))
+    if not added:
+        return []
+    names = ", ".join(f'"{name}"' for name in added)
+    return [
+        faults.forbidden(
+            "metadata.finalizers",
+            "no new finalizers can be added if the object is being deleted, found new finalizers []string{"
+            + names
+            + "}",
+        )
+    ]
+
+
+def is_ready_to_go(kind: Kind, obj: Json) -> bool:
+    """Whether an object in deletion waits for nothing any more."""
+    meta = obj["metadata"]
+    return (
+        "deletionTimestamp" in meta
+        and not meta.get("finalizers")
+        and not meta.get("deletionGracePeriodSeconds")
+        and not kind.holds(obj)
+    )

@@ -1,0 +1,55 @@
+"""The command ``dra-devcluster``: ``up`` keeps a cluster running, ``demo`` tells the whole story and ends."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    if arguments.command == "demo":
+        from . import demo  # brings half of the project along
+
+        return demo.run(arguments)
+    from .up import run
+
+    return run(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dra-devcluster", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="run a cluster until SIGINT or SIGTERM")
+    up.add_argument("--nodes", type=_count, default=1, metavar="N", help="simulated nodes (default 1)")
+    up.add_argument(
+        "--devices",
+        type=_count,
+        default=0,
+        metavar="M",
+        help="devices of the simulated driver on each node (default 0)",
+    )
+    up.add_argument("--port", type=int, default=0, metavar="P", help="port of the API server (default 0: any free one)")
+    up.add_argument(
+        "--kubeconfig", default="dra-devcluster.kubeconfig", metavar="FILE", help="written when the cluster is ready"
+    )
+    up.add_argument(
+        "--snapshot", metavar="FILE", help="load the objects from this file, and save them to it at the end"
+    )
+    up.add_argument(
+        "--feature-gates", default="", metavar="A=true,B=false", help="changes to the gates of Kubernetes 1.36"
+    )
+    commands.add_parser("demo", help="pods with devices from beginning to end, told as it happens")
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is negative")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())
