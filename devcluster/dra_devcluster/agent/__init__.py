@@ -1,0 +1,12 @@
+"""The node agent of the development cluster: what a kubelet does for Dynamic Resource Allocation.
+
+async with NodeAgent(api, "node-1", root=Path("/tmp/node-1")) as agent:
+    ...  # plugins register in agent.registration_directory, pods bound to node-1 run
+"""
+
+from .agent import NodeAgent
+from .errors import AgentError, CheckpointCorrupted
+from .runtime import LocalRuntime
+from .settings import AgentSettings, Backoff
+
+__all__ = ["AgentError", "AgentSettings", "Backoff", "CheckpointCorrupted", "LocalRuntime", "NodeAgent"]

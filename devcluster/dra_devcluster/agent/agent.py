@@ -1,0 +1,130 @@
+"""A node of the development cluster: behaves towards API server, plugins and pods as a kubelet does.
+
+Several agents may live in one process, each with its own name and root directory. Stopping an agent and
+starting another one on the same root is what a restart of a kubelet is: the claim checkpoint and the states of
+the containers are found again. The containers end with the agent, unless it was given a runtime that lives on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from dra_kube import Api
+
+from .cdi import CdiDirectory
+from .containers import Node
+from .events import EventRecorder
+from .manager import DraManager
+from .node import NodePresence
+from .pods import Pods
+from .registration import Registrar
+from .runtime import LocalRuntime
+from .server import ADDRESS, NodeServer
+from .settings import AgentSettings
+
+logger = logging.getLogger(__name__)
+
+
+class NodeAgent:
+    """One node; an async context manager, entered when the node is registered.
+
+    ``root`` stands for ``/var/lib/kubelet``: plugins find their registration directory in
+    ``<root>/plugins_registry``. CDI files are read from ``cdi_root`` (default ``<root>/cdi``).
+    Entering raises CheckpointCorrupted when the claim checkpoint cannot be trusted (KM-11).
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        node_name: str,
+        *,
+        root: Path,
+        cdi_root: Path | None = None,
+        settings: AgentSettings | None = None,
+        runtime: LocalRuntime | None = None,
+    ) -> None:
+        self.node_name = node_name
+        self.root = root
+        self.cdi_root = cdi_root or root / "cdi"
+        self.settings = settings or AgentSettings()
+        self._api = api
+        self._runtime = runtime
+        self._stack = AsyncExitStack()
+
+    @property
+    def registration_directory(self) -> Path:
+        """Where plugins put their registration sockets."""
+        return self.root / "plugins_registry"
+
+    async def __aenter__(self) -> Self:
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.cdi_root.mkdir(parents=True, exist_ok=True)
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        settings = self.settings
+        manager = DraManager(self._api, self.node_name, self.root, settings)
+        stack.push_async_callback(manager.close)
+        runtime = self._runtime
+        if runtime is None:
+            own = LocalRuntime(self.root, shutdown_grace=settings.shutdown_grace)
+            runtime = await stack.enter_async_context(own)
+        events = EventRecorder(self._api, self.node_name)
+        cdi = CdiDirectory(self.cdi_root)
+        node = Node(self.node_name, ADDRESS, self._api, settings, manager, runtime, cdi, events)
+        pods = Pods(node)
+        server_key = secrets.token_urlsafe()
+        server = await stack.enter_async_context(NodeServer(pods, runtime, server_key))
+        presence = NodePresence(
+            self._api,
+            self.node_name,
+            self.root,
+            settings,
+            address=ADDRESS,
+            port=server.port,
+            server_key=server_key,
+        )
+        await presence.register()
+        manager.wiper.start()
+        registrar = Registrar(self.registration_directory, {"DRAPlugin": manager}, settings)
+        for name, work in {
+            "events": events.run(),
+            "node": presence.run(),
+            "plugins": registrar.run(),
+            "claims": self._reconcile(manager, pods),
+            "pods": pods.run(),
+        }.items():
+            stack.push_async_callback(_end, asyncio.create_task(self._watched(name, work), name=name))
+
+    async def _reconcile(self, manager: DraManager, pods: Pods) -> None:
+        """KM-20."""
+        await pods.synced.wait()
+        while True:
+            await manager.reconcile(pods.active)
+            await asyncio.sleep(self.settings.claim_period)
+
+    async def _watched(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            logger.exception("node %s: the loop for %s has died", self.node_name, name)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,182 @@
+"""Runs one container of a pod: starts it with what CDI gives it, and again as its restart policy says.
+
+The first restart comes at once, later ones after growing pauses (``CrashLoopBackOff``); a container that ran
+long enough is forgiven. A container that cannot be started waits with the reason and is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+from dra_kube import Api
+
+from .cdi import CdiDirectory, CdiError, ContainerEdits, missing_paths
+from .environment import pod_environment
+from .errors import ClaimError, ContainerError
+from .events import EventRecorder
+from .images import command_of
+from .manager import DraManager
+from .pod_status import Waiting
+from .podspec import RunContainer, RunPod
+from .runtime import ContainerRecord, LocalRuntime
+from .settings import AgentSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What every pod on the node works with."""
+
+    name: str
+    address: str
+    api: Api
+    settings: AgentSettings
+    manager: DraManager
+    runtime: LocalRuntime
+    cdi: CdiDirectory
+    events: EventRecorder
+
+
+class ContainerKeeper:
+    """Keeps one container of a pod as its restart policy wants it.
+
+    ``pod`` gives the pod as it is now; ``changed`` is called whenever the pod's status would show a difference.
+    ``waiting`` is why the container does not run although it should.
+    """
+
+    def __init__(
+        self, node: Node, pod: Callable[[], RunPod], container: RunContainer, changed: Callable[[], None]
+    ) -> None:
+        self.container = container
+        self.waiting: Waiting | None = None
+        self.started = asyncio.Event()
+        self._node = node
+        self._pod = pod
+        self._uid = pod().metadata.uid
+        self._changed = changed
+        self._crashes = 0
+
+    @property
+    def record(self) -> ContainerRecord | None:
+        """The latest run."""
+        state = self._node.runtime.state(self._uid, self.container.name)
+        return state.current if state else None
+
+    def wants_start(self, is_init: bool) -> bool:
+        """Whether the container has to run (again) to do its part."""
+        record = self.record
+        return record is None or (record.exit_code is not None and self.wants_restart(record.exit_code, is_init))
+
+    def wants_restart(self, exit_code: int, is_init: bool) -> bool:
+        """What the restart policy says about an end with this exit code."""
+        policy = self.container.restart_policy or self._pod().spec.restart_policy or "Always"
+        if is_init and not self.container.is_sidecar:
+            return exit_code != 0 and policy != "Never"
+        return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
+
+    async def keep(self, *, is_init: bool, again: bool = False) -> int:
+        """Run the container until it is not to be restarted; returns the last exit code.
+
+        ``again`` runs it anew even if it has done its part.
+        """
+        if again or self.wants_start(is_init):
+            await self._start()
+        while True:
+            self.started.set()
+            record = await self._node.runtime.wait(self._uid, self.container.name)
+            self._changed()
+            assert record.exit_code is not None
+            if not self.wants_restart(record.exit_code, is_init):
+                return record.exit_code
+            self.started.clear()
+            await self._back_off(record)
+            await self._start()
+
+    async def _back_off(self, record: ContainerRecord) -> None:
+        settings, pod, name = self._node.settings, self._pod().metadata, self.container.name
+        if _ran_seconds(record) >= settings.restart_forgiven:
+            self._crashes = 0
+        self._crashes += 1
+        if self._crashes == 1:
+            return
+        pause = settings.restart_backoff.pause(self._crashes - 1)
+        place = f"pod={pod.name}_{pod.namespace}({pod.uid})"
+        self._wait_for("CrashLoopBackOff", f"back-off {duration(pause)} restarting failed container={name} {place}")
+        message = f"Back-off restarting failed container {name} in pod {pod.name}_{pod.namespace}({pod.uid})"
+        self._node.events.warning(self._pod(), "BackOff", message, name)
+        await asyncio.sleep(pause)
+
+    async def _start(self) -> None:
+        while True:
+            try:
+                await self._try_to_start()
+            except ContainerError as error:
+                self._node.events.warning(self._pod(), "Failed", f"Error: {error.message}", self.container.name)
+                self._wait_for(error.reason, error.message)
+                await asyncio.sleep(self._node.settings.pod_retry)
+            else:
+                self.waiting = None
+                self._changed()
+                return
+
+    async def _try_to_start(self) -> None:
+        node, pod, container = self._node, self._pod(), self.container
+        ids, edits = self._devices(pod)
+        environment = {"PATH": node.settings.search_path, "HOSTNAME": pod.metadata.name}
+        environment |= await pod_environment(node.api, pod, container, node.address)
+        environment |= edits.environment()
+        if edits.device_nodes or edits.mounts:
+            environment["CDI_FACTS"] = self._write_facts(ids, edits)
+        command = command_of(container, environment)
+        try:
+            await node.runtime.start(self._uid, container.name, command, environment, container.working_dir)
+        except OSError as error:
+            raise ContainerError("CreateContainerError", f"the node cannot keep the container: {error}") from error
+        node.events.normal(pod, "Created", f"Created container: {container.name}", container.name)
+        node.events.normal(pod, "Started", f"Started container {container.name}", container.name)
+
+    def _devices(self, pod: RunPod) -> tuple[list[str], ContainerEdits]:
+        try:
+            ids = self._node.manager.cdi_devices(pod, self.container)
+        except ClaimError as error:
+            raise ContainerError("CreateContainerConfigError", str(error)) from error
+        try:
+            edits = self._node.cdi.index().resolve(ids) if ids else ContainerEdits()
+        except CdiError as error:
+            raise ContainerError("CreateContainerError", f"failed to inject CDI devices: {error}") from error
+        missing = missing_paths(edits)
+        if missing:
+            message = f"CDI devices need paths that this host does not have: {', '.join(missing)}"
+            raise ContainerError("CreateContainerError", message)
+        return ids, edits
+
+    def _write_facts(self, ids: list[str], edits: ContainerEdits) -> str:
+        """Device nodes and mounts cannot be made for a plain process: it finds them described in a file."""
+        folder = self._node.runtime.folder(self._uid, self.container.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "cdi.json"
+        file.write_text(json.dumps({"devices": ids, "containerEdits": msgspec.to_builtins(edits)}, indent=1))
+        return str(file)
+
+    def _wait_for(self, reason: str, message: str) -> None:
+        self.waiting = Waiting(reason, message)
+        self._changed()
+
+
+def duration(seconds: float) -> str:
+    """A duration as Go prints it: ``10s``, ``2m40s``; fractions of a second are kept in milliseconds."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def _ran_seconds(record: ContainerRecord) -> float:
+    if record.finished_at is None:
+        return 0.0
+    finished, started = (datetime.fromisoformat(time) for time in (record.finished_at, record.started_at))
+    return (finished - started).total_seconds()

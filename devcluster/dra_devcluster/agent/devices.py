@@ -1,0 +1,52 @@
+"""Which CDI devices a container gets (KM-17). No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dra_api.core import Container, Pod
+from dra_api.references import ClaimReferenceError, claim_name
+
+from .claims import ClaimCache, ClaimInfo
+from .errors import ClaimError
+
+
+def cdi_devices(pod: Pod, container: Container, cache: ClaimCache) -> list[str]:
+    """The CDI ids for a container, in the order of its claim references, each once.
+
+    Raises ClaimError when a claim of the container is not held by the node.
+    """
+    ids: dict[str, None] = {}
+    for name, request in claim_requests(pod, container):
+        claim = cache.get(pod.metadata.namespace, name)
+        if claim is None:
+            raise ClaimError(f"ResourceClaim {name} is not prepared on this node")
+        ids.update(dict.fromkeys(_matching(claim, request)))
+    return list(ids)
+
+
+def claim_requests(pod: Pod, container: Container) -> Iterator[tuple[str, str]]:
+    """Pairs of claim name and request that the container refers to; an empty request is the whole claim."""
+    entries = {entry.name: entry for entry in pod.spec.resource_claims or ()}
+    for reference in container.resources.claims or ():
+        entry = entries.get(reference.name)
+        if entry is None:
+            raise ClaimError(f"container {container.name} refers to the unknown claim {reference.name}")
+        try:
+            name, _ = claim_name(pod, entry)
+        except ClaimReferenceError as error:
+            raise ClaimError(str(error)) from error
+        if name is not None:
+            yield name, reference.request
+    extended = pod.status.extended_resource_claim_status
+    for mapping in extended.request_mappings or () if extended else ():
+        wanted = (container.resources.requests or {}).get(mapping.resource_name)
+        if extended and mapping.container_name == container.name and wanted is not None and wanted.nanos:
+            yield extended.resource_claim_name, mapping.request_name
+
+
+def _matching(claim: ClaimInfo, request: str) -> Iterator[str]:
+    for devices in claim.drivers.values():
+        for device in devices:
+            if not request or not device.requests or request in device.requests:
+                yield from device.cdi_ids

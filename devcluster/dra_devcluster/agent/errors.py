@@ -1,0 +1,37 @@
+"""What can go wrong on a node.
+
+::
+
+    AgentError
+    ├── CheckpointCorrupted    the claim checkpoint cannot be trusted: the agent does not start
+    ├── ClaimError             a pod's claims cannot be prepared, unprepared or found; tried again later
+    ├── RegistrationError      a plugin's registration is refused or failed
+    └── ContainerError         a container cannot be started; ``reason`` is what the pod's status shows
+"""
+
+from __future__ import annotations
+
+
+class AgentError(Exception):
+    """Root of everything that the node agent raises."""
+
+
+class CheckpointCorrupted(AgentError):
+    """The checkpoint file is damaged; starting without it could leave devices prepared for ever (KM-11)."""
+
+
+class ClaimError(AgentError):
+    """The text is shown to users in pod events: short, without the pod's name (section 6)."""
+
+
+class RegistrationError(AgentError):
+    """A plugin cannot be registered (KM-04, KM-06, KM-07)."""
+
+
+class ContainerError(AgentError):
+    """A container cannot start; ``reason`` becomes the reason of its waiting state."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message

@@ -1,0 +1,98 @@
+"""Events on pods, written in the background and counted when they repeat.
+
+An event that cannot be written is dropped: events explain, nothing depends on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from dra_api.core import Pod
+from dra_kube import EVENTS, Api, KubeError, NotFound
+
+logger = logging.getLogger(__name__)
+_PENDING = 1000
+_REMEMBERED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    namespace: str
+    name: str
+    uid: str
+    field: str
+    type: str
+    reason: str
+    message: str
+
+
+class EventRecorder:
+    """Writes events in the name of the node; ``run`` must be running."""
+
+    def __init__(self, api: Api, node_name: str) -> None:
+        self._api = api
+        self._node = node_name
+        self._queue: asyncio.Queue[_Event] = asyncio.Queue(_PENDING)
+        self._written: dict[_Event, tuple[str, int]] = {}
+
+    def warning(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
+        """Something went wrong; it is tried again."""
+        self._record("Warning", pod, reason, message, container)
+
+    def normal(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
+        """Something happened as it should."""
+        self._record("Normal", pod, reason, message, container)
+
+    def _record(self, kind: str, pod: Pod, reason: str, message: str, container: str) -> None:
+        field = f"spec.containers{{{container}}}" if container else ""
+        meta = pod.metadata
+        try:
+            self._queue.put_nowait(_Event(meta.namespace, meta.name, meta.uid, field, kind, reason, message))
+        except asyncio.QueueFull:
+            logger.warning("event dropped, too many are pending: %s %s", reason, message)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            event = await self._queue.get()
+            try:
+                await self._write(event)
+            except KubeError as error:
+                logger.warning("event %s on %s/%s not written: %s", event.reason, event.namespace, event.name, error)
+
+    async def _write(self, event: _Event) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        name, count = self._written.pop(event, ("", 0))
+        if name:
+            try:
+                update = {"count": count + 1, "lastTimestamp": now}
+                await self._api.patch(EVENTS, name, update, event.namespace)
+                self._written[event] = (name, count + 1)
+                return
+            except NotFound:
+                count = 0  # it has expired
+        name = f"{event.name}.{uuid.uuid4().hex[:16]}"
+        involved = {"apiVersion": "v1", "kind": "Pod", "namespace": event.namespace, "name": event.name}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": event.namespace},
+            "involvedObject": involved | {"uid": event.uid} | ({"fieldPath": event.field} if event.field else {}),
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message,
+            "source": {"component": "kubelet", "host": self._node},
+            "reportingComponent": "kubelet",
+            "reportingInstance": self._node,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        await self._api.create(EVENTS, body, event.namespace)
+        self._written[event] = (name, 1)
+        if len(self._written) > _REMEMBERED:
+            del self._written[next(iter(self._written))]

@@ -1,0 +1,228 @@
+"""The DRA manager: prepares the claims of a pod before its containers start, gives them back afterwards.
+
+Preparing has four phases (section 6): check the pod's claims against the API server without touching
+anything; note the references and write the checkpoint; ask each driver once for all claims it has part in;
+mark the claims prepared. Unpreparing (section 8) runs from the references alone: the claims may be gone.
+
+Work on one claim is serialized, also between pods that share it; a driver's answer replaces what it said
+before, so that repeating after a partial failure leaves no duplicates (deviations of KM-15).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from dra_api.codec import DecodeError, convert
+from dra_api.core import Container, Pod
+from dra_api.references import ClaimName, ClaimReferenceError, check_owned_by, claim_name, is_reserved_for
+from dra_api.resource import ResourceClaim
+from dra_kube import RESOURCE_CLAIMS, Api, KubeError
+
+from .checkpoint import FILE_NAME, CheckpointFile
+from .claims import ClaimCache, ClaimInfo
+from .devices import cdi_devices
+from .errors import ClaimError
+from .plugin import ClaimRef, DraPlugin
+from .registry import PluginRegistry, choose_service
+from .settings import AgentSettings
+from .wiping import SliceWiper
+
+logger = logging.getLogger(__name__)
+
+
+class DraManager:
+    """Plugins and claims of one node; also the registration handler for plugins of type ``DRAPlugin``.
+
+    Raises CheckpointCorrupted when the node's checkpoint is damaged.
+    """
+
+    def __init__(self, api: Api, node_name: str, root: Path, settings: AgentSettings) -> None:
+        self.registry: PluginRegistry[DraPlugin] = PluginRegistry()
+        self.wiper = SliceWiper(api, node_name, settings)
+        self._api = api
+        self._settings = settings
+        self._checkpoint = CheckpointFile(root / FILE_NAME)
+        self.cache = ClaimCache(self._checkpoint.load())
+        # A lock lives as long as somebody holds it or waits for it.
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    async def close(self) -> None:
+        """Close all connections; the claims stay as the checkpoint has them."""
+        await self.wiper.close()
+        await asyncio.gather(*(plugin.close() for plugin in self.registry.instances()))
+
+    # --- plugins (section 4) ---
+
+    def validate(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
+        """KM-06."""
+        choose_service(versions)
+
+    async def register(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
+        """KM-07."""
+        self.registry.check_free(name, endpoint)
+        self.registry.add(DraPlugin(name, endpoint, choose_service(versions), self._plugin_changed))
+        self._driver_changed(name)
+
+    async def deregister(self, name: str, endpoint: str) -> None:
+        """KM-08."""
+        plugin = self.registry.remove(name, endpoint)
+        if plugin is not None:
+            self._driver_changed(name)
+            await plugin.close()
+
+    def _plugin_changed(self, plugin: DraPlugin) -> None:
+        self._driver_changed(plugin.driver)
+
+    def _driver_changed(self, driver: str) -> None:
+        self.wiper.update(driver, self.registry.is_usable(driver))
+
+    # --- pods ---
+
+    async def prepare(self, pod: Pod) -> None:
+        """Make the devices of all claims of the pod ready. Raises ClaimError; repeating is safe."""
+        try:
+            wanted = [await self._checked(pod, target) for target in _targets(pod)]
+            async with self._locked((claim.metadata.namespace, claim.metadata.name) for claim in wanted):
+                claims = self._refer(pod, wanted)
+                await self._ask_drivers([claim for claim in claims if not claim.prepared])
+                for claim in claims:
+                    claim.prepared = True
+                if claims:
+                    self._save()
+        except ClaimError as error:
+            raise ClaimError(f"prepare dynamic resources: {error}") from error
+
+    async def unprepare(self, pod_uid: str) -> None:
+        """Drop the pod's references; give back what nobody else uses (KM-18, KM-19).
+
+        Raises ClaimError; claims that failed stay referenced, so repeating is safe and necessary.
+        """
+        async with self._locked([claim.key for claim in self.cache.of_pod(pod_uid)]):
+            held = self.cache.of_pod(pod_uid)
+            last = [claim for claim in held if len(claim.pods) == 1]
+            for claim in held:
+                if len(claim.pods) > 1:
+                    claim.pods.discard(pod_uid)
+            for claim in last:
+                claim.prepared = False
+            if held:
+                self._save()
+            for driver, batch in _by_driver(last).items():
+                plugin = self.registry.get(driver)
+                await plugin.unprepare(map(ClaimRef.of, batch), self._settings.call_timeout)
+            for claim in last:
+                self.cache.remove(claim)
+            if last:
+                self._save()
+
+    def holds_claims_for(self, pod_uid: str) -> bool:
+        """Whether the pod must not be reported as ended yet."""
+        return bool(self.cache.of_pod(pod_uid))
+
+    def cdi_devices(self, pod: Pod, container: Container) -> list[str]:
+        """The CDI ids for a container (KM-17). Raises ClaimError."""
+        return cdi_devices(pod, container, self.cache)
+
+    async def reconcile(self, active: Callable[[], set[str]]) -> None:
+        """Unprepare for every pod in the cache that is not active on the node (KM-20)."""
+        for pod_uid in sorted(self.cache.pods()):
+            if pod_uid in active():
+                continue
+            try:
+                await self.unprepare(pod_uid)
+                logger.info("gave back the claims of the former pod %s", pod_uid)
+            except ClaimError as error:
+                logger.warning("giving back the claims of the former pod %s failed: %s", pod_uid, error)
+
+    # --- the phases of prepare ---
+
+    async def _checked(self, pod: Pod, target: ClaimName) -> ResourceClaim:
+        """Phase 1 for one claim (KM-12)."""
+        name = target.name or ""
+        try:
+            claim = convert(ResourceClaim, await self._api.get(RESOURCE_CLAIMS, name, pod.metadata.namespace))
+        except (KubeError, DecodeError) as error:
+            raise ClaimError(f"fetch ResourceClaim {name}: {error}") from error
+        if target.must_check_owner:
+            try:
+                check_owned_by(pod, claim)
+            except ClaimReferenceError as error:
+                raise ClaimError(str(error)) from error
+        if not is_reserved_for(pod, claim):
+            raise ClaimError(
+                f"pod {pod.metadata.name} ({pod.metadata.uid}) is not allowed to use "
+                f"ResourceClaim {name} ({claim.metadata.uid})"
+            )
+        if claim.status.allocation is None:
+            raise ClaimError(f"ResourceClaim {name}: not allocated")
+        for driver in _drivers_of(claim):
+            self.registry.get(driver)
+        return claim
+
+    def _refer(self, pod: Pod, wanted: Iterable[ResourceClaim]) -> list[ClaimInfo]:
+        """Phase 2 (KM-13): what was noted before a failure stays noted, and is cleaned up by ``unprepare``."""
+        claims: dict[tuple[str, str], ClaimInfo] = {}
+        try:
+            for claim in wanted:
+                meta = claim.metadata
+                info = self.cache.refer(pod.metadata.uid, meta.uid, meta.namespace, meta.name, _drivers_of(claim))
+                claims[info.key] = info
+        finally:
+            if claims:
+                self._save()
+        return list(claims.values())
+
+    async def _ask_drivers(self, claims: Iterable[ClaimInfo]) -> None:
+        """Phase 3 (KM-14)."""
+        for driver, batch in _by_driver(claims).items():
+            plugin = self.registry.get(driver)
+            results = await plugin.prepare(map(ClaimRef.of, batch), self._settings.call_timeout)
+            for claim in batch:
+                claim.drivers[driver] = results[claim.uid]
+
+    # --- shared ---
+
+    def _save(self) -> None:
+        try:
+            self._checkpoint.store(self.cache)
+        except OSError as error:
+            raise ClaimError(f"checkpoint: {error}") from error
+
+    @asynccontextmanager
+    async def _locked(self, keys: Iterable[tuple[str, str]]) -> AsyncIterator[None]:
+        """Exclusive work on these claims; sorted, so that two pods with the same claims cannot block each other."""
+        async with AsyncExitStack() as stack:
+            for key in sorted(set(keys)):
+                await stack.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
+            yield
+
+
+def _targets(pod: Pod) -> list[ClaimName]:
+    """The claims of the pod, used by containers or not; entries that need none are skipped."""
+    try:
+        names = [claim_name(pod, entry) for entry in pod.spec.resource_claims or ()]
+    except ClaimReferenceError as error:
+        raise ClaimError(str(error)) from error
+    extended = pod.status.extended_resource_claim_status
+    if extended is not None and extended.resource_claim_name:
+        names.append(ClaimName(extended.resource_claim_name, must_check_owner=True))
+    return [target for target in names if target.name is not None]
+
+
+def _drivers_of(claim: ResourceClaim) -> list[str]:
+    allocation = claim.status.allocation
+    results = allocation.devices.results if allocation else None
+    return sorted({result.driver for result in results or ()})
+
+
+def _by_driver(claims: Iterable[ClaimInfo]) -> dict[str, list[ClaimInfo]]:
+    batches: dict[str, list[ClaimInfo]] = {}
+    for claim in claims:
+        for driver in claim.drivers:
+            batches.setdefault(driver, []).append(claim)
+    return dict(sorted(batches.items()))

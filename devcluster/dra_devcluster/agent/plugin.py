@@ -1,0 +1,137 @@
+"""The connection to one plugin instance: its state, and the calls of the DRA service.
+
+One channel per instance is used for everything, connects at once and again after every loss (KM-07). The
+messages of v1 and v1beta1 differ only in ``share_id``, so one code path serves both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import grpc
+from dra_proto.dra.v1 import api_pb2 as v1
+from dra_proto.dra.v1 import api_pb2_grpc as v1_grpc
+from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
+from dra_proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
+
+from .claims import ClaimInfo, PreparedDevice
+from .errors import ClaimError
+
+_OPTIONS = [
+    # Some servers reject the percent-encoded path that would be the authority of a unix socket (9.5).
+    ("grpc.default_authority", "localhost"),
+    # Otherwise channels to a path share one connection, and a back-off outlives the plugin that caused it.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5000),
+]
+
+
+def open_channel(path: str) -> grpc.aio.Channel:
+    """A channel to a unix socket."""
+    return grpc.aio.insecure_channel(f"unix:{path}", options=_OPTIONS)
+
+
+def describe(error: grpc.aio.AioRpcError) -> str:
+    """A failed call as kubelet users know it: ``rpc error: code = Unavailable desc = ...``."""
+    code = re.sub(r"(?:^|_)([a-z])", lambda match: match[1].upper(), error.code().name.lower())
+    return f"rpc error: code = {code} desc = {error.details()}"
+
+
+class ClaimRef(NamedTuple):
+    """How a claim is named in a call."""
+
+    namespace: str
+    uid: str
+    name: str
+
+    @classmethod
+    def of(cls, claim: ClaimInfo) -> ClaimRef:
+        """The reference of a claim on the node."""
+        return cls(claim.namespace, claim.uid, claim.name)
+
+
+class _Service(NamedTuple):
+    stub: Callable[[grpc.aio.Channel], Any]
+    messages: Any
+
+
+_SERVICES = {
+    "v1.DRAPlugin": _Service(v1_grpc.DRAPluginStub, v1),
+    "v1beta1.DRAPlugin": _Service(v1beta1_grpc.DRAPluginStub, v1beta1),
+}
+
+
+class DraPlugin:
+    """One registered instance of a driver's plugin.
+
+    ``changed`` is called after every gain or loss of the connection.
+    """
+
+    def __init__(self, driver: str, endpoint: str, service: str, changed: Callable[[DraPlugin], None]) -> None:
+        self.driver = driver
+        self.endpoint = endpoint
+        self.service = service
+        self.connected = False
+        self._changed = changed
+        self._messages = _SERVICES[service].messages
+        self._channel = open_channel(endpoint)
+        self._stub = _SERVICES[service].stub(self._channel)
+        self._watch = asyncio.create_task(self._watch_connection(), name=f"connection of {driver}")
+
+    async def close(self) -> None:
+        """End the connection; calls in progress fail."""
+        self._watch.cancel()
+        await asyncio.gather(self._watch, return_exceptions=True)
+        self.connected = False
+        await self._channel.close(None)
+
+    async def _watch_connection(self) -> None:
+        while True:
+            state = self._channel.get_state(try_to_connect=True)
+            connected = state is grpc.ChannelConnectivity.READY
+            if connected != self.connected:
+                self.connected = connected
+                self._changed(self)
+            await self._channel.wait_for_state_change(state)
+
+    async def prepare(self, claims: Iterable[ClaimRef], timeout: float) -> dict[str, tuple[PreparedDevice, ...]]:
+        """Devices per claim UID (KM-14). Raises ClaimError at the first thing that is wrong with the answer."""
+        results = await self._call("NodePrepareResources", list(claims), timeout)
+        return {uid: tuple(_device(device) for device in result.devices) for uid, result in results.items()}
+
+    async def unprepare(self, claims: Iterable[ClaimRef], timeout: float) -> None:
+        """Have the devices of these claims given back (KM-19). Raises ClaimError."""
+        await self._call("NodeUnprepareResources", list(claims), timeout)
+
+    async def _call(self, method: str, claims: list[ClaimRef], timeout: float) -> dict[str, Any]:
+        """The results by claim UID, after the checks that both calls share."""
+        request = getattr(self._messages, f"{method}Request")(
+            claims=[self._messages.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name) for ref in claims]
+        )
+        try:
+            response = await getattr(self._stub, method)(request, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            raise ClaimError(f"{method}: {describe(error)}") from error
+        names = {ref.uid: ref.name for ref in claims}
+        for uid, result in response.claims.items():
+            if uid not in names:
+                raise ClaimError(f"{method} returned result for unknown claim UID {uid}")
+            if result.error:
+                raise ClaimError(f"{method} failed for ResourceClaim {names[uid]}: {result.error}")
+        if len(response.claims) < len(claims):
+            raise ClaimError(f"{method} skipped {len(claims) - len(response.claims)} ResourceClaims")
+        return dict(response.claims)
+
+
+def _device(message: Any) -> PreparedDevice:
+    return PreparedDevice(
+        pool=message.pool_name,
+        device=message.device_name,
+        share_id=getattr(message, "share_id", "") or None,
+        requests=tuple(message.request_names),
+        cdi_ids=tuple(message.cdi_device_ids),
+    )

@@ -1,0 +1,294 @@
+"""The life of one pod on the node, from its arrival to its removal.
+
+::
+
+    prepare claims -> init containers -> containers -> stop what runs -> unprepare claims -> terminal status
+                                                                            -> (deleted:) remove the object
+
+Whatever ends a pod (its containers are done, it is deleted, its deadline passes, it vanishes from the API)
+leads into the same tail. A terminal status is reported and the object removed only when the claims have been
+given back (kubelet-manager.md section 8); failing steps are repeated until they succeed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from dra_api.codec import convert
+from dra_kube import PODS, Conflict, KubeError, NotFound
+
+from .containers import ContainerKeeper, Node
+from .errors import ClaimError
+from .pod_status import Ending, PodView, changes, status_of
+from .podspec import RunPod
+
+logger = logging.getLogger(__name__)
+Json = dict[str, Any]
+_DEADLINE = Ending("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+
+
+class PodWorker:
+    """Brings one pod to life and to its end. Raises DecodeError for a pod that cannot be read."""
+
+    def __init__(self, node: Node, obj: Json) -> None:
+        self.pod = convert(RunPod, obj)
+        self._obj = obj
+        self._node = node
+        self._uid = self.pod.metadata.uid
+        self._keepers = {
+            container.name: ContainerKeeper(node, lambda: self.pod, container, self._changed)
+            for container in self.pod.all_containers
+        }
+        self._start_time = (obj.get("status") or {}).get("startTime") or _now()
+        self._was_over = self.pod.is_terminal
+        self._over = self._was_over
+        self._ending: Ending | None = None
+        self._dirty = asyncio.Event()
+        self._poked = asyncio.Event()
+        self._must_end = asyncio.Event()
+        self._deleted = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._take(obj)
+
+    # --- what the API says ---
+
+    def update(self, obj: Json) -> None:
+        """The pod changed. Objects older than the latest known are ignored. Raises DecodeError."""
+        if _version(obj) >= _version(self._obj):
+            self._take(obj)
+
+    def removed(self) -> None:
+        """The object is gone: orderly after ``run`` has deleted it, or deleted by force."""
+        self._gone.set()
+        self._deleted.set()
+        self._must_end.set()
+
+    def _take(self, obj: Json) -> None:
+        pod = convert(RunPod, obj)
+        if _wishes(pod) != _wishes(self.pod):
+            self._poked.set()
+        self.pod, self._obj = pod, obj
+        if pod.metadata.deletion_timestamp is not None:
+            self._deleted.set()
+        if pod.metadata.deletion_timestamp is not None or pod.is_terminal:
+            self._must_end.set()
+
+    # --- life ---
+
+    async def run(self) -> None:
+        """The whole life; returns when the object is gone."""
+        reporter = asyncio.create_task(self._keep_reporting(), name=f"status of pod {self.pod.key}")
+        try:
+            if not self._must_end.is_set():
+                await self._live_until_end()
+            await self._stop_containers()
+            await self._give_back()
+        finally:
+            async with self._writing:  # a write that is cut off may still arrive after the next one
+                reporter.cancel()
+            await asyncio.gather(reporter, return_exceptions=True)
+        self._node.runtime.close_sandbox(self._uid)
+        self._over = True
+        if not self._was_over:
+            await self._persist(self._report)
+        await self._deleted.wait()
+        await self._persist(self._delete)
+        await self._gone.wait()
+
+    async def _live_until_end(self) -> None:
+        live = asyncio.create_task(self._live(), name=f"pod {self.pod.key}")
+        end = asyncio.create_task(self._must_end.wait())
+        try:
+            done, _ = await asyncio.wait({live, end}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                self._ending = _DEADLINE
+            elif live in done:
+                live.result()
+        finally:
+            for task in (live, end):
+                task.cancel()
+            await asyncio.gather(live, end, return_exceptions=True)
+
+    async def _live(self) -> None:
+        """Prepare, then containers; returns when all have ended for good."""
+        self._changed()
+        fresh = not self._node.runtime.has_sandbox(self._uid)
+        if fresh:
+            if self._ended_before():
+                return
+            await self._prepare()
+            self._node.runtime.open_sandbox(self._uid)
+        sidecars: list[asyncio.Task[int]] = []
+        tasks: list[asyncio.Task[int]] = []
+        try:
+            if not await self._initialize(fresh, sidecars):
+                return
+            tasks += [
+                asyncio.create_task(self._keepers[container.name].keep(is_init=False))
+                for container in self.pod.spec.containers or ()
+            ]
+            await asyncio.gather(*tasks)
+        finally:
+            for task in (*tasks, *sidecars):
+                task.cancel()
+            await asyncio.gather(*tasks, *sidecars, return_exceptions=True)
+
+    def _ended_before(self) -> bool:
+        """Whether all containers had ended for good in an earlier life of the node agent."""
+        spec = self.pod.spec
+        init = [self._keepers[one.name] for one in spec.init_containers or () if not one.is_sidecar]
+        failed = any(
+            keeper.record is not None and keeper.record.exit_code and not keeper.wants_start(is_init=True)
+            for keeper in init
+        )
+        regular = [self._keepers[container.name] for container in spec.containers or ()]
+        return failed or not any(keeper.wants_start(is_init=False) for keeper in regular)
+
+    async def _initialize(self, fresh: bool, sidecars: list[asyncio.Task[int]]) -> bool:
+        """Init containers one after the other; False when one has failed for good."""
+        for container in self.pod.spec.init_containers or ():
+            keeper = self._keepers[container.name]
+            if container.is_sidecar:
+                sidecars.append(asyncio.create_task(keeper.keep(is_init=True)))
+                await keeper.started.wait()
+            elif await keeper.keep(is_init=True, again=fresh and keeper.record is not None) != 0:
+                return False
+        return True
+
+    async def _prepare(self) -> None:
+        while True:
+            try:
+                return await self._node.manager.prepare(self.pod)
+            except ClaimError as error:
+                message = f"Failed to prepare dynamic resources: {error}"
+                self._node.events.warning(self.pod, "FailedPrepareDynamicResources", message)
+                await self._pause()
+
+    # --- end ---
+
+    async def _stop_containers(self) -> None:
+        """Regular containers together, then sidecars in reverse order, all within the grace period."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.pod.grace_seconds
+        regular = [container.name for container in self.pod.spec.containers or ()]
+        await asyncio.gather(*(self._stop(name, self.pod.grace_seconds) for name in regular))
+        for container in reversed(self.pod.spec.init_containers or ()):
+            await self._stop(container.name, max(0.0, deadline - loop.time()))
+        self._changed()
+
+    async def _stop(self, name: str, grace: float) -> None:
+        if self._node.runtime.is_running(self._uid, name):
+            self._node.events.normal(self.pod, "Killing", f"Stopping container {name}", name)
+            await self._node.runtime.stop(self._uid, name, grace)
+
+    async def _give_back(self) -> None:
+        while True:
+            try:
+                return await self._node.manager.unprepare(self._uid)
+            except ClaimError as error:
+                logger.warning("pod %s: unprepare dynamic resources: %s", self.pod.key, error)
+                await self._pause()
+
+    async def _delete(self) -> None:
+        if self._gone.is_set():
+            return
+        meta = self.pod.metadata
+        with suppress(NotFound, Conflict):
+            await self._node.api.delete(PODS, meta.name, meta.namespace, uid=meta.uid, grace_seconds=0)
+
+    # --- status ---
+
+    def _changed(self) -> None:
+        self._dirty.set()
+
+    async def _keep_reporting(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            await self._persist(self._report)
+
+    async def _persist(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a step until it succeeds or the pod is gone."""
+        while not self._gone.is_set():
+            try:
+                await step()
+                return
+            except KubeError as error:
+                logger.warning("pod %s: %s", self.pod.key, error)
+                await self._pause()
+
+    async def _report(self) -> None:
+        """Write what differs between the status as it should be and as it is."""
+        async with self._writing:
+            await self._write_status()
+
+    async def _write_status(self) -> None:
+        meta = self.pod.metadata
+        wanted = status_of(self._view(), self._node.address, self._start_time)
+        patch = changes(wanted, self._obj.get("status") or {}, _now())
+        if not patch:
+            return
+        body = {"metadata": {"uid": meta.uid}, "status": patch}
+        with suppress(NotFound, Conflict):  # deleted by force, or replaced by another pod of that name
+            self.update(
+                await self._node.api.patch(
+                    PODS, meta.name, body, meta.namespace, kind="strategic", subresource="status"
+                )
+            )
+
+    def _view(self) -> PodView:
+        runtime, names = self._node.runtime, list(self._keepers)
+        states = {name: runtime.state(self._uid, name) for name in names}
+        return PodView(
+            pod=self.pod,
+            states={name: state for name, state in states.items() if state is not None},
+            waiting={name: keeper.waiting for name, keeper in self._keepers.items() if keeper.waiting},
+            has_sandbox=runtime.has_sandbox(self._uid),
+            over=self._over,
+            ending=self._ending,
+        )
+
+    # --- time ---
+
+    async def _pause(self) -> None:
+        """Until the next try: the retry period, or less when the pod was changed by somebody."""
+        self._poked.clear()
+        seconds = self._node.settings.pod_retry * (1 + random.random() / 2)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._poked.wait(), seconds)
+
+    def _seconds_left(self) -> float | None:
+        limit = self.pod.spec.active_deadline_seconds
+        if limit is None:
+            return None
+        passed = datetime.now(UTC) - datetime.fromisoformat(self._start_time)
+        return max(0.0, limit - passed.total_seconds())
+
+
+def _wishes(pod: RunPod) -> Iterable[Any]:
+    """What of a pod others change to influence the node."""
+    meta, status = pod.metadata, pod.status
+    return (
+        pod.spec,
+        meta.labels,
+        meta.annotations,
+        meta.deletion_timestamp,
+        status.resource_claim_statuses,
+        status.extended_resource_claim_status,
+    )
+
+
+def _version(obj: Json) -> int:
+    version = obj["metadata"].get("resourceVersion", "")
+    return int(version) if version.isdigit() else 0
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,91 @@
+"""The fields of a pod that running it needs, on top of those that Dynamic Resource Allocation reads."""
+
+from __future__ import annotations
+
+from dra_api.core import Container, Pod, PodSpec
+from dra_api.meta import Part
+
+
+class KeyRef(Part, frozen=True):
+    """One key of a ConfigMap or Secret."""
+
+    name: str = ""
+    key: str = ""
+    optional: bool = False
+
+
+class FieldRef(Part, frozen=True):
+    """A field of the pod itself, such as ``metadata.name``."""
+
+    field_path: str = ""
+
+
+class EnvSource(Part, frozen=True):
+    """Where a variable's value comes from; one field is set."""
+
+    field_ref: FieldRef | None = None
+    config_map_key_ref: KeyRef | None = None
+    secret_key_ref: KeyRef | None = None
+
+
+class EnvVar(Part, frozen=True):
+    name: str = ""
+    value: str = ""
+    value_from: EnvSource | None = None
+
+
+class ObjectRef(Part, frozen=True):
+    """A whole ConfigMap or Secret."""
+
+    name: str = ""
+    optional: bool = False
+
+
+class EnvFrom(Part, frozen=True):
+    """All keys of a ConfigMap or Secret as variables."""
+
+    prefix: str = ""
+    config_map_ref: ObjectRef | None = None
+    secret_ref: ObjectRef | None = None
+
+
+class RunContainer(Container, frozen=True):
+    """A container with what is needed to start it."""
+
+    image: str = ""
+    command: tuple[str, ...] | None = None
+    args: tuple[str, ...] | None = None
+    working_dir: str = ""
+    env: tuple[EnvVar, ...] | None = None
+    env_from: tuple[EnvFrom, ...] | None = None
+
+    @property
+    def is_sidecar(self) -> bool:
+        """For an init container: whether it keeps running beside the regular ones."""
+        return self.restart_policy == "Always"
+
+
+class RunPodSpec(PodSpec, frozen=True):
+    containers: tuple[RunContainer, ...] | None = None
+    init_containers: tuple[RunContainer, ...] | None = None
+    termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
+    service_account_name: str = ""
+
+
+class RunPod(Pod, frozen=True):
+    """A pod as the node agent reads it."""
+
+    spec: RunPodSpec = RunPodSpec()
+
+    @property
+    def all_containers(self) -> tuple[RunContainer, ...]:
+        """Init containers first, in the order of the specification."""
+        return (self.spec.init_containers or ()) + (self.spec.containers or ())
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long containers may take to end: the deletion's wish, else the specification's."""
+        wish = self.metadata.deletion_grace_period_seconds
+        own = self.spec.termination_grace_period_seconds
+        return float(wish if wish is not None else own if own is not None else 30)

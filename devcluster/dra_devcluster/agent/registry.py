@@ -1,0 +1,84 @@
+"""Which DRA plugins are registered, in which order, and which of them to call (KM-06 to KM-09).
+
+A driver may have several instances at the same time: during a rolling update the new one registers
+before the old one goes. No I/O here: the connection of an instance is whatever object is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from .errors import ClaimError, RegistrationError
+
+SERVICES = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+
+
+def choose_service(offered: Sequence[str]) -> str:
+    """The first service in the plugin's order that we speak (KM-06). Raises RegistrationError."""
+    if not offered:
+        raise RegistrationError("empty list of supported gRPC services (aka supported versions)")
+    for service in offered:
+        if service in SERVICES:
+            return service
+    raise RegistrationError(
+        f"none of the supported gRPC services of the plugin ({', '.join(offered)}) "
+        f"is supported by the node ({', '.join(SERVICES)})"
+    )
+
+
+class Instance(Protocol):
+    """One running copy of a driver's plugin."""
+
+    @property
+    def driver(self) -> str: ...
+    @property
+    def endpoint(self) -> str: ...
+    @property
+    def connected(self) -> bool: ...
+
+
+InstanceT = TypeVar("InstanceT", bound=Instance)
+
+
+class PluginRegistry(Generic[InstanceT]):
+    """The registered instances of all drivers, each driver's in the order of registration."""
+
+    def __init__(self) -> None:
+        self._instances: dict[str, list[InstanceT]] = {}
+
+    def check_free(self, driver: str, endpoint: str) -> None:
+        """Raises RegistrationError when the driver has an instance at this endpoint already (KM-07)."""
+        if any(instance.endpoint == endpoint for instance in self._instances.get(driver, ())):
+            raise RegistrationError(f"endpoint {endpoint} already registered for DRA driver plugin {driver}")
+
+    def add(self, instance: InstanceT) -> None:
+        """Register. Raises RegistrationError for a taken endpoint."""
+        self.check_free(instance.driver, instance.endpoint)
+        self._instances.setdefault(instance.driver, []).append(instance)
+
+    def remove(self, driver: str, endpoint: str) -> InstanceT | None:
+        """Take out exactly that instance (KM-08); None when there is none."""
+        instances = self._instances.get(driver, [])
+        for instance in instances:
+            if instance.endpoint == endpoint:
+                instances.remove(instance)
+                if not instances:
+                    del self._instances[driver]
+                return instance
+        return None
+
+    def get(self, driver: str) -> InstanceT:
+        """The latest instance that is connected, else the latest (KM-09). Raises ClaimError for no instance."""
+        instances = self._instances.get(driver)
+        if not instances:
+            raise ClaimError(f"DRA driver {driver} is not registered")
+        return next((instance for instance in reversed(instances) if instance.connected), instances[-1])
+
+    def is_usable(self, driver: str) -> bool:
+        """Whether at least one instance of the driver is connected."""
+        return any(instance.connected for instance in self._instances.get(driver, ()))
+
+    def instances(self) -> list[InstanceT]:
+        """All instances of all drivers."""
+        return [instance for instances in self._instances.values() for instance in instances]

@@ -1,0 +1,150 @@
+"""The node's own HTTP server: container logs and ``exec``, for the API server to hand on.
+
+It listens on loopback at a free port and answers only to those who know the key that the agent publishes as an
+annotation of its Node object: whoever may read that may use the API server anyway.
+
+===================================================  ==========================================================
+``GET /containerLogs/<ns>/<pod>/<container>``         log text; query as for ``pods/log``
+``GET /exec/<ns>/<pod>/<container>``                  websocket, sub-protocol ``v5.channel.k8s.io`` or ``v4``
+``GET /healthz``                                      ``ok``
+===================================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from .errors import ContainerError
+from .exec import PROTOCOLS, run_session
+from .logs import LogQuery, read_log
+from .pods import Pods
+from .runtime import LocalRuntime
+
+ADDRESS = "127.0.0.1"
+_SHUTDOWN_SECONDS = 0.5
+
+
+class NodeServer:
+    """An async context manager; ``port`` is known once it is entered."""
+
+    def __init__(self, pods: Pods, runtime: LocalRuntime, key: str) -> None:
+        self.port = 0
+        self._pods = pods
+        self._runtime = runtime
+        self._key = f"Bearer {key}"
+        self._closing = asyncio.Event()
+        app = web.Application(middlewares=[self._authorize])
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)
+        app.router.add_get("/healthz", self._healthz)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        await web.TCPSite(self._runner, ADDRESS, 0).start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        await self._runner.cleanup()
+
+    @web.middleware
+    async def _authorize(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if not hmac.compare_digest(request.headers.get("Authorization", ""), self._key):
+            raise web.HTTPUnauthorized(text="the node answers only to its API server")
+        return await handler(request)
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    def _container(self, request: web.Request) -> tuple[str, str]:
+        """UID of the pod and name of the container. Raises HTTPNotFound."""
+        names = request.match_info
+        worker = self._pods.find(names["namespace"], names["pod"])
+        if worker is None:
+            raise web.HTTPNotFound(text=f'pod "{names["pod"]}" is not on this node')
+        return worker.pod.metadata.uid, names["container"]
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        uid, name = self._container(request)
+        query = _log_query(request)
+        state = self._runtime.state(uid, name)
+        previous = _flag(request, "previous")
+        record = (state.previous if previous else state.current) if state else None
+        if record is None:
+            what = "previous terminated container" if previous else "container"
+            raise web.HTTPBadRequest(text=f'{what} "{name}" in pod "{request.match_info["pod"]}" not found')
+        path = self._runtime.log_path(uid, name, record.attempt)
+        attempt = record.attempt
+
+        def is_over() -> bool:
+            latest = self._runtime.state(uid, name)
+            running = latest is not None and latest.current.attempt == attempt
+            return self._closing.is_set() or not running or not self._runtime.is_running(uid, name)
+
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
+        async for text in read_log(path, query, is_over):
+            await response.write(text)
+        return response
+
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        uid, name = self._container(request)
+        if _flag(request, "tty"):
+            raise web.HTTPNotImplemented(text="terminals are not supported here: run exec without --tty")
+        command = request.query.getall("command", [])
+        if not command:
+            raise web.HTTPBadRequest(text="you must specify at least 1 command for the container")
+        stdin = _flag(request, "stdin") or _flag(request, "input")
+        try:
+            process = await self._runtime.execute(uid, name, command, stdin=stdin)
+        except ContainerError as error:
+            raise web.HTTPInternalServerError(text=error.message) from error
+        socket = web.WebSocketResponse(protocols=PROTOCOLS)
+        try:
+            await socket.prepare(request)
+            await run_session(socket, process)
+        finally:
+            self._runtime.finish_exec(uid, name, process)
+        return socket
+
+
+def _flag(request: web.Request, name: str) -> bool:
+    return request.query.get(name, "").lower() in ("true", "1")
+
+
+def _log_query(request: web.Request) -> LogQuery:
+    """The filters of a request. Raises HTTPBadRequest naming the field."""
+    numbers: dict[str, int | None] = {}
+    for name in ("tailLines", "limitBytes", "sinceSeconds"):
+        text = request.query.get(name)
+        if text is not None and not text.isdigit():
+            raise web.HTTPBadRequest(text=f"{name}: {text!r} is not a number that is zero or more")
+        numbers[name] = None if text is None else int(text)
+    since = None
+    if numbers["sinceSeconds"] is not None:
+        since = datetime.now(UTC) - timedelta(seconds=numbers["sinceSeconds"])
+    elif "sinceTime" in request.query:
+        try:
+            since = datetime.fromisoformat(request.query["sinceTime"])
+        except ValueError as error:
+            raise web.HTTPBadRequest(text=f"sinceTime: {error}") from error
+    return LogQuery(
+        follow=_flag(request, "follow"),
+        timestamps=_flag(request, "timestamps"),
+        tail_lines=numbers["tailLines"],
+        limit_bytes=numbers["limitBytes"],
+        since=since,
+    )

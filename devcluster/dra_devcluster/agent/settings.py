@@ -1,0 +1,54 @@
+"""How long the node agent waits for what; the defaults are a kubelet's (kubelet-manager.md section 2).
+
+A test shortens them; a development cluster shortens what a person would wait for. All are in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Growing pauses: ``first`` seconds, ``factor`` times longer after each failure, at most ``cap``."""
+
+    first: float
+    cap: float
+    factor: float = 2.0
+
+    def pause(self, failures: int) -> float:
+        """The pause after that many failures in a row (0 counts as 1)."""
+        return min(self.cap, self.first * self.factor ** min(max(failures - 1, 0), 64))
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """Every period and limit of a node agent."""
+
+    # Plugins: registration (KM-01 to KM-05) and calls (KM-14, KM-19).
+    plugin_period: float = 1.0
+    dial_timeout: float = 10.0
+    info_timeout: float = 1.0
+    notify_timeout: float = 5.0
+    registration_backoff: Backoff = Backoff(0.5, 122.0)
+    call_timeout: float = 45.0
+
+    # Stale slices (KM-10) and stale claims (KM-20).
+    wipe_delay: float = 30.0
+    wipe_backoff: Backoff = Backoff(1.0, 300.0)
+    wipe_jitter: float = 0.2
+    wipe_attempts: int = 100
+    claim_period: float = 60.0
+
+    # Pods: the next try after a failed step, and the restarts of containers.
+    pod_retry: float = 10.0
+    restart_backoff: Backoff = Backoff(10.0, 300.0)
+    restart_forgiven: float = 600.0
+    shutdown_grace: float = 2.0
+
+    # The node object.
+    lease_period: float = 10.0
+    node_status_period: float = 60.0
+
+    # Search path of containers whose pod sets none.
+    search_path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -1,0 +1,528 @@
+"""Preparing and unpreparing claims: one DRA manager, plugins over gRPC, claims from a table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.core import Pod
+from dra_devcluster.agent import AgentSettings
+from dra_devcluster.agent.claims import PreparedDevice
+from dra_devcluster.agent.errors import ClaimError
+from dra_devcluster.agent.manager import DraManager
+from dra_kube import NotFound
+
+DRIVER = "gpu.example.com"
+OTHER = "nic.example.com"
+
+
+class Claims:
+    """The claims of the API server, and nothing else of it."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+
+    async def get(self, resource: Any, name: str, namespace: str | None = None) -> dict[str, Any]:
+        if name not in self.objects:
+            raise NotFound(404, "NotFound", f'resourceclaims.resource.k8s.io "{name}" not found')
+        return self.objects[name]
+
+    def add(self, name: str, *pods: str, drivers: tuple[str, ...] = (DRIVER,), **changes: Any) -> None:
+        results = [
+            {"request": "req", "driver": driver, "pool": "pool", "device": f"device-{index}"}
+            for index, driver in enumerate(drivers)
+        ]
+        status = {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"} for pod in pods],
+        }
+        metadata = {"name": name, "namespace": "default", "uid": changes.pop("uid", f"uid-of-{name}")}
+        owner = changes.pop("owner", None)
+        if owner:
+            metadata["ownerReferences"] = [
+                {"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": f"uid-{owner}", "controller": True}
+            ]
+        self.objects[name] = {"metadata": metadata, "status": status | changes}
+
+
+def pod_with(name: str, *claims: str, **status: Any) -> Pod:
+    entries = [{"name": claim, "resourceClaimName": claim} for claim in claims]
+    return convert(
+        Pod,
+        {
+            "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+            "spec": {
+                "resourceClaims": entries,
+                "containers": [{"name": "c", "resources": {"claims": [{"name": claim} for claim in claims]}}],
+            },
+            "status": status,
+        },
+    )
+
+
+@pytest.fixture
+def claims() -> Claims:
+    return Claims()
+
+
+@pytest.fixture
+async def manager(claims: Claims, tmp_path: Path, fast: AgentSettings) -> AsyncIterator[DraManager]:
+    manager = DraManager(claims, "node-1", tmp_path, fast)  # type: ignore[arg-type]  # reads claims, nothing else
+    yield manager
+    await manager.close()
+
+
+@pytest.fixture
+async def plugin(manager: DraManager, make_plugin: Callable[..., Any]) -> Any:
+    return await _registered(manager, make_plugin(DRIVER))
+
+
+async def _registered(manager: DraManager, plugin: Any) -> Any:
+    await plugin.serve()
+    await manager.register(plugin.driver, str(plugin.service_socket), plugin.services)
+    return plugin
+
+
+def restarted(manager: DraManager, claims: Claims, tmp_path: Path, settings: AgentSettings) -> DraManager:
+    return DraManager(claims, "node-1", tmp_path, settings)  # type: ignore[arg-type]  # reads claims, nothing else
+
+
+async def refused(awaitable: Awaitable[Any]) -> str:
+    with pytest.raises(ClaimError) as caught:
+        await awaitable
+    return str(caught.value).removeprefix("prepare dynamic resources: ")
+
+
+# --- phase 1: checks that touch nothing (KM-12) ---
+
+PHASE_1 = {
+    "the claim does not exist": (
+        lambda claims: None,
+        'fetch ResourceClaim gpu: resourceclaims.resource.k8s.io "gpu" not found',
+    ),
+    "the claim is not reserved for the pod": (
+        lambda claims: claims.add("gpu", "other-pod"),
+        "pod pod-a (uid-pod-a) is not allowed to use ResourceClaim gpu (uid-of-gpu)",
+    ),
+    "the claim is not allocated": (
+        lambda claims: claims.add("gpu", "pod-a", allocation=None),
+        "ResourceClaim gpu: not allocated",
+    ),
+    "the driver is not registered": (
+        lambda claims: claims.add("gpu", "pod-a", drivers=(OTHER,)),
+        f"DRA driver {OTHER} is not registered",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PHASE_1)
+async def test_km12_a_pod_that_fails_the_checks_leaves_no_trace(
+    case: str, claims: Claims, manager: DraManager, plugin: Any
+) -> None:
+    arrange, message = PHASE_1[case]
+    arrange(claims)
+    assert await refused(manager.prepare(pod_with("pod-a", "gpu"))) == message
+    assert not manager.holds_claims_for("uid-pod-a")
+    assert plugin.prepared == []
+
+
+@pytest.mark.parametrize("owner", ["pod-a", "stranger"])
+async def test_km12_a_generated_claim_must_be_owned_by_the_pod(
+    owner: str, claims: Claims, manager: DraManager, plugin: Any
+) -> None:
+    claims.add("pod-a-gpu-x", "pod-a", owner=owner)
+    pod = convert(
+        Pod,
+        {
+            "metadata": {"name": "pod-a", "namespace": "default", "uid": "uid-pod-a"},
+            "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "template"}]},
+            "status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "pod-a-gpu-x"}]},
+        },
+    )
+    if owner == "pod-a":
+        await manager.prepare(pod)
+        assert plugin.prepared == [["pod-a-gpu-x"]]
+    else:
+        assert "was not created for Pod" in await refused(manager.prepare(pod))
+
+
+async def test_km12_a_template_entry_without_claim_waits_and_one_that_needs_none_is_skipped(
+    manager: DraManager, plugin: Any
+) -> None:
+    entry = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "template"}]}
+    base = {"metadata": {"name": "pod-a", "namespace": "default", "uid": "uid-pod-a"}, "spec": entry}
+    message = await refused(manager.prepare(convert(Pod, base)))
+    assert message.endswith("ResourceClaim not created yet")
+    await manager.prepare(convert(Pod, base | {"status": {"resourceClaimStatuses": [{"name": "gpu"}]}}))
+    assert plugin.prepared == []
+
+
+async def test_km12_an_unregistered_driver_fails_even_a_prepared_claim(
+    claims: Claims, manager: DraManager, plugin: Any
+) -> None:
+    claims.add("gpu", "pod-a", "pod-b")
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    await manager.deregister(DRIVER, str(plugin.service_socket))
+    message = await refused(manager.prepare(pod_with("pod-b", "gpu")))
+    assert message == f"DRA driver {DRIVER} is not registered"
+
+
+# --- phases 2 to 4 ---
+
+
+async def test_km14_devices_are_kept_as_the_driver_reports_them(
+    claims: Claims, manager: DraManager, plugin: Any, tmp_path: Path, fast: AgentSettings
+) -> None:
+    plugin.devices["gpu"] = [
+        {
+            "pool_name": "p",
+            "device_name": "d",
+            "request_names": ["a", "b"],
+            "cdi_device_ids": ["x/y=1", "x/y=2"],
+            "share_id": "share",
+        }
+    ]
+    claims.add("gpu", "pod-a")
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    again = restarted(manager, claims, tmp_path, fast)
+    for known in (manager, again):
+        claim = known.cache.get("default", "gpu")
+        assert claim is not None
+        assert claim.drivers[DRIVER] == (PreparedDevice("p", "d", "share", ("a", "b"), ("x/y=1", "x/y=2")),)
+    await again.close()
+
+
+@pytest.mark.parametrize("devices", [[], [{"pool_name": "p", "device_name": "d"}]])
+async def test_km15_a_device_list_may_be_empty(
+    devices: list[dict[str, Any]], claims: Claims, manager: DraManager, plugin: Any
+) -> None:
+    plugin.devices["gpu"] = devices
+    claims.add("gpu", "pod-a")
+    pod = pod_with("pod-a", "gpu")
+    await manager.prepare(pod)
+    assert pod.spec.containers is not None
+    assert manager.cdi_devices(pod, pod.spec.containers[0]) == []
+
+
+def _only(uid: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda results: {uid: next(iter(results.values()))}
+
+
+FAILURES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "the driver reports an error": (
+        lambda plugin: setattr(plugin, "prepare_error", "no such device"),
+        "NodePrepareResources failed for ResourceClaim gpu: no such device",
+    ),
+    "the call fails": (
+        lambda plugin: setattr(plugin, "prepare_aborts", True),
+        "NodePrepareResources: rpc error: code = Internal desc = injected",
+    ),
+    "the driver skips the claim": (
+        lambda plugin: setattr(plugin, "results", lambda results: {}),
+        "NodePrepareResources skipped 1 ResourceClaims",
+    ),
+    "the driver answers for another claim": (
+        lambda plugin: setattr(plugin, "results", _only("stranger")),
+        "NodePrepareResources returned result for unknown claim UID stranger",
+    ),
+    "the driver does not answer in time": (
+        lambda plugin: plugin.gate.clear(),
+        "NodePrepareResources: rpc error: code = DeadlineExceeded desc = Deadline Exceeded",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+async def test_km14_a_failed_prepare_is_retried_and_then_unprepared(
+    case: str, claims: Claims, manager: DraManager, plugin: Any
+) -> None:
+    arrange, message = FAILURES[case]
+    arrange(plugin)
+    claims.add("gpu", "pod-a")
+    assert await refused(manager.prepare(pod_with("pod-a", "gpu"))) == message
+    assert manager.holds_claims_for("uid-pod-a")
+
+    plugin.prepare_error, plugin.prepare_aborts, plugin.results = "", False, lambda results: results
+    plugin.gate.set()
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    await manager.unprepare("uid-pod-a")
+    assert (len(plugin.prepared), plugin.unprepared) == (2, [["gpu"]])
+    assert not manager.holds_claims_for("uid-pod-a")
+
+
+async def test_km16_only_the_new_claim_of_a_second_pod_is_sent_and_nothing_for_a_shared_one(
+    claims: Claims, manager: DraManager, plugin: Any
+) -> None:
+    claims.add("shared", "pod-a", "pod-b", "pod-c")
+    claims.add("new", "pod-b")
+    await manager.prepare(pod_with("pod-a", "shared"))
+    await manager.prepare(pod_with("pod-b", "shared", "new"))
+    await manager.prepare(pod_with("pod-c", "shared"))
+    assert plugin.prepared == [["shared"], ["new"]]
+
+
+async def test_km14_one_call_per_driver_carries_all_its_claims(
+    claims: Claims, manager: DraManager, plugin: Any, make_plugin: Callable[..., Any]
+) -> None:
+    other = await _registered(manager, make_plugin(OTHER))
+    claims.add("one", "pod-a", drivers=(DRIVER, OTHER))
+    claims.add("two", "pod-a")
+    await manager.prepare(pod_with("pod-a", "one", "two"))
+    assert (plugin.prepared, other.prepared) == ([["one", "two"]], [["one"]])
+    await manager.unprepare("uid-pod-a")
+    assert (plugin.unprepared, other.unprepared) == ([["one", "two"]], [["one"]])
+
+
+async def test_prj012_prepare_retried_after_a_partial_failure_gives_no_duplicate_ids(
+    claims: Claims, manager: DraManager, plugin: Any, make_plugin: Callable[..., Any]
+) -> None:
+    other = await _registered(manager, make_plugin(OTHER))
+    other.prepare_error = "injected"
+    claims.add("gpu", "pod-a", drivers=(DRIVER, OTHER))
+    pod = pod_with("pod-a", "gpu")
+    for _ in range(3):
+        await refused(manager.prepare(pod))
+    other.prepare_error = ""
+    await manager.prepare(pod)
+    assert pod.spec.containers is not None
+    assert manager.cdi_devices(pod, pod.spec.containers[0]) == [f"{DRIVER}/claim=gpu", f"{OTHER}/claim=gpu"]
+
+
+async def test_km15_two_pods_preparing_one_claim_at_the_same_time_cause_one_call(
+    claims: Claims, manager: DraManager, plugin: Any, until: Callable[..., Awaitable[Any]]
+) -> None:
+    claims.add("gpu", "pod-a", "pod-b")
+    plugin.gate.clear()
+    both = asyncio.gather(manager.prepare(pod_with("pod-a", "gpu")), manager.prepare(pod_with("pod-b", "gpu")))
+    await until(lambda: plugin.prepared)
+    plugin.gate.set()
+    await both
+    assert plugin.prepared == [["gpu"]]
+
+
+async def test_km13_many_pods_prepare_and_unprepare_in_parallel(
+    claims: Claims, manager: DraManager, plugin: Any
+) -> None:
+    names = [f"pod-{index}" for index in range(20)]
+    claims.add("shared", *names)
+    for name in names:
+        claims.add(f"claim-{name}", name)
+
+    async def live(name: str) -> None:
+        await manager.prepare(pod_with(name, "shared", f"claim-{name}"))
+        await manager.unprepare(f"uid-{name}")
+
+    await asyncio.gather(*map(live, names))
+    prepared = sorted(claim for call in plugin.prepared for claim in call)
+    unprepared = sorted(claim for call in plugin.unprepared for claim in call)
+    assert prepared == unprepared
+    assert list(manager.cache) == []
+
+
+@pytest.mark.parametrize("services", [("v1.DRAPlugin",), ("v1beta1.DRAPlugin",)])
+async def test_km06_both_wire_versions_work(
+    services: tuple[str, ...], claims: Claims, manager: DraManager, make_plugin: Callable[..., Any]
+) -> None:
+    plugin = await _registered(manager, make_plugin(OTHER, services=services))
+    claims.add("nic", "pod-a", drivers=(OTHER,))
+    await manager.prepare(pod_with("pod-a", "nic"))
+    await manager.unprepare("uid-pod-a")
+    assert (plugin.prepared, plugin.unprepared) == ([["nic"]], [["nic"]])
+
+
+async def test_km14_a_server_without_the_service_gives_a_clear_error(
+    claims: Claims, manager: DraManager, make_plugin: Callable[..., Any]
+) -> None:
+    plugin = make_plugin(OTHER, services=("v1beta1.DRAPlugin",))
+    await plugin.serve()
+    await manager.register(OTHER, str(plugin.service_socket), ("v1.DRAPlugin",))
+    claims.add("nic", "pod-a", drivers=(OTHER,))
+    message = await refused(manager.prepare(pod_with("pod-a", "nic")))
+    assert message.startswith("NodePrepareResources: rpc error: code = Unimplemented")
+
+
+async def test_the_claim_for_extended_resources_is_prepared_and_mapped(
+    claims: Claims, manager: DraManager, plugin: Any
+) -> None:
+    plugin.devices["ext"] = [
+        {"pool_name": "p", "device_name": "a", "request_names": ["container-0-request-0"], "cdi_device_ids": ["x/y=a"]},
+        {"pool_name": "p", "device_name": "b", "request_names": ["container-1-request-0"], "cdi_device_ids": ["x/y=b"]},
+    ]
+    claims.add("ext", "pod-a", owner="pod-a")
+    mappings = [
+        {"containerName": f"c{index}", "resourceName": "example.com/gpu", "requestName": f"container-{index}-request-0"}
+        for index in range(3)
+    ]
+    pod = convert(
+        Pod,
+        {
+            "metadata": {"name": "pod-a", "namespace": "default", "uid": "uid-pod-a"},
+            "spec": {
+                "containers": [
+                    {"name": f"c{index}", "resources": {"requests": {"example.com/gpu": str(count)}}}
+                    for index, count in enumerate((1, 1, 0))
+                ]
+            },
+            "status": {"extendedResourceClaimStatus": {"resourceClaimName": "ext", "requestMappings": mappings}},
+        },
+    )
+    await manager.prepare(pod)
+    ids = [manager.cdi_devices(pod, container) for container in pod.spec.containers or ()]
+    assert ids == [["x/y=a"], ["x/y=b"], []]
+
+
+# --- the same name again (KM-21) ---
+
+
+async def test_km21_a_new_claim_of_the_same_name_waits_until_the_old_one_is_unprepared(
+    claims: Claims, manager: DraManager, plugin: Any
+) -> None:
+    claims.add("gpu", "pod-a", uid="old")
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    claims.add("gpu", "pod-b", uid="new")
+    message = await refused(manager.prepare(pod_with("pod-b", "gpu")))
+    assert message == (
+        "old ResourceClaim with same name gpu and different UID old still exists (previous pod force-deleted?!)"
+    )
+    await manager.unprepare("uid-pod-a")
+    await manager.prepare(pod_with("pod-b", "gpu"))
+    assert plugin.prepared == [["gpu"], ["gpu"]]
+
+
+async def test_prj013_a_pod_that_never_prepared_a_claim_does_not_unprepare_it(
+    claims: Claims, manager: DraManager, plugin: Any
+) -> None:
+    claims.add("gpu", "pod-a", uid="old")
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    claims.add("gpu", "pod-b", uid="new")
+    await refused(manager.prepare(pod_with("pod-b", "gpu")))
+    await manager.unprepare("uid-pod-b")
+    assert plugin.unprepared == []
+    assert manager.holds_claims_for("uid-pod-a")
+
+
+# --- unprepare (KM-18, KM-19) ---
+
+
+async def test_km18_a_claim_used_by_another_pod_stays(claims: Claims, manager: DraManager, plugin: Any) -> None:
+    claims.add("gpu", "pod-a", "pod-b")
+    for name in ("pod-a", "pod-b"):
+        await manager.prepare(pod_with(name, "gpu"))
+    await manager.unprepare("uid-pod-a")
+    assert plugin.unprepared == []
+    await manager.unprepare("uid-pod-b")
+    assert plugin.unprepared == [["gpu"]]
+
+
+UNPREPARE_FAILURES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "the driver reports an error": (
+        lambda plugin: setattr(plugin, "unprepare_error", "busy"),
+        "NodeUnprepareResources failed for ResourceClaim gpu: busy",
+    ),
+    "the driver skips the claim": (
+        lambda plugin: setattr(plugin, "results", lambda results: {}),
+        "NodeUnprepareResources skipped 1 ResourceClaims",
+    ),
+    "the driver does not answer in time": (
+        lambda plugin: plugin.gate.clear(),
+        "NodeUnprepareResources: rpc error: code = DeadlineExceeded desc = Deadline Exceeded",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNPREPARE_FAILURES)
+async def test_km19_a_failed_unprepare_keeps_the_claim_for_the_next_try(
+    case: str, claims: Claims, manager: DraManager, plugin: Any
+) -> None:
+    arrange, message = UNPREPARE_FAILURES[case]
+    claims.add("gpu", "pod-a")
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    arrange(plugin)
+    assert await refused(manager.unprepare("uid-pod-a")) == message
+    assert manager.holds_claims_for("uid-pod-a")
+    plugin.unprepare_error, plugin.results = "", lambda results: results
+    plugin.gate.set()
+    await manager.unprepare("uid-pod-a")
+    assert not manager.holds_claims_for("uid-pod-a")
+
+
+async def test_km19_an_unregistered_driver_blocks_unprepare(claims: Claims, manager: DraManager, plugin: Any) -> None:
+    claims.add("gpu", "pod-a")
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    await manager.deregister(DRIVER, str(plugin.service_socket))
+    assert await refused(manager.unprepare("uid-pod-a")) == f"DRA driver {DRIVER} is not registered"
+    await manager.register(DRIVER, str(plugin.service_socket), plugin.services)
+    await manager.unprepare("uid-pod-a")
+
+
+async def test_km19_unprepare_needs_no_claim_object(claims: Claims, manager: DraManager, plugin: Any) -> None:
+    claims.add("gpu", "pod-a")
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    claims.objects.clear()
+    await manager.unprepare("uid-pod-a")
+    assert plugin.unprepared == [["gpu"]]
+
+
+async def test_km20_claims_of_pods_that_are_not_active_are_given_back(
+    claims: Claims, manager: DraManager, plugin: Any
+) -> None:
+    for name in ("here", "gone"):
+        claims.add(name, name)
+        await manager.prepare(pod_with(name, name))
+    await manager.reconcile(lambda: {"uid-here"})
+    assert plugin.unprepared == [["gone"]]
+    assert manager.holds_claims_for("uid-here")
+
+
+# --- restart ---
+
+
+async def test_a_restart_prepares_again_because_prepared_is_in_memory_only(
+    claims: Claims, manager: DraManager, plugin: Any, tmp_path: Path, fast: AgentSettings
+) -> None:
+    claims.add("gpu", "pod-a")
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    again = restarted(manager, claims, tmp_path, fast)
+    await again.register(DRIVER, str(plugin.service_socket), plugin.services)
+    await again.prepare(pod_with("pod-a", "gpu"))
+    await again.unprepare("uid-pod-a")
+    await again.close()
+    assert (plugin.prepared, plugin.unprepared) == ([["gpu"], ["gpu"]], [["gpu"]])
+
+
+# --- choosing an instance over real connections (KM-09) ---
+
+
+async def test_km09_calls_go_to_the_latest_connected_instance(
+    claims: Claims,
+    manager: DraManager,
+    plugin: Any,
+    make_plugin: Callable[..., Any],
+    until: Callable[..., Awaitable[Any]],
+) -> None:
+    newer = await _registered(manager, make_plugin(DRIVER, instance="-new"))
+    await until(lambda: all(instance.connected for instance in manager.registry.instances()))
+    claims.add("one", "pod-a")
+    await manager.prepare(pod_with("pod-a", "one"))
+    await newer.stop_serving()
+    await until(lambda: not all(instance.connected for instance in manager.registry.instances()))
+    claims.add("two", "pod-b")
+    await manager.prepare(pod_with("pod-b", "two"))
+    assert (newer.prepared, plugin.prepared) == ([["one"]], [["two"]])
+
+
+async def test_km07_a_plugin_whose_service_comes_later_is_called_once_it_is_there(
+    claims: Claims, manager: DraManager, make_plugin: Callable[..., Any], until: Callable[..., Awaitable[Any]]
+) -> None:
+    late = make_plugin(OTHER)
+    await manager.register(OTHER, str(late.service_socket), late.services)
+    claims.add("nic", "pod-a", drivers=(OTHER,))
+    assert "code = Unavailable" in await refused(manager.prepare(pod_with("pod-a", "nic")))
+    await late.serve()
+    await until(lambda: manager.registry.is_usable(OTHER))
+    await manager.prepare(pod_with("pod-a", "nic"))
+    assert late.prepared == [["nic"]]
