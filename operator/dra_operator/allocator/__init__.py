@@ -7,6 +7,7 @@ from .ids import DeviceId, PoolId, ShareId
 from .inventory import Inventory
 from .outcome import Allocated, Chosen, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .refusal import Refusal, Rule, Tally, summarize
+from .rules import Rules
 from .usage import PoolUsage, Usage
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Refusal",
     "Refused",
     "Rule",
+    "Rules",
     "SelectorError",
     "ShareId",
     "Tally",

@@ -30,54 +30,75 @@ SLICE: Final = 500
 
 
 class Decision:
-    """One decision on its way. ``advance`` until there is an outcome; deterministic for equal inputs."""
+    """One decision on its way. ``advance`` until there is an outcome; deterministic for equal inputs.
+
+    Claims with admin access may be decided twice: first as the reference does it, where admin access needs
+    free counters and capacity and keeps devices from later requests; then, when nothing was found, without
+    (section 15). The second attempt may find a solution, but never adds an error.
+    """
 
     def __init__(
-        self, allocator: Allocator, node: Node, plan: Plan, usage: Usage, budget: int, new_share_id: NewShareId
+        self, inventory: Inventory, node: Node, plan: Plan, usage: Usage, budget: int, new_share_id: NewShareId
     ) -> None:
-        self._allocator = allocator
-        self._node = node.metadata.name
+        self._inventory = inventory
+        self._node = node
         self._plan = plan
+        self._usage = usage
         self._budget = budget
         self._new_share_id = new_share_id
+        self._steps = 0
         self._search: Search | None = None
+        self._refusal: Refused | NodeFailure | None = None
+        self._second = inventory.rules.admin_ignores_allocations and plan.wants_admin_access
         self.outcome: Outcome | None = None
-        self._prepare(node, usage)
+        self._begin(admin_exempt=False)
 
     def advance(self, steps: int = SLICE) -> Outcome | None:
         """Works on for at most so many steps; None when that was not enough."""
         search = self._search
         if self.outcome is not None or search is None:
             return self.outcome
+        before = search.steps
         try:
-            solved = search.run(min(steps, self._budget - search.steps))
+            solved = search.run(min(steps, self._budget - self._steps))
+            self._steps += search.steps - before
             if solved:
                 self.outcome = self._allocated(search)
             elif solved is False:
-                self.outcome = self._refused(search)
-            elif search.steps >= self._budget:
-                self.outcome = GaveUp(self._node, search.steps)
+                self._refused(search)
+            elif self._steps >= self._budget:
+                self.outcome = GaveUp(self._node.metadata.name, self._steps)
         except AllocationError as error:
-            self.outcome = Failed(self._node, error, search.steps)
+            self._failed(error)
         return self.outcome
 
-    def _prepare(self, node: Node, usage: Usage) -> None:
-        inventory = self._allocator.inventory
+    def _begin(self, *, admin_exempt: bool) -> None:
+        inventory = self._inventory
         try:
-            view = inventory.view(node)
-            self._search = Search(Problem(view, self._plan, usage, inventory.features, inventory.compiled))
+            view = inventory.view(self._node)
+            problem = Problem(
+                view, self._plan, self._usage, inventory.features, inventory.compiled, admin_exempt=admin_exempt
+            )
+            self._search = Search(problem)
         except AllocationError as error:
-            self.outcome = Failed(self._node, error)
+            self._failed(error)
 
     def _allocated(self, search: Search) -> Allocated:
-        features = self._allocator.inventory.features
+        features = self._inventory.features
         results = Results(search.problem, search.state.grants, search.picks(), features, self._new_share_id)
-        return Allocated(self._node, results.all(), results.chosen(), search.steps)
+        return Allocated(self._node.metadata.name, results.all(), results.chosen(), self._steps)
 
-    def _refused(self, search: Search) -> Refused | NodeFailure:
-        refusal = refuse(search.problem)
-        kind = NodeFailure if search.problem.view.invalid else Refused
-        return kind(self._node, refusal, search.steps)
+    def _refused(self, search: Search) -> None:
+        if self._refusal is None:
+            kind = NodeFailure if search.problem.view.invalid else Refused
+            self._refusal = kind(self._node.metadata.name, refuse(search.problem), self._steps)
+            if self._second:
+                self._begin(admin_exempt=True)
+                return
+        self.outcome = self._refusal
+
+    def _failed(self, error: AllocationError) -> None:
+        self.outcome = self._refusal or Failed(self._node.metadata.name, error, self._steps)
 
 
 class Allocator:
@@ -101,7 +122,7 @@ class Allocator:
     ) -> Decision:
         """Starts a decision. ``claims`` are the unallocated claims of one pod, in pod order."""
         plan = claims if isinstance(claims, Plan) else self.plan(claims)
-        return Decision(self, node, plan, usage, budget, self._new_share_id)
+        return Decision(self.inventory, node, plan, usage, budget, self._new_share_id)
 
     def allocate(
         self,

@@ -60,7 +60,17 @@ class Problem:
     Raises AllocationError from the constructor for everything that is fatal before the search.
     """
 
-    def __init__(self, view: NodeView, plan: Plan, usage: Usage, features: Features, compiled: Compiled) -> None:
+    def __init__(
+        self,
+        view: NodeView,
+        plan: Plan,
+        usage: Usage,
+        features: Features,
+        compiled: Compiled,
+        *,
+        admin_exempt: bool = False,
+    ) -> None:
+        self.admin_exempt = admin_exempt
         self.view = view
         self.plan = plan
         self.shares = Shares()
@@ -75,10 +85,9 @@ class Problem:
         self.domains: list[tuple[Domain, ...]] = []
         self._prepare()
 
-    @property
-    def mixes_admin_access(self) -> bool:
-        """Some requests have admin access and some have not."""
-        return len({domain.alternative.admin for domains in self.domains for domain in domains}) > 1
+    def exempt(self, domain: Domain) -> bool:
+        """Ordinary allocations do not concern the domain, nor does it concern others."""
+        return self.admin_exempt and domain.alternative.admin
 
     def error_at(self, domain: Domain, device: int) -> AllocationError:
         """The error of the first selector that raises on a device."""
@@ -175,21 +184,21 @@ class Problem:
         for number in each(relevant):
             capacities = self.view.devices[number].capacity or {}
             amounts = consumption(requests, capacities)
-            left = self._left(number, admin=domain.alternative.admin)
+            left = self._left(number, exempt=self.exempt(domain))
             if amounts is None or any(amount.nanos > left[name] for name, amount in amounts.items()):
                 kept &= ~(1 << number)
             elif self.view.shareable >> number & 1:
                 domain.amounts[number] = amounts
         domain.narrow(Rule.CAPACITY, kept)
 
-    def _left(self, number: int, *, admin: bool) -> dict[str, int]:
+    def _left(self, number: int, *, exempt: bool) -> dict[str, int]:
         """What the allocated state leaves of each capacity; admin access ignores allocations (section 15)."""
         known = self.shares.left.get(number)
-        if known is not None and not admin:
+        if known is not None and not exempt:
             return known
         device = self.view.devices[number]
         left = {name: capacity.value.nanos for name, capacity in (device.capacity or {}).items()}
-        if not admin:
+        if not exempt:
             for name, nanos in self._usage[self.view.pool_of[number]].consumed.get(device.name, {}).items():
                 if name in left:
                     left[name] -= nanos
@@ -203,7 +212,7 @@ class Problem:
         consuming = domain.usable & view.consuming
         if consuming and not self._features.partitionable_devices:
             domain.narrow(Rule.COUNTERS, domain.usable & ~consuming)
-        elif consuming and not domain.alternative.admin:
+        elif consuming and not self.exempt(domain):
             usable = domain.usable
             for place in self._places(consuming):
                 usable = self._counter(place).admit(usable, domain)
@@ -218,8 +227,8 @@ class Problem:
                 domain.narrow(Rule.TAINTS, domain.usable & ~tainted)
 
     def _ledgers(self, domain: Domain) -> tuple[Ledger, ...]:
-        """The ledgers that taking devices of this domain concerns; admin access takes from none but constraints."""
-        if domain.alternative.admin:
+        """The ledgers that taking devices of this domain concerns."""
+        if self.exempt(domain):
             return domain.constraints
         ledgers: list[Ledger] = []
         if domain.amounts:

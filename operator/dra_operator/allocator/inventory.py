@@ -17,6 +17,7 @@ from .features import Features
 from .ids import PoolId
 from .node_view import NodeView
 from .pools import Pool, PoolView, Reach, Slice, Status
+from .rules import Rules
 from .selectors import Compiled, Language
 from .taint_rules import Change, TaintedSlices
 
@@ -24,13 +25,12 @@ from .taint_rules import Change, TaintedSlices
 class Inventory:
     """The published devices of a cluster. ``version`` grows with each change that decisions can see."""
 
-    def __init__(
-        self, features: Features | None = None, *, language: Language, missing_selector_selects_all: bool = False
-    ) -> None:
+    def __init__(self, features: Features | None = None, *, language: Language, rules: Rules | None = None) -> None:
         self.features = features or Features()
+        self.rules = rules or Rules()
         self.compiled = Compiled(language)
         self.version = 0
-        self._tainted = TaintedSlices(missing_selector_selects_all=missing_selector_selects_all)
+        self._tainted = TaintedSlices(self.rules)
         self._classes: dict[str, DeviceClass] = {}
         self._pools: dict[PoolId, Pool] = {}
         self._local: dict[str, Counter[PoolId]] = {}
@@ -109,7 +109,7 @@ class Inventory:
             if new is not None:
                 after = Slice(new, partitionable=partitionable)
                 if after.pool not in self._pools:
-                    self._pools[after.pool] = Pool(after.pool, partitionable=partitionable)
+                    self._pools[after.pool] = Pool(after.pool, self.rules, partitionable=partitionable)
                 self._pools[after.pool].put(after)
                 self._list(after, 1)
 

@@ -91,6 +91,8 @@ class Counters:
 
     ``groups`` are the devices by what they consume, ``paid`` those that are charged already and may be
     shared further for nothing; only devices that allow multiple allocations (``shareable``) can be.
+    A counter that the allocated state has overdrawn closes the whole pool, also for devices that do not
+    consume it: section 10 asks for all counters of the pool (AL-14 would only look at consumed ones).
     """
 
     def __init__(self, left: list[int], groups: Sequence[tuple[Charges, int]], shareable: int, paid: int) -> None:
@@ -100,11 +102,12 @@ class Counters:
         self._shareable = shareable
         self._paid = paid
         self._holders: dict[int, int] = {}
+        self._overdrawn = min(left, default=0) < 0
 
     def admit(self, devices: int, taker: Taker) -> int:
         left = self._left
         for charges, group in self._groups:
-            if devices & group and any(amount > left[number] for number, amount in charges):
+            if devices & group and (self._overdrawn or any(amount > left[number] for number, amount in charges)):
                 devices &= ~group | self._paid
         return devices
 

@@ -65,6 +65,11 @@ class Plan:
     fault: AllocationError | None = None
     fault_claim: int = -1
 
+    @property
+    def wants_admin_access(self) -> bool:
+        """Some request has admin access."""
+        return any(alternative.admin for step in self.steps for alternative in step.alternatives)
+
 
 def make_plan(claims: Sequence[ResourceClaim], class_of: ClassLookup, features: Features) -> Plan:
     """Checks the claims and spells out their alternatives."""

@@ -18,6 +18,7 @@ from dra_api.resource import Device, ResourceSlice
 from .errors import NodeSelectionError
 from .ids import DeviceId, PoolId
 from .nodes import first_match, parse
+from .rules import Rules
 from .selectors import Compiled, Verdicts, evaluate
 
 
@@ -237,8 +238,9 @@ class CounterTable:
 class Pool:
     """All slices of a pool in the cluster, and its views."""
 
-    def __init__(self, pool: PoolId, *, partitionable: bool) -> None:
+    def __init__(self, pool: PoolId, rules: Rules, *, partitionable: bool) -> None:
         self.id = pool
+        self._newest_only = rules.newest_generation_only
         self._partitionable = partitionable
         self._stale = False
         self._slices: dict[str, Slice] = {}
@@ -287,21 +289,27 @@ class Pool:
         """
         self._refresh()
         relevant = [*self._by_home.get(node.metadata.name, ()), *(s for s in self._roaming if s.concerns(node))]
-        return self._view([s for s in relevant if s.generation == self._generation])
+        return self._view(relevant)
 
     def counters_view(self) -> PoolView | None:
         """What nodes see that only the counters of the pool concern."""
         self._refresh()
-        return self._view([s for s in self._roaming if s.has_counters and s.generation == self._generation])
+        return self._view([s for s in self._roaming if s.has_counters])
 
     def _view(self, relevant: list[Slice]) -> PoolView | None:
+        newest = self._generation
+        if relevant and not self._newest_only:
+            newest = max(s.generation for s in relevant)
+        relevant = [s for s in relevant if s.generation == newest]
         if not relevant:
             return None
+        if newest < self._generation and len(relevant) != relevant[0].spec.pool.resource_slice_count:
+            return None  # obsolete
         key = tuple(s.name for s in relevant)
         view = self._views.get(key)
         if view is None:
             chosen = set(key)
-            others = [s for s in self._slices.values() if s.generation == self._generation and s.name not in chosen]
+            others = [s for s in self._slices.values() if s.generation == newest and s.name not in chosen]
             view = PoolView(self.id, relevant, others, counters=self._partitionable)
             self._views[key] = view
         return view

@@ -46,12 +46,9 @@ class Grant(NamedTuple):
 
 
 class State:
-    """What the current branch has taken.
+    """What the current branch has taken."""
 
-    ``admin_blocks``: devices taken through admin access are in use for later ordinary requests of this call.
-    """
-
-    def __init__(self, problem: Problem, *, admin_blocks: bool) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.grants: list[Grant] = []
         self.taken = 0
@@ -59,7 +56,6 @@ class State:
         self.by_claim = [0] * len(problem.plan.claims)
         """Devices that each claim took, shares left out."""
         self.results = [0] * len(problem.plan.claims)
-        self._admin_blocks = admin_blocks
         self._exclusive = ~(problem.view.shareable if problem.sharing else 0)
 
     def blocked(self, domain: Domain) -> int:
@@ -72,7 +68,7 @@ class State:
         own = self.by_claim[domain.claim]
         self.grants.append(Grant(domain, device, self.taken, own))
         bit = 1 << device & self._exclusive
-        if self._admin_blocks or not domain.alternative.admin:
+        if not self.problem.exempt(domain):
             self.taken |= bit
         self.by_claim[domain.claim] = own | bit
         self.results[domain.claim] += 1
@@ -230,21 +226,12 @@ class All(Frame):
 
 
 class Search:
-    """A search that can be continued: ``run`` until it has an answer or has done so many steps.
-
-    Whether a device that an earlier request looks at through admin access is in use for an ordinary one
-    must not decide between yes and no (section 15). The reference's answer comes first nevertheless: only
-    when it finds nothing, a second pass lets ordinary requests have these devices.
-    """
+    """A search that can be continued: ``run`` until it has an answer or has done so many steps."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self.state = State(problem)
         self.steps = 0
-        self._passes = [True, False] if problem.mixes_admin_access else [False]
-        self._restart()
-
-    def _restart(self) -> None:
-        self.state = State(self.problem, admin_blocks=self._passes.pop(0))
         first = self.enter(0)
         self._stack: list[Frame] = [] if first is None else [first]
         self.solved: bool | None = True if first is None else None
@@ -262,8 +249,6 @@ class Search:
         while self.solved is None and self.steps < last:
             self.steps += 1
             self._step(self._stack, self.state)
-            if self.solved is False and self._passes:
-                self._restart()
         return self.solved
 
     def _step(self, stack: list[Frame], state: State) -> None:

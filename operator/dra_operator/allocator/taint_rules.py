@@ -5,7 +5,7 @@ is appended behind the device's own. A slice without selected devices stays the 
 
 A rule *without* a selector: the API documents that it selects nothing, taint eviction behaves so, and the
 project follows (scheduling.md 9, PRJ-010); the reference's slice tracker applies it to all devices, and its
-test table expects that. ``missing_selector_selects_all`` exists for comparing with the reference.
+test table expects that (``Rules.rule_without_selector_selects_nothing``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from dra_api.resource import Device, DeviceTaint, DeviceTaintRule, ResourceSlice
 from msgspec import structs
+
+from .rules import Rules
 
 
 class Change(NamedTuple):
@@ -26,8 +28,8 @@ class Change(NamedTuple):
 class TaintedSlices:
     """Slices and rules in, changes of merged slices out. Each method returns what its call changed."""
 
-    def __init__(self, *, missing_selector_selects_all: bool = False) -> None:
-        self._select_all = missing_selector_selects_all
+    def __init__(self, rules: Rules) -> None:
+        self._select_all = not rules.rule_without_selector_selects_nothing
         self._rules: dict[str, DeviceTaintRule] = {}
         self._original: dict[str, ResourceSlice] = {}
         self._merged: dict[str, ResourceSlice] = {}

@@ -1,0 +1,33 @@
+"""Where the reference's behaviour and its documentation part, and a choice between both is possible.
+
+``Rules()`` is the documented behaviour (allocator.md section 15, column "intended"; scheduling.md 9). It is
+what the operator uses. ``Rules.reference()`` answers as Kubernetes 1.36.2 does; recorded answers of the
+reference follow it, and so does whoever wants to compare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """One field per rule; True is the documented behaviour."""
+
+    newest_generation_only: bool = True
+    """A pool's older slices are never used. The reference uses them on a node for which they are complete
+    while the newer ones are for other nodes."""
+
+    admin_ignores_allocations: bool = True
+    """Admin access needs neither free counters nor free shareable capacity, and does not keep a device from
+    later ordinary requests. In the reference it does; its answer is preferred where it finds one."""
+
+    rule_without_selector_selects_nothing: bool = True
+    """A DeviceTaintRule without ``deviceSelector`` taints no device (PRJ-010). In the reference: all."""
+
+    @classmethod
+    def reference(cls) -> Rules:
+        """As Kubernetes 1.36.2 behaves."""
+        return cls(
+            newest_generation_only=False, admin_ignores_allocations=False, rule_without_selector_selects_nothing=False
+        )
