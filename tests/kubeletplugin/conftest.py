@@ -57,23 +57,23 @@ class FakeApi:
             self._changed.notify_all()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the stored objects satisfy a condition."""
+        """Wait until the stored objects, or the requests, satisfy a condition."""
         async with self._changed:
             await asyncio.wait_for(self._changed.wait_for(condition), 10)
 
     # --- what the plugin does ---
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> dict[str, Any]:
-        self._request("get", resource)
+        await self._request("get", resource)
         return copy.deepcopy(self._find(resource, name, namespace))
 
     async def list(self, resource: Resource, **selectors: str) -> tuple[list[dict[str, Any]], str]:
-        self._request("list", resource)
+        await self._request("list", resource)
         found = [obj for key, obj in self.objects.items() if key[0] == resource.plural and _selected(obj, selectors)]
         return copy.deepcopy(found), str(next(self._numbers))
 
     async def create(self, resource: Resource, body: dict[str, Any]) -> dict[str, Any]:
-        self._request("create", resource)
+        await self._request("create", resource)
         body = copy.deepcopy(body)
         meta = body["metadata"]
         meta["name"] = f"{meta['generateName'][:58]}{next(self._numbers):05}"
@@ -82,7 +82,7 @@ class FakeApi:
         return await self._put(resource, body, "ADDED")
 
     async def update(self, resource: Resource, body: dict[str, Any]) -> dict[str, Any]:
-        self._request("update", resource)
+        await self._request("update", resource)
         body = copy.deepcopy(body)
         stored = self._find(resource, body["metadata"]["name"], None)
         if body["metadata"]["resourceVersion"] != stored["metadata"]["resourceVersion"]:
@@ -93,7 +93,7 @@ class FakeApi:
     async def delete(
         self, resource: Resource, name: str, *, uid: str | None = None, resource_version: str | None = None
     ) -> None:
-        self._request("delete", resource)
+        await self._request("delete", resource)
         stored = self._find(resource, name, None)
         meta = stored["metadata"]
         if uid not in (None, meta["uid"]) or resource_version not in (None, meta["resourceVersion"]):
@@ -101,7 +101,7 @@ class FakeApi:
         await self.remove(resource, name)
 
     async def watch(self, resource: Resource, *, resource_version: str, **selectors: str) -> AsyncIterator[Event]:
-        self._request("watch", resource)
+        await self._request("watch", resource)
         seen = int(resource_version)
         while True:
             async with self._changed:
@@ -116,8 +116,10 @@ class FakeApi:
                 if event.object["kind"] == resource.kind and _selected(event.object, selectors):
                     yield copy.deepcopy(event)
 
-    def _request(self, verb: str, resource: Resource) -> None:
-        self.requests.append((verb, resource.plural))
+    async def _request(self, verb: str, resource: Resource) -> None:
+        async with self._changed:
+            self.requests.append((verb, resource.plural))
+            self._changed.notify_all()
         if self.faults.get(verb):
             raise self.faults[verb].pop(0)
 

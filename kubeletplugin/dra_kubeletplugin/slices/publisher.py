@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -143,9 +143,10 @@ class SlicePublisher:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _schedule(self, pools: set[str], reason: Reason, delay: float) -> None:
+    def _schedule(self, pools: Iterable[str], reason: Reason, delay: float) -> None:
+        moment = self._now() + delay
         for pool in pools:
-            self._due.add(pool, reason, self._now() + delay)
+            self._due.add(pool, reason, moment)
         self._wake.set()
 
     async def _work(self) -> None:

@@ -1,0 +1,355 @@
+"""The publisher against an API server: watching, writing, retrying, undoing foreign changes (RS-01 to RS-06)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from dra_api.resource import DeviceTaint
+from dra_kube import NODES, RESOURCE_SLICES, Conflict, Forbidden, Invalid, ServerError
+from dra_kubeletplugin import (
+    DroppedFields,
+    Owner,
+    Pool,
+    PoolInvalid,
+    Recoverable,
+    Slice,
+    SlicePublisher,
+    SyncFailed,
+    WatchFailed,
+    counter_set,
+    device,
+)
+from dra_kubeletplugin.slices import watching
+
+NODE = Owner.node("worker-1")
+Errors = list[Recoverable]
+
+
+def pool(*names: str, **others: Any) -> Pool:
+    """A pool with one slice per argument, each holding the devices that its text names."""
+    return Pool(slices=tuple(Slice(devices=tuple(map(device, text.split()))) for text in names), **others)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "_PAUSE_SECONDS", 0.01)
+
+
+@pytest.fixture
+def errors() -> Errors:
+    return []
+
+
+@asynccontextmanager
+async def publishing(api: Any, errors: Errors, **others: Any) -> AsyncIterator[SlicePublisher]:
+    """A publisher for the node, with delays short enough for tests."""
+    arguments = {"owner": NODE, "sync_delay": 0.02, "overlay_seconds": 0.05, **others}
+    report = lambda error, message: errors.append(error)  # noqa: E731
+    async with SlicePublisher(api, "gpu.example.com", on_error=report, **arguments) as publisher:
+        yield publisher
+
+
+async def settled(publisher: SlicePublisher) -> None:
+    await asyncio.wait_for(publisher.settled(), 10)
+
+
+def devices(api: Any) -> list[list[str]]:
+    """Names of the devices in the stored slices."""
+    return [[entry["name"] for entry in item["spec"].get("devices", ())] for item in api.slices()]
+
+
+OWNERS = [
+    ("a node", NODE, pool("a"), "worker-1", [("Node", "worker-1", "node-uid")]),
+    ("another object", Owner("v1", "ConfigMap", "rack", "u"), pool("a", all_nodes=True), None,
+     [("ConfigMap", "rack", "u")]),
+    ("nobody", None, pool("a", all_nodes=True), None, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("owner", "wanted", "node", "refs"), [c[1:] for c in OWNERS], ids=[c[0] for c in OWNERS])
+async def test_slices_are_created_updated_and_deleted_for(
+    api: Any, errors: Errors, owner: Owner | None, wanted: Pool, node: str | None, refs: list[tuple[str, str, str]]
+) -> None:
+    async with publishing(api, errors, owner=owner) as publisher:
+        publisher.publish({"p": wanted})
+        await settled(publisher)
+        (created,) = api.slices()
+        owners = created["metadata"].get("ownerReferences", [])
+        assert [(ref["kind"], ref["name"], ref["uid"]) for ref in owners] == refs
+        assert created["spec"].get("nodeName") == node
+        publisher.publish({"p": pool("b", all_nodes=wanted.all_nodes)})
+        await settled(publisher)
+        assert devices(api) == [["b"]]
+        publisher.publish({})
+        await settled(publisher)
+        assert not api.slices()
+        statistics = publisher.statistics
+        assert (statistics.creates, statistics.updates, statistics.deletes) == (1, 1, 1)
+    assert not errors
+
+
+async def test_several_pools_with_several_slices(api: Any, errors: Errors) -> None:
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a", "b"), "q": pool("c")})
+        await settled(publisher)
+        pools = [item["spec"]["pool"] for item in api.slices()]
+        assert [(item["name"], item["resourceSliceCount"]) for item in pools] == [("p", 2), ("q", 1), ("p", 2)]
+        publisher.publish({"q": pool("c")})
+        await settled(publisher)
+        assert devices(api) == [["c"]]
+
+
+async def test_a_hundred_slices(api: Any, errors: Errors) -> None:
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool(*(f"d{index}" for index in range(100)))})
+        await settled(publisher)
+        assert devices(api) == [[f"d{index}"] for index in range(100)]
+
+
+async def test_a_restart_finds_its_slices_again(api: Any, errors: Errors) -> None:
+    for _ in range(2):
+        async with publishing(api, errors) as publisher:
+            publisher.publish({"p": pool("a", "b")})
+            await settled(publisher)
+    assert publisher.statistics.creates == publisher.statistics.updates == publisher.statistics.deletes == 0
+    assert len(api.slices()) == 2
+
+
+async def test_slices_of_an_earlier_configuration_are_removed(api: Any, errors: Errors) -> None:
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"old": pool("a")})
+        await settled(publisher)
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"new": pool("a")})
+        await settled(publisher)
+        await api.until(lambda: [item["spec"]["pool"]["name"] for item in api.slices()] == ["new"])
+
+
+async def test_nothing_is_deleted_before_something_is_published(api: Any, errors: Errors) -> None:
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+    api.requests.clear()
+    async with publishing(api, errors):
+        await api.until(lambda: ("watch", "resourceslices") in api.requests)
+    assert len(api.slices()) == 1
+
+
+async def test_slices_of_other_drivers_and_nodes_are_left_alone_rs01(api: Any, errors: Errors) -> None:
+    for name, spec in (
+        ("driver", {"driver": "other", "nodeName": "worker-1"}),
+        ("node", {"driver": "gpu.example.com", "nodeName": "worker-2"}),
+        ("network", {"driver": "gpu.example.com", "allNodes": True}),
+    ):
+        spec["pool"] = {"name": "p", "generation": 9, "resourceSliceCount": 1}
+        await api.put(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+        publisher.publish({})
+        await settled(publisher)
+    assert [item["metadata"]["name"] for item in api.slices()] == ["driver", "network", "node"]
+
+
+# --- foreign changes ---
+
+
+async def test_a_slice_deleted_by_somebody_else_comes_back_rs02(api: Any, errors: Errors) -> None:
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+        first = api.slices()[0]["metadata"]["name"]
+        await api.remove(RESOURCE_SLICES, first)
+        await api.until(lambda: bool(api.slices()))
+        assert api.slices()[0]["metadata"]["name"] != first
+
+
+async def test_a_slice_changed_by_somebody_else_is_restored_rs02(api: Any, errors: Errors) -> None:
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+        changed = api.slices()[0]
+        await api.put(RESOURCE_SLICES, {**changed, "spec": {**changed["spec"], "devices": [{"name": "b"}]}})
+        await api.until(lambda: devices(api) == [["a"]])
+
+
+async def test_what_happened_during_a_broken_watch_is_noticed(api: Any, errors: Errors) -> None:
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+        api.faults["list"] = [ServerError(503, "ServiceUnavailable", "starting")]
+        api.objects = {key: obj for key, obj in api.objects.items() if key[0] != "resourceslices"}
+        await api.forget_history()
+        await api.until(lambda: devices(api) == [["a"]])
+    assert [type(error) for error in errors] == [WatchFailed]
+    assert isinstance(errors[0].__cause__, ServerError)
+
+
+async def test_an_own_write_counts_before_the_watch_tells_it_rs03(api: Any, errors: Errors) -> None:
+    async with publishing(api, errors, sync_delay=0.0, overlay_seconds=60.0) as publisher:
+        for names in ("a", "b", "c", "d"):
+            publisher.publish({"p": pool(names)})
+            await settled(publisher)
+        assert publisher.statistics.creates == 1
+        assert publisher.statistics.updates == 3
+
+
+async def test_a_node_made_again_is_the_owner_of_new_slices(api: Any, errors: Errors) -> None:
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+        await api.put(NODES, {"metadata": {"name": "worker-1", "uid": "second-uid"}})
+        await api.remove(RESOURCE_SLICES, api.slices()[0]["metadata"]["name"])
+        await api.until(lambda: bool(api.slices()))
+        assert api.slices()[0]["metadata"]["ownerReferences"][0]["uid"] == "second-uid"
+
+
+# --- failures ---
+
+FAILURES = [
+    ("create", ServerError(500, "InternalError", "etcd is down")),
+    ("create", Forbidden(403, "Forbidden", "not allowed")),
+    ("create", Invalid(422, "Invalid", "spec.devices: Too many")),
+    ("get", ServerError(500, "InternalError", "no node today")),
+]
+
+
+@pytest.mark.parametrize(("verb", "fault"), FAILURES)
+async def test_a_failed_write_is_reported_and_tried_again(api: Any, errors: Errors, verb: str, fault: Any) -> None:
+    api.faults[verb] = [fault, fault]
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a", "b")})
+        await settled(publisher)
+    assert devices(api) == [["a"], ["b"]]
+    assert [type(error) for error in errors] == [SyncFailed, SyncFailed]
+    assert str(errors[0]) == f'pool "p": {fault}'
+
+
+@pytest.mark.parametrize("verb", ["update", "delete"])
+async def test_conflicts_are_overcome(api: Any, errors: Errors, verb: str) -> None:
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+        api.faults[verb] = [Conflict(409, "Conflict", "the object has been modified")]
+        publisher.publish({"p": pool("b")} if verb == "update" else {})
+        await settled(publisher)
+    assert devices(api) == ([["b"]] if verb == "update" else [])
+
+
+async def test_one_pool_that_fails_does_not_hold_up_others(api: Any, errors: Errors) -> None:
+    def refuse(obj: dict[str, Any]) -> None:
+        if obj["spec"]["pool"]["name"] == "bad":
+            raise Invalid(422, "Invalid", "no")
+
+    api.store = refuse
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"bad": pool("a"), "good": pool("b")})
+        await api.until(lambda: devices(api) == [["b"]])
+    assert {str(error) for error in errors} == {'pool "bad": no'}
+
+
+async def test_an_invalid_pool_is_reported_once_and_nothing_of_it_written(api: Any, errors: Errors) -> None:
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a"), "q": pool("x")})
+        await settled(publisher)
+        publisher.publish({"p": pool("b b"), "q": pool("y")})
+        await settled(publisher)
+        assert devices(api) == [["a"], ["y"]]
+    assert [type(error) for error in errors] == [PoolInvalid]
+
+
+# --- fields that the server drops or sets (RS-06) ---
+
+TAINT = DeviceTaint(key="k", effect="NoSchedule")
+
+
+def drop(*fields: str) -> Any:
+    """A server that does not keep these fields of devices (or of the slice)."""
+
+    def store(obj: dict[str, Any]) -> None:
+        for field in fields:
+            obj["spec"].pop(field, None)
+            for entry in obj["spec"].get("devices", ()):
+                entry.pop(field, None)
+
+    return store
+
+
+DROPS = [
+    ("taints", "DRADeviceTaints", device("a", taints=(TAINT,))),
+    ("bindingConditions", "DRADeviceBindingConditions", device("a", binding_conditions=("c",))),
+    ("allowMultipleAllocations", "DRAConsumableCapacity", device("a", allow_multiple_allocations=True)),
+    ("nodeAllocatableResourceMappings", "DRANodeAllocatableResources",
+     device("a", node_allocatable_resource_mappings={"cpu": {}})),
+    ("attributes", "DRAListTypeAttributes", device("a", attributes={"x": [1, 2]})),
+    ("capacity", "unknown", device("a", capacity={"x": 1})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "feature", "wanted"), DROPS, ids=[case[0] for case in DROPS])
+async def test_dropped_fields_are_reported_and_not_written_again_and_again(
+    api: Any, errors: Errors, field: str, feature: str, wanted: Any
+) -> None:
+    api.store = drop(field)
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": Pool.of([wanted])})
+        await settled(publisher)
+        await api.put(RESOURCE_SLICES, {**api.slices()[0]})  # an event, so that the pool is looked at once more
+        api.requests.clear()
+        publisher.publish({"p": Pool.of([wanted]), "q": pool("x")})
+        await settled(publisher)
+    assert {type(error) for error in errors} == {DroppedFields}
+    assert str(errors[0]).startswith('pool "p", slice #0: some fields were dropped by the apiserver, probably')
+    assert isinstance(errors[0], DroppedFields)
+    assert errors[0].features == (feature,)
+    assert len(errors) == 2, "once per publication"
+
+
+async def test_dropped_counters_are_recognised(api: Any, errors: Errors) -> None:
+    api.store = drop("sharedCounters", "consumesCounters")
+    wanted = Pool.of([device("a", consumes={"m": {"c": 1}})], shared_counters=[counter_set("m", {"c": 4})])
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": wanted})
+        await settled(publisher)
+    assert [getattr(error, "features", None) for error in errors] == [("DRAPartitionableDevices",)] * 2
+
+
+async def test_taint_times_set_by_the_server_are_kept(api: Any, errors: Errors) -> None:
+    def set_time(obj: dict[str, Any]) -> None:
+        for taint in obj["spec"]["devices"][0].get("taints", ()):
+            taint.setdefault("timeAdded", f"2026-01-01T00:00:{len(api.requests):02}Z")
+
+    api.store = set_time
+    tainted = device("a", taints=(TAINT,))
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": Pool.of([tainted])})
+        await settled(publisher)
+        time = api.slices()[0]["spec"]["devices"][0]["taints"][0]["timeAdded"]
+        publisher.publish({"p": Pool.of([tainted, device("b")])})
+        await settled(publisher)
+    assert devices(api) == [["a", "b"]]
+    assert api.slices()[0]["spec"]["devices"][0]["taints"][0]["timeAdded"] == time
+    assert not errors
+
+
+# --- one pool without node name (RS-05) ---
+
+
+async def test_reconciling_one_pool_by_name_rs05(api: Any, errors: Errors) -> None:
+    other = {"driver": "gpu.example.com", "pool": {"name": "q", "generation": 1, "resourceSliceCount": 1}}
+    await api.put(RESOURCE_SLICES, {"metadata": {"name": "other"}, "spec": {**other, "allNodes": True}})
+    async with publishing(api, errors, reconcile_pool="p") as publisher:
+        publisher.publish({"p": pool("a", all_nodes=True)})
+        await settled(publisher)
+        created, _ = api.slices()
+        assert "nodeName" not in created["spec"]
+        assert created["metadata"]["ownerReferences"][0]["name"] == "worker-1"
+        publisher.publish({"p": pool("a", all_nodes=True), "q": pool("b", all_nodes=True)})
+        assert [str(error) for error in errors] == ["only the pool p may be published, not q"]
+        publisher.publish({})
+        await settled(publisher)
+    assert [item["metadata"]["name"] for item in api.slices()] == ["other"]
