@@ -12,7 +12,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.command == "demo":
         from . import demo  # brings half of the project along
 
-        return demo.run(arguments)
+        return demo.run()
     from .up import run
 
     return run(arguments)

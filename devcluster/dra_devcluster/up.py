@@ -6,12 +6,15 @@ import argparse
 import asyncio
 import signal
 import sys
-from contextlib import AsyncExitStack
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from dra_api.gates import UnknownGate
 
-from .apiserver import DevApiServer, ServerError
+from .apiserver import ServerError
+from .cluster import DevCluster
+from .processes import ProcessFailed
 
 
 class UsageError(Exception):
@@ -22,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run until SIGINT or SIGTERM; returns the exit code."""
     try:
         return asyncio.run(_up(arguments, Path(arguments.kubeconfig).absolute()))
-    except (ServerError, UnknownGate, UsageError) as error:
+    except (ServerError, UnknownGate, UsageError, ProcessFailed) as error:
         print(f"dra-devcluster: {error}", file=sys.stderr)
         return 1
 
@@ -43,18 +46,46 @@ async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(
-            DevApiServer(
-                port=arguments.port,
-                feature_gates=parse_gates(arguments.feature_gates),
-                snapshot=Path(arguments.snapshot) if arguments.snapshot else None,
-            )
+    with TemporaryDirectory(prefix="dra-") as folder:
+        cluster = DevCluster(
+            Path(folder),
+            nodes=arguments.nodes,
+            devices=arguments.devices,
+            port=arguments.port,
+            feature_gates=parse_gates(arguments.feature_gates),
+            snapshot=Path(arguments.snapshot) if arguments.snapshot else None,
         )
-        server.write_kubeconfig(kubeconfig)
-        print(f"The API server listens on {server.url}. In another shell:\n")
-        print(f"  export KUBECONFIG={kubeconfig}")
-        print("  kubectl get nodes,resourceslices\n\nCtrl-C ends the cluster.", flush=True)
-        await stop.wait()
-        print("Stopping.", flush=True)
+        async with cluster:
+            cluster.server.write_kubeconfig(kubeconfig)
+            print(_what_next(cluster, kubeconfig), flush=True)
+            await _until(stop, cluster)
+            print("Stopping.", flush=True)
     return 0
+
+
+async def _until(stop: asyncio.Event, cluster: DevCluster) -> None:
+    """Wait for the signal; a plugin process that ends on its own meanwhile is reported, and the cluster goes on."""
+    alive = [node.plugin for node in cluster.nodes if node.plugin]
+    while not stop.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), 1.0)
+        for plugin in list(alive):
+            try:
+                plugin.check()
+            except ProcessFailed as error:
+                alive.remove(plugin)
+                print(error, file=sys.stderr, flush=True)
+
+
+def _what_next(cluster: DevCluster, kubeconfig: Path) -> str:
+    nodes = "\n".join(f"  {node.name}: {node.agent.root}" for node in cluster.nodes)
+    return f"""The API server listens on {cluster.server.url}. Nodes, and the folders that stand for their /var/lib/kubelet:
+{nodes or "  none"}
+
+In another shell:
+
+  export KUBECONFIG={kubeconfig}
+  kubectl get nodes,resourceslices
+  dra-operator run                  # generates and allocates claims, places pods of dra-scheduler
+
+Ctrl-C ends the cluster."""

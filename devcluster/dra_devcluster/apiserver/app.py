@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 import orjson
 from aiohttp import web
 
-from . import discovery
+from . import discovery, openapi
 from .call import Call
 from .errors import Json, StatusError, internal, no_such_resource, unauthorized
 from .objects import handle_collection, handle_object
 from .registry import Registry
+from .structure import Structure
 from .subresources import SUBRESOURCES
 from .target import parse_target
 from .tokens import Tokens
@@ -71,11 +72,27 @@ class App:
         return handle_object if target.name else handle_collection
 
     def _document(self, request: web.BaseRequest, path: str) -> web.Response:
-        found = discovery.answer(self.registry.structure, path, request.headers.get("Accept", ""))
-        if found is None:
-            raise no_such_resource()
-        body, content_type = found
+        structure = self.registry.structure
+        found = discovery.answer(structure, path, request.headers.get("Accept", ""))
+        body, content_type = found if found else (orjson.dumps(_openapi(structure, path)), "application/json")
         return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+def _openapi(structure: Structure, path: str) -> Json:
+    """The OpenAPI document of a path. Raises a 404."""
+    document: Json | None = None
+    if path == "/openapi/v2":
+        document = openapi.v2_document(structure)
+    elif path == "/openapi/v3":
+        document = openapi.v3_index(structure)
+    elif path.startswith("/openapi/v3/api/"):
+        document = openapi.v3_document(structure, "", path.removeprefix("/openapi/v3/api/"))
+    elif path.startswith("/openapi/v3/apis/"):
+        group, _, version = path.removeprefix("/openapi/v3/apis/").partition("/")
+        document = openapi.v3_document(structure, group, version)
+    if document is None:
+        raise no_such_resource()
+    return document
 
 
 def _refusal(error: StatusError) -> web.Response:

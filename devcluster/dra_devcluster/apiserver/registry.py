@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dra_api.gates import FeatureGates
+from dra_api.validation import SelectorCheck, accept_selectors
 
 from .errors import no_such_resource
 from .kinds import Kind, kind_of
@@ -21,6 +22,7 @@ class Registry:
         self.structure = Structure.load()
         self.store = Store()
         self.gates = gates
+        self.check_selector: SelectorCheck = accept_selectors
         self._kinds: dict[tuple[str, str], Kind] = {}
         for resource in self.structure.resources():
             if "list" in resource.verbs:

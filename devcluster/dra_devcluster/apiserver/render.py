@@ -13,7 +13,7 @@ from .read import Page
 from .shapes import data_of, is_stored_shape, prefix_of, to_served
 from .store import Stored
 from .structure import Resource
-from .tables import render_table
+from .tables import partial_metadata, render_table
 
 _CHUNK = 256 * 1024
 
@@ -87,11 +87,7 @@ class _RowEncoder:
 
 
 def _partial(stored: Stored, want: Wanted) -> Json:
-    return {
-        "kind": "PartialObjectMetadata",
-        "apiVersion": f"meta.k8s.io/{want.version}",
-        "metadata": stored.decode()["metadata"],
-    }
+    return {**partial_metadata(stored.decode()), "apiVersion": f"meta.k8s.io/{want.version}"}
 
 
 def _table(resource: Resource, items: Sequence[Stored], want: Wanted, query: Json, meta: Json) -> Json:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import orjson
+from dra_api import conversion
 
 from .errors import Json
 from .store import Stored
@@ -42,8 +43,6 @@ def to_stored(resource: Resource, obj: Json) -> Json:
     if is_stored_shape(resource):
         return obj
     if resource.group == _DRA:
-        from dra_api import conversion
-
         return conversion.convert(obj, f"{_DRA}/v1")
     return {_EVENT_FIELDS.get(key, key): value for key, value in obj.items()}
 
@@ -52,8 +51,6 @@ def to_served(resource: Resource, obj: Json) -> Json:
     """A stored object (apiVersion and kind may be missing) as the resource's version has it."""
     if not is_stored_shape(resource):
         if resource.group == _DRA:
-            from dra_api import conversion
-
             whole = {**obj, "apiVersion": f"{_DRA}/v1", "kind": resource.kind}
             obj = conversion.convert(whole, resource.api_version)
         else:

@@ -12,6 +12,7 @@ from .binding import bind
 from .bodies import respond
 from .call import Call
 from .errors import Json, bad_request, not_allowed
+from .node_proxy import NODE_SUBRESOURCES
 from .read import get
 from .virtual import expiry
 
@@ -38,4 +39,5 @@ async def token(call: Call) -> web.StreamResponse:
 SUBRESOURCES: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {
     "binding": bind,
     "token": token,
+    **NODE_SUBRESOURCES,
 }

@@ -16,7 +16,7 @@ from .kinds import Kind, Write
 from .metadata import generated_name, new_uid, now, validate_metadata
 from .shapes import to_served, to_stored
 from .store import Collection, Stored
-from .structure import Schema, decode, strict_message
+from .structure import Fault, Schema, decode, strict_message
 
 _GENERATE_ATTEMPTS = 8
 # Of the metadata, what only the server writes: an update keeps it.
@@ -60,15 +60,15 @@ def create(write: Write, obj: Json) -> Stored:
     """Store a new object. Raises 400, 403, 404 (namespace), 409, 422."""
     registry, resource = write.registry, write.resource
     kind = registry.kind(resource)
-    obj = to_stored(resource, obj)
-    _begin(write, obj, kind)
+    _begin(write, obj)
     kind.default(obj, write)
+    obj = to_stored(resource, obj)
     kind.prepare_create(obj, write)
     meta = obj["metadata"]
     meta["generation"] = 1
     if not kind.has_generation:
         del meta["generation"]
-    wrong = [*validate_metadata(meta, kind.name_rule), *kind.validate(obj, None, write)]
+    wrong = [*_metadata_faults(kind, meta), *kind.validate(obj, None, write)]
     if wrong:
         raise invalid(resource.group, resource.kind, meta.get("name", ""), wrong)
     kind.admit(obj, None, write)
@@ -77,7 +77,7 @@ def create(write: Write, obj: Json) -> Stored:
     return _store(write, collection, kind, obj, None)
 
 
-def _begin(write: Write, obj: Json, kind: Kind) -> None:
+def _begin(write: Write, obj: Json) -> None:
     """Identity of a new object."""
     resource = write.resource
     meta = obj.setdefault("metadata", {})
@@ -130,7 +130,6 @@ def update(write: Write, stored: Stored, obj: Json) -> Stored:
     registry, resource = write.registry, write.resource
     kind = registry.kind(resource)
     old = stored.decode()
-    obj = to_stored(resource, obj)
     meta = obj.setdefault("metadata", {})
     check_preconditions(write, old, meta.get("uid"), meta.get("resourceVersion"))
     if not meta.get("resourceVersion") and not kind.unconditional_update and write.verb == "update":
@@ -141,11 +140,13 @@ def update(write: Write, stored: Stored, obj: Json) -> Stored:
             meta[key] = old["metadata"][key]
         else:
             meta.pop(key, None)
+    meta["resourceVersion"] = old["metadata"]["resourceVersion"]
     kind.default(obj, write)
+    obj = to_stored(resource, obj)
     kind.prepare_update(obj, old, write)
     meta = obj["metadata"]
     wrong = [
-        *validate_metadata(meta, kind.name_rule),
+        *_metadata_faults(kind, meta),
         *_new_finalizers(meta, old["metadata"]),
         *kind.validate(obj, old, write),
     ]
@@ -157,7 +158,6 @@ def update(write: Write, stored: Stored, obj: Json) -> Stored:
     collection = registry.collection(resource)
     if is_ready_to_go(kind, obj):
         return stored if write.dry_run else collection.remove(stored.key)
-    meta["resourceVersion"] = old["metadata"]["resourceVersion"]
     if _same(obj, old):
         return stored
     return _store(write, collection, kind, obj, old)
@@ -204,7 +204,11 @@ def check_preconditions(write: Write, old: Json, uid: Any, revision: Any) -> Non
         raise conflict(resource.group, resource.plural, meta["name"])
 
 
-def _new_finalizers(meta: Json, old: Json) -> list[Any]:
+def _metadata_faults(kind: Kind, meta: Json) -> list[Fault]:
+    return [] if kind.checks_metadata else list(validate_metadata(meta, kind.name_rule))
+
+
+def _new_finalizers(meta: Json, old: Json) -> list[Fault]:
     if "deletionTimestamp" not in old:
         return []
     added = sorted(set(meta.get("finalizers") or ()) - set(old.get("finalizers") or ()))

@@ -4,6 +4,7 @@ from dra_devcluster.apiserver.structure import Resource
 
 from .base import Kind, Write
 from .custom import CustomKind
+from .dra import DraKind
 from .events import EventKind
 from .namespaces import NamespaceKind
 from .pods import PodKind
@@ -22,6 +23,8 @@ def kind_of(resource: Resource) -> Kind:
     """The rules for a resource."""
     if resource.definition is not None:
         return CustomKind(resource)
+    if resource.group == "resource.k8s.io":
+        return DraKind(resource.plural)
     return _KINDS.get((resource.group, resource.plural), Kind)()
 
 

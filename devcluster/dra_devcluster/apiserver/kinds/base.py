@@ -40,6 +40,8 @@ class Kind:
 
     name_rule = staticmethod(metadata.subdomain)
     has_generation = False
+    # Whether `validate` looks at the metadata too.
+    checks_metadata = False
     # Whether an update may come without a resourceVersion.
     unconditional_update = True
     # Whether the answer to a deletion is the object, rather than a Status.

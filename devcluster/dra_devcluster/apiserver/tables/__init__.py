@@ -7,6 +7,6 @@ columns as JSON paths (`additionalPrinterColumns`).
 """
 
 from .ages import age, human_duration
-from .table import render_table
+from .table import partial_metadata, render_table
 
-__all__ = ["age", "human_duration", "render_table"]
+__all__ = ["age", "human_duration", "partial_metadata", "render_table"]

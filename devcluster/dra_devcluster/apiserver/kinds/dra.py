@@ -1,0 +1,135 @@
+"""The kinds of ``resource.k8s.io``: defaults, conversion, validation and write rules all come from ``dra_api``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from dra_api import admin_access, defaults, strategy, validation
+from dra_api.codec import DecodeError, convert
+from dra_api.core import Namespace
+from dra_api.meta import Object
+from dra_api.resource import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourcePoolStatusRequest,
+    ResourceSlice,
+)
+from dra_api.validation import FieldError
+
+from dra_devcluster.apiserver.errors import Json, bad_request, forbidden
+from dra_devcluster.apiserver.metadata import now
+from dra_devcluster.apiserver.structure import Fault
+
+from .base import Kind, Write
+
+T = TypeVar("T")
+Validate = Callable[..., list[FieldError]]
+
+
+class Rules(NamedTuple):
+    """What sets the kinds of the group apart; ``options`` are what a validator needs beside the object."""
+
+    struct: type[Object]
+    validate: Validate
+    validate_status: Validate | None = None
+    options: tuple[str, ...] = ()
+    has_generation: bool = False
+    selectable: Mapping[str, str] = MappingProxyType({})
+
+
+_RULES = {
+    "deviceclasses": Rules(
+        DeviceClass, validation.validate_device_class, options=("check_selector",), has_generation=True
+    ),
+    "resourceclaims": Rules(
+        ResourceClaim,
+        validation.validate_resource_claim,
+        validation.validate_resource_claim_status,
+        options=("gates", "check_selector"),
+    ),
+    "resourceclaimtemplates": Rules(
+        ResourceClaimTemplate, validation.validate_resource_claim_template, options=("gates", "check_selector")
+    ),
+    "resourceslices": Rules(
+        ResourceSlice,
+        validation.validate_resource_slice,
+        has_generation=True,
+        selectable=MappingProxyType({"spec.nodeName": "spec.nodeName", "spec.driver": "spec.driver"}),
+    ),
+    "devicetaintrules": Rules(
+        DeviceTaintRule,
+        validation.validate_device_taint_rule,
+        validation.validate_device_taint_rule_status,
+        has_generation=True,
+    ),
+    "resourcepoolstatusrequests": Rules(
+        ResourcePoolStatusRequest,
+        validation.validate_resource_pool_status_request,
+        validation.validate_resource_pool_status_request_status,
+    ),
+}
+
+
+class DraKind(Kind):
+    """One of the kinds in the table above."""
+
+    checks_metadata = True
+
+    def __init__(self, plural: str) -> None:
+        self._rules = _RULES[plural]
+        self.has_generation = self._rules.has_generation
+        self.selectable = self._rules.selectable
+
+    def default(self, obj: Json, write: Write) -> None:
+        defaults.set_defaults(obj, now=now())
+
+    def prepare_create(self, obj: Json, write: Write) -> None:
+        strategy.prepare_for_create(obj, gates=write.registry.gates)
+
+    def prepare_update(self, obj: Json, old: Json, write: Write) -> None:
+        if write.subresource == "status":
+            strategy.prepare_for_status_update(obj, old, gates=write.registry.gates)
+        else:
+            strategy.prepare_for_update(obj, old, gates=write.registry.gates, now=now())
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        rules = self._rules
+        new = _decoded(rules.struct, obj)
+        before = None if old is None else _decoded(rules.struct, old)
+        if write.subresource == "status" and rules.validate_status is not None:
+            found = rules.validate_status(new, before)
+        else:
+            given: Mapping[str, Any] = {
+                "gates": write.registry.gates,
+                "check_selector": write.registry.check_selector,
+            }
+            found = rules.validate(new, before, **{name: given[name] for name in rules.options})
+        if isinstance(new, ResourceSlice):
+            write.warnings += validation.driver_warnings(new)
+        return [Fault(str(error.type), error.field, error.body) for error in found]
+
+    def admit(self, obj: Json, old: Json | None, write: Write) -> None:
+        """Admin access needs the permission of the namespace (CC 11.2)."""
+        new = _decoded(self._rules.struct, obj)
+        if not isinstance(new, ResourceClaim | ResourceClaimTemplate):
+            return
+        stored = write.registry.store.collection("", "namespaces").get("", new.metadata.namespace)
+        namespace = None if stored is None else _decoded(Namespace, stored.decode())
+        why = None
+        if old is None:
+            why = admin_access.refuse_creation(new, namespace)
+        elif isinstance(new, ResourceClaim) and write.subresource == "status":
+            why = admin_access.refuse_status_update(new, _decoded(ResourceClaim, old), namespace)
+        if why:
+            raise forbidden(write.resource.group, write.resource.plural, new.metadata.name, why)
+
+
+def _decoded(struct: type[T], obj: Json) -> T:
+    try:
+        return convert(struct, obj)
+    except DecodeError as error:
+        raise bad_request(f"{struct.__name__} cannot be handled: {error}") from error

@@ -1,0 +1,158 @@
+"""``pods/log`` and ``pods/exec``: handed on to the server of the pod's node.
+
+Where that server listens, and the key it wants to see, are in the Node object (``status.addresses``,
+``status.daemonEndpoints``, and an annotation). Terminals, ``attach`` and ``portforward`` are not offered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from urllib.parse import quote
+
+import aiohttp
+from aiohttp import WSMsgType, web
+
+from .call import Call
+from .errors import Json, StatusError, bad_request, internal
+from .read import get
+
+SERVER_KEY_ANNOTATION = "devcluster.kopf-dra/server-key"
+EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_CONNECT_SECONDS = 5.0
+_REASONS = {400: "BadRequest", 404: "NotFound", 501: "NotImplemented"}
+
+
+async def log(call: Call) -> web.StreamResponse:
+    """The log of one container as text, streamed."""
+    call.need("get")
+    url, headers = _node_url(call, "containerLogs")
+    query = call.request.query
+    async with _session() as session, await _open(session.get(url, headers=headers, params=query)) as node:
+        if node.status != 200:
+            raise _refused(node.status, await node.text())
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(call.request)
+        try:
+            async for chunk in node.content.iter_any():
+                await response.write(chunk)
+        except aiohttp.ClientError:
+            return response  # the node went; the client sees that the log ends
+        return response
+
+
+async def execute(call: Call) -> web.StreamResponse:
+    """A program in a container, over a websocket."""
+    call.need("get" if call.request.method == "GET" else "create")
+    if call.query.get("tty", "").lower() in ("true", "1"):
+        raise _not_implemented("exec with a terminal is not offered by the development cluster: leave out --tty")
+    if call.request.headers.get("Upgrade", "").lower() != "websocket":
+        raise _not_implemented("exec is offered over websockets only: use kubectl 1.30 or newer")
+    url, headers = _node_url(call, "exec")
+    asked = call.request.headers.get("Sec-WebSocket-Protocol", "")
+    protocols = [name for name in (part.strip() for part in asked.split(",")) if name in EXEC_PROTOCOLS]
+    if not protocols:
+        raise bad_request(f"exec needs one of the sub-protocols {', '.join(EXEC_PROTOCOLS)}, not {asked or 'none'}")
+    async with _session() as session:
+        try:
+            async with session.ws_connect(
+                url, headers=headers, params=call.request.query, protocols=protocols[:1], max_msg_size=0
+            ) as node:
+                client = web.WebSocketResponse(protocols=protocols[:1], max_msg_size=0)
+                await client.prepare(call.request)
+                await _join(client, node)
+                return client
+        except (aiohttp.ClientError, OSError) as error:
+            raise internal(f"the node does not answer: {error}") from error
+
+
+async def unsupported(call: Call) -> web.StreamResponse:
+    """``attach``, ``portforward``: a clear refusal."""
+    raise _not_implemented(f"{call.target.subresource} is not offered by the development cluster")
+
+
+NODE_SUBRESOURCES: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {
+    "log": log,
+    "exec": execute,
+    "attach": unsupported,
+    "portforward": unsupported,
+}
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS))
+
+
+async def _open(request: Awaitable[aiohttp.ClientResponse]) -> aiohttp.ClientResponse:
+    try:
+        return await request
+    except (aiohttp.ClientError, OSError) as error:
+        raise internal(f"the node does not answer: {error}") from error
+
+
+async def _join(client: web.WebSocketResponse, node: aiohttp.ClientWebSocketResponse) -> None:
+    """Hand messages on in both directions until one side closes, then close the other."""
+    directions = {asyncio.create_task(_pump(client, node)), asyncio.create_task(_pump(node, client))}
+    try:
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for direction in directions:
+            direction.cancel()
+        await asyncio.gather(*directions, return_exceptions=True)
+        await node.close()
+        await client.close()
+
+
+_Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
+
+
+async def _pump(source: _Socket, sink: _Socket) -> None:
+    async for message in source:
+        if message.type is WSMsgType.BINARY:
+            await sink.send_bytes(message.data)
+        elif message.type is WSMsgType.TEXT:
+            await sink.send_str(message.data)
+
+
+def _node_url(call: Call, what: str) -> tuple[str, dict[str, str]]:
+    """Where the node serves ``what`` for the container, and the headers it wants. Raises 400, 404."""
+    target = call.target
+    pod = get(call.registry, call.resource, target.namespace, target.name).decode()
+    container = _container(pod, call.query.get("container", ""))
+    node_name = pod["spec"].get("nodeName")
+    if not node_name:
+        raise bad_request(f"pod {target.name} does not have a host assigned")
+    node = get(call.registry, call.registry.resource("", "v1", "nodes"), "", node_name).decode()
+    status = node.get("status") or {}
+    port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
+    address = next((a["address"] for a in status.get("addresses") or () if a["type"] == "InternalIP"), None)
+    key = (node["metadata"].get("annotations") or {}).get(SERVER_KEY_ANNOTATION)
+    if not (port and address and key):
+        raise bad_request(f"node {node_name} does not serve logs and exec: no node agent has registered it")
+    path = "/".join(quote(part, safe="") for part in (what, target.namespace, target.name, container))
+    return f"http://{address}:{port}/{path}", {"Authorization": f"Bearer {key}"}
+
+
+def _container(pod: Json, wanted: str) -> str:
+    """The container that is meant: the named one, or the only one."""
+    spec, name = pod["spec"], pod["metadata"]["name"]
+    regular: list[str] = [container["name"] for container in spec.get("containers") or ()]
+    init: list[str] = [container["name"] for container in spec.get("initContainers") or ()]
+    if wanted:
+        if wanted not in regular + init:
+            raise bad_request(f"container {wanted} is not valid for pod {name}")
+        return wanted
+    if len(regular) == 1:
+        return regular[0]
+    message = f"a container name must be specified for pod {name}, choose one of: [{' '.join(regular)}]"
+    if init:
+        message += f" or one of the init containers: [{' '.join(init)}]"
+    raise bad_request(message)
+
+
+def _refused(code: int, message: str) -> StatusError:
+    return StatusError(code, _REASONS.get(code, "InternalError"), message)
+
+
+def _not_implemented(message: str) -> StatusError:
+    return StatusError(501, "NotImplemented", message)
