@@ -38,14 +38,22 @@ async def run_session(socket: web.WebSocketResponse, process: asyncio.subprocess
 
 def result_status(code: int) -> dict[str, Any]:
     """What the client is told about the end of the program."""
-    status: dict[str, Any] = {"metadata": {}, "status": "Success" if code == 0 else "Failure"}
-    if code:
-        status |= {
-            "message": f"command terminated with non-zero exit code: exit status {code}",
-            "reason": "NonZeroExitCode",
-            "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
-        }
-    return status
+    if code == 0:
+        return {"metadata": {}, "status": "Success"}
+    message = f"command terminated with non-zero exit code: exit status {code}"
+    causes = [{"reason": "ExitCode", "message": str(code)}]
+    return _failure(message, "NonZeroExitCode") | {"details": {"causes": causes}}
+
+
+async def refuse(socket: web.WebSocketResponse, message: str) -> None:
+    """Tell the client why there is no session."""
+    status = _failure(message, "InternalError") | {"code": 500}
+    await socket.send_bytes(bytes([_RESULT]) + json.dumps(status).encode())
+    await socket.close()
+
+
+def _failure(message: str, reason: str) -> dict[str, Any]:
+    return {"metadata": {}, "status": "Failure", "message": message, "reason": reason}
 
 
 async def _output(socket: web.WebSocketResponse, process: asyncio.subprocess.Process) -> int:

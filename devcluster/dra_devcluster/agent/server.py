@@ -22,7 +22,7 @@ from typing import Self
 from aiohttp import web
 
 from .errors import ContainerError
-from .exec import PROTOCOLS, run_session
+from .exec import PROTOCOLS, refuse, run_session
 from .logs import LogQuery, read_log
 from .pods import Pods
 from .runtime import LocalRuntime
@@ -84,8 +84,7 @@ class NodeServer:
         previous = _flag(request, "previous")
         record = (state.previous if previous else state.current) if state else None
         if record is None:
-            what = "previous terminated container" if previous else "container"
-            raise web.HTTPBadRequest(text=f'{what} "{name}" in pod "{request.match_info["pod"]}" not found')
+            raise web.HTTPBadRequest(text=_no_log(name, request.match_info["pod"], previous))
         path = self._runtime.log_path(uid, name, record.attempt)
         attempt = record.attempt
 
@@ -102,23 +101,27 @@ class NodeServer:
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         uid, name = self._container(request)
-        if _flag(request, "tty"):
-            raise web.HTTPNotImplemented(text="terminals are not supported here: run exec without --tty")
         command = request.query.getall("command", [])
         if not command:
             raise web.HTTPBadRequest(text="you must specify at least 1 command for the container")
-        stdin = _flag(request, "stdin") or _flag(request, "input")
-        try:
-            process = await self._runtime.execute(uid, name, command, stdin=stdin)
-        except ContainerError as error:
-            raise web.HTTPInternalServerError(text=error.message) from error
         socket = web.WebSocketResponse(protocols=PROTOCOLS)
+        await socket.prepare(request)
         try:
-            await socket.prepare(request)
+            process = await self._runtime.execute(uid, name, command, stdin=_flag(request, "stdin"))
+        except ContainerError as error:
+            await refuse(socket, error.message)
+            return socket
+        try:
             await run_session(socket, process)
         finally:
             self._runtime.finish_exec(uid, name, process)
         return socket
+
+
+def _no_log(container: str, pod: str, previous: bool) -> str:
+    if previous:
+        return f'previous terminated container "{container}" in pod "{pod}" not found'
+    return f'container "{container}" in pod "{pod}" is waiting to start'
 
 
 def _flag(request: web.Request, name: str) -> bool:
