@@ -28,12 +28,11 @@ from dra_kube import (
     Object,
 )
 
-from .cluster import DevCluster
+from .cluster import DRIVER, DevCluster
 from .processes import ChildProcess, command
 
 T = TypeVar("T")
 NAMESPACE = "default"
-DRIVER = "simulated.dra.example.com"
 CLASS = "gpu"
 STEP_SECONDS = 20.0
 SCRIPT = "env | grep -E '^(user|admin|claim)_' | sort; echo ready; trap 'exit 0' TERM; while true; do sleep 1; done"
@@ -311,17 +310,20 @@ async def play(folder: Path, story: Story) -> None:
     story.observe(f"all of it took {time.monotonic() - started:.0f} s")
 
 
-def run(folder: Path | None = None) -> int:
+def run() -> int:
     """Play the story; 0 when everything was observed, 1 with the failing step otherwise."""
     story = Story()
     with tempfile.TemporaryDirectory(prefix="dra-") as temporary:
-        where = folder or Path(temporary)
+        folder = Path(temporary)
         try:
-            asyncio.run(play(where, story))
-        except (Exception, KeyboardInterrupt) as error:
+            asyncio.run(play(folder, story))
+        except KeyboardInterrupt:
+            print("\ninterrupted", file=sys.stderr)
+            return 130
+        except Exception as error:
             print(f"\nFAILED: {error or type(error).__name__}", file=sys.stderr)
-            _show_logs(where)
-            return 130 if isinstance(error, KeyboardInterrupt) else 1
+            _show_logs(folder)
+            return 1
     return 0
 
 

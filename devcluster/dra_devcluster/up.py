@@ -79,7 +79,8 @@ async def _until(stop: asyncio.Event, cluster: DevCluster) -> None:
 
 def _what_next(cluster: DevCluster, kubeconfig: Path) -> str:
     nodes = "\n".join(f"  {node.name}: {node.agent.root}" for node in cluster.nodes)
-    return f"""The API server listens on {cluster.server.url}. Nodes, and the folders that stand for their /var/lib/kubelet:
+    return f"""The API server listens on {cluster.server.url}.
+Nodes, and the folders that stand for their /var/lib/kubelet:
 {nodes or "  none"}
 
 In another shell:

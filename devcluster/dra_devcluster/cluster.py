@@ -1,0 +1,131 @@
+"""A whole development cluster as one object: API server, nodes, and on each node a plugin process if wanted.
+
+::
+
+    async with DevCluster(folder, nodes=2, devices=4) as cluster, Api(cluster.connection()) as api:
+        ...
+
+The operator is not part of it: it is what runs *on* a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import yaml
+from dra_kube import Api, Connection, connection
+
+from .agent import AgentSettings, NodeAgent
+from .apiserver import DevApiServer
+from .processes import ChildProcess, command
+
+DRIVER = "simulated.dra.example.com"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """One node: its agent, and the plugin process on it if there is one."""
+
+    agent: NodeAgent
+    plugin: ChildProcess | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the Node object."""
+        return self.agent.node_name
+
+    @property
+    def cdi_dir(self) -> Path:
+        """Where drivers on this node put their CDI files."""
+        return self.agent.cdi_root
+
+    @property
+    def registry_dir(self) -> Path:
+        """Where plugins on this node put their registration sockets."""
+        return self.agent.registration_directory
+
+    @property
+    def plugins_dir(self) -> Path:
+        """Where plugins on this node have their data directories."""
+        return self.agent.root / "plugins"
+
+
+class DevCluster:
+    """An API server and ``nodes`` nodes named node-1, node-2, ...; an async context manager.
+
+    With ``devices`` above 0 each node has a process of the simulated driver with that many devices. All files are
+    below ``folder``, whose path must be short: unix sockets allow 107 bytes in all. Raises ServerError, UnknownGate.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int = 1,
+        devices: int = 0,
+        port: int = 0,
+        feature_gates: Mapping[str, bool] | None = None,
+        snapshot: Path | None = None,
+        agent_settings: AgentSettings | None = None,
+    ) -> None:
+        self.folder = folder
+        self.server = DevApiServer(port=port, feature_gates=feature_gates, snapshot=snapshot)
+        self.nodes: list[ClusterNode] = []
+        self._node_names = [f"node-{number}" for number in range(1, nodes + 1)]
+        self._devices = devices
+        self._agent_settings = agent_settings
+        self._stack = AsyncExitStack()
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.folder / "kubeconfig"
+
+    def connection(self) -> Connection:
+        """How to reach the API server as administrator."""
+        return connection(self.kubeconfig)
+
+    async def __aenter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.server)
+            self.server.write_kubeconfig(self.kubeconfig)
+            api = await stack.enter_async_context(Api(self.connection(), user_agent="node-agent"))
+            for name in self._node_names:
+                root = self.folder / "nodes" / name
+                agent = NodeAgent(api, name, root=root, settings=self._agent_settings)
+                await stack.enter_async_context(agent)
+                plugin = await stack.enter_async_context(self._plugin(agent)) if self._devices else None
+                self.nodes.append(ClusterNode(agent, plugin))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+        self.nodes.clear()
+
+    def _plugin(self, agent: NodeAgent) -> ChildProcess:
+        config = agent.root / "simulated.yaml"
+        config.write_text(
+            yaml.safe_dump(
+                {
+                    "driverName": DRIVER,
+                    "nodeName": agent.node_name,
+                    "numDevices": self._devices,
+                    "kubeconfig": str(self.kubeconfig),
+                    "pluginRegistrationPath": str(agent.registration_directory),
+                    "datadir": str(agent.root / "plugins"),
+                    "cdiDir": str(agent.cdi_root),
+                }
+            )
+        )
+        arguments = command("dra-kubelet-plugin", "simulated", "--config", str(config))
+        name = f"plugin-{agent.node_name}"
+        return ChildProcess(name, arguments, self.folder / f"{name}.log")
