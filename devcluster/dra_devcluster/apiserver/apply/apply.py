@@ -10,7 +10,7 @@ from typing import Any
 from dra_devcluster.apiserver.structure import ANY, Schema
 from dra_devcluster.apiserver.structure.schema import Json
 
-from .compare import blank, changes, element, granular_list, held, owned_part
+from .compare import element, granular_list, held, object_changes, owned_part
 from .fields import Fields, difference, intersection, member, paths, union
 from .managers import Writer, disown, entries_of
 
@@ -52,8 +52,7 @@ def apply_patch(live: Json | None, config: Json, schema: Schema, *, by: Writer, 
     for entry in others:
         kept = union(kept, entry["fieldsV1"])
     merged = _without(merged, difference(previous, kept), kept, schema) or {}
-    before = owned_part(live) if live is not None else blank(schema)
-    changed, removed = changes(before, owned_part(merged), schema)
+    changed, removed = object_changes(live, merged, schema)
     conflicts = {_display(e): both for e in others if (both := list(paths(intersection(e["fieldsV1"], changed))))}
     if conflicts and not force:
         raise ApplyConflict(conflicts)

@@ -4,9 +4,11 @@ Both walk the schema: fields of atomic objects and lists count as one, items of 
 fields, items of sets by their value; everything the schema does not know is taken as granular.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import orjson
+
 from dra_devcluster.apiserver.structure import ANY, Schema
 from dra_devcluster.apiserver.structure.schema import Json
 
@@ -19,10 +21,10 @@ _UNOWNED = frozenset(
 )
 
 
-def owned_part(obj: Json) -> Json:
+def owned_part(obj: Json | None) -> Json:
     """The object without type and server-set metadata, which ownership does not cover."""
-    part = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind", "metadata")}
-    metadata = {key: value for key, value in obj.get("metadata", {}).items() if key not in _UNOWNED}
+    part = {key: value for key, value in (obj or {}).items() if key not in ("apiVersion", "kind", "metadata")}
+    metadata = {key: value for key, value in (obj or {}).get("metadata", {}).items() if key not in _UNOWNED}
     return {"metadata": metadata, **part} if metadata else part
 
 
@@ -50,6 +52,12 @@ def _held(value: Any, schema: Schema) -> Fields:
     return {}
 
 
+def object_changes(old: Json | None, new: Json, schema: Schema) -> tuple[Fields, Fields]:
+    """(fields added or modified, fields removed) between two versions of an API object; `old` is None at creation."""
+    empty = _blank(schema)
+    return changes({"metadata": {}, **empty, **owned_part(old)}, {"metadata": {}, **empty, **owned_part(new)}, schema)
+
+
 def changes(old: Json, new: Json, schema: Schema) -> tuple[Fields, Fields]:
     """(fields added or modified, fields removed) from `old` to `new`."""
     changed: Fields = {}
@@ -65,10 +73,15 @@ def changes(old: Json, new: Json, schema: Schema) -> tuple[Fields, Fields]:
     return changed, removed
 
 
-def blank(schema: Schema) -> Json:
-    """What a new object of this type holds before anybody set a field: the parts that are never absent."""
+@lru_cache(maxsize=1024)
+def _blank(schema: Schema) -> Json:
+    """What a new object of this type holds before anybody set a field: the parts that are never absent.
+
+    A custom resource has none: on the real server it is no struct."""
+    if not schema.typed:
+        return {}
     return {
-        key: blank(child) if child.kind == "object" and not child.atomic else None
+        key: _blank(child) if child.kind == "object" and not child.atomic else None
         for key, child in schema.properties.items()
         if child.has_default or key in schema.required
     }

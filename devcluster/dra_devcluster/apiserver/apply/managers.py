@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dra_devcluster.apiserver.structure import Schema
 from dra_devcluster.apiserver.structure.schema import Json
 
-from .compare import blank, changes, owned_part
+from .compare import object_changes
 from .fields import Fields, difference, union
 
 # More updating managers than this and the oldest are folded into one, as on the real server.
@@ -58,9 +58,7 @@ def track_update(live: Json | None, new: Json, schema: Schema, *, by: Writer, no
     if entries is None:
         entries = entries_of(live) or []
     entries = [entry for entry in entries if isinstance(entry.get("fieldsV1"), dict)]
-    before = owned_part(live) if live is not None else blank(schema)
-    changed, removed = changes(before, owned_part(new), schema)
-    changed, removed = _unowned_metadata(changed), _unowned_metadata(removed)
+    changed, removed = object_changes(live, new, schema)
     if not changed and not removed:
         return entries
     return disown(entries, by, own=changed, lost=union(changed, removed), gone=removed, now=now)
@@ -87,16 +85,6 @@ def entries_of(obj: Json | None) -> list[Json] | None:
     """The entries an object carries, None when it says nothing of them."""
     found = (obj or {}).get("metadata", {}).get("managedFields")
     return found if isinstance(found, list) else None
-
-
-def _unowned_metadata(fields: Fields) -> Fields:
-    """Without `metadata` itself, which is always there."""
-    metadata = fields.get("f:metadata")
-    if metadata is None or (metadata and "." not in metadata):
-        return fields
-    rest = {key: value for key, value in metadata.items() if key != "."}
-    out = {key: value for key, value in fields.items() if key != "f:metadata"}
-    return out | ({"f:metadata": rest} if rest else {})
 
 
 def _folded(entries: list[Json]) -> list[Json]:

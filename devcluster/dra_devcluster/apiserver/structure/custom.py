@@ -55,11 +55,10 @@ def _check(schema: Schema, value: Any, path: str) -> Iterator[Fault]:
     if value is None and schema.nullable:
         return
     if not _TYPES.get(schema.kind, _anything)(value):
-        kind = {"map": "object", "int-or-string": "integer,string"}.get(schema.kind, schema.kind)
-        met = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number"}
-        text = f'must be of type {kind}: "{met.get(type(value), "null")}"'
-        literal = orjson.dumps(value).decode() if not isinstance(value, (dict, list)) else f'"{met[type(value)]}"'
-        yield Fault("FieldValueTypeInvalid", path, f"Invalid value: {literal}: {path or '<root>'} in body {text}")
+        wanted = {"map": "object", "int-or-string": "integer,string"}.get(schema.kind, schema.kind)
+        met = _JSON_TYPES.get(type(value), "null")
+        text = f'Invalid value: "{met}": {path or "<root>"} in body must be of type {wanted}: "{met}"'
+        yield Fault("FieldValueTypeInvalid", path, text)
         return
     yield from _rules(schema.rules, value, path)
     if isinstance(value, dict):
@@ -91,6 +90,9 @@ def _keys(schema: Schema, items: list[Any], path: str) -> Iterator[Fault]:
             literal = orjson.dumps(identity).decode()
             yield Fault("FieldValueDuplicate", f"{path}[{index}]", f"Duplicate value: {literal}")
         seen.append(identity)
+
+
+_JSON_TYPES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
 def _anything(value: Any) -> bool:

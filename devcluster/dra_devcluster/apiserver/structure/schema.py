@@ -25,7 +25,7 @@ _SPECIAL = {
 _INTERNAL = ("io.k8s.apimachinery.", "io.k8s.apiextensions-apiserver.")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Schema:
     """One type. `kind` is object, map, array, string, integer, number, boolean, bytes, time, quantity,
     int-or-string or any; `properties` belongs to objects, `items` to arrays and maps."""

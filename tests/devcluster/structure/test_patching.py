@@ -1,0 +1,151 @@
+"""The three patch formats."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from dra_devcluster.apiserver.patching import PatchRefused, json_patch, merge_patch, strategic_merge_patch
+from dra_devcluster.apiserver.structure import Schema
+
+MERGE = {
+    "a value replaces": ({"a": 1}, {"a": 2}, {"a": 2}),
+    "a null deletes": ({"a": 1, "b": 2}, {"a": None}, {"b": 2}),
+    "objects merge": ({"a": {"b": 1}}, {"a": {"c": 2}}, {"a": {"b": 1, "c": 2}}),
+    "lists are replaced": ({"a": [1, 2]}, {"a": [3]}, {"a": [3]}),
+    "an object replaces a scalar, without its nulls": ({"a": 1}, {"a": {"b": 2, "c": None}}, {"a": {"b": 2}}),
+}
+
+
+@pytest.mark.parametrize(("document", "patch", "result"), MERGE.values(), ids=MERGE)
+def test_merge_patch(document: Any, patch: Any, result: Any) -> None:
+    before = deepcopy(document)
+    assert merge_patch(document, patch) == result
+    assert document == before, "the argument is left alone"
+
+
+def test_json_patch_applies_operations_in_order_to_a_copy() -> None:
+    document = {"metadata": {"labels": {"a/b": "1"}}, "items": [1]}
+    operations = [
+        {"op": "test", "path": "/metadata/labels/a~1b", "value": "1"},
+        {"op": "replace", "path": "/metadata/labels/a~1b", "value": "2"},
+        {"op": "add", "path": "/items/-", "value": 3},
+        {"op": "move", "from": "/items/0", "path": "/first"},
+    ]
+    assert json_patch(document, operations) == {"metadata": {"labels": {"a/b": "2"}}, "items": [3], "first": 1}
+    assert document == {"metadata": {"labels": {"a/b": "1"}}, "items": [1]}
+
+
+REFUSED = {
+    "a failed test": [{"op": "test", "path": "/a", "value": 2}],
+    "a missing target": [{"op": "remove", "path": "/b"}],
+    "an unknown operation": [{"op": "paint", "path": "/a"}],
+    "no pointer": [{"op": "remove", "path": "a"}],
+    "no path": [{"op": "remove"}],
+    "no operation": [1],
+    "no list": {"op": "remove", "path": "/a"},
+    "too many operations": [{"op": "test", "path": "/a", "value": 1}] * 10_001,
+}
+
+
+@pytest.mark.parametrize("operations", REFUSED.values(), ids=REFUSED)
+def test_json_patch_refuses(operations: Any) -> None:
+    with pytest.raises(PatchRefused):
+        json_patch({"a": 1}, operations)
+
+
+def containers(*names: str) -> list[dict[str, str]]:
+    return [{"name": name, "image": name} for name in names]
+
+
+STRATEGIC: dict[str, tuple[Any, Any, Any]] = {
+    "items merge by key": (
+        {"spec": {"containers": containers("a", "b")}},
+        {"spec": {"containers": [{"name": "b", "image": "new"}]}},
+        {"spec": {"containers": [{"name": "a", "image": "a"}, {"name": "b", "image": "new"}]}},
+    ),
+    "a new item comes first": (
+        {"spec": {"containers": containers("a")}},
+        {"spec": {"containers": containers("z")}},
+        {"spec": {"containers": containers("z", "a")}},
+    ),
+    "the given order wins": (
+        {"spec": {"containers": containers("a", "b", "c")}},
+        {"spec": {"$setElementOrder/containers": [{"name": "c"}, {"name": "a"}], "containers": containers("a")}},
+        {"spec": {"containers": containers("b", "c", "a")}},
+    ),
+    "an order alone sorts": (
+        {"spec": {"containers": containers("a", "b")}},
+        {"spec": {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}},
+        {"spec": {"containers": containers("b", "a")}},
+    ),
+    "an item is deleted by its key": (
+        {"spec": {"containers": containers("a", "b")}},
+        {"spec": {"containers": [{"$patch": "delete", "name": "a"}]}},
+        {"spec": {"containers": containers("b")}},
+    ),
+    "a list is replaced on demand": (
+        {"spec": {"containers": containers("a", "b")}},
+        {"spec": {"containers": [{"$patch": "replace"}, *containers("c")]}},
+        {"spec": {"containers": containers("c")}},
+    ),
+    "an object is replaced on demand": (
+        {"metadata": {"labels": {"a": "1"}}},
+        {"metadata": {"labels": {"$patch": "replace", "b": "2"}}},
+        {"metadata": {"labels": {"b": "2"}}},
+    ),
+    "an object is emptied on demand": (
+        {"metadata": {"labels": {"a": "1"}}},
+        {"metadata": {"labels": {"$patch": "delete"}}},
+        {"metadata": {"labels": {}}},
+    ),
+    "scalars merge as a set": (
+        {"metadata": {"finalizers": ["a", "b"]}},
+        {"metadata": {"finalizers": ["b", "c"]}},
+        {"metadata": {"finalizers": ["a", "b", "c"]}},
+    ),
+    "scalars are deleted by value": (
+        {"metadata": {"finalizers": ["a", "b"]}},
+        {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"]}},
+        {"metadata": {"finalizers": ["b"]}},
+    ),
+    "a list without merge strategy is replaced": (
+        {"spec": {"tolerations": [{"key": "a"}]}},
+        {"spec": {"tolerations": [{"key": "b"}]}},
+        {"spec": {"tolerations": [{"key": "b"}]}},
+    ),
+    "only retained keys survive": (
+        {"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}},
+        {"spec": {"volumes": [{"$retainKeys": ["name", "hostPath"], "name": "v", "hostPath": {"path": "/"}}]}},
+        {"spec": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}},
+    ),
+    "nulls delete, and are not stored": (
+        {"spec": {"nodeName": "n"}},
+        {"spec": {"nodeName": None, "securityContext": {"runAsUser": None, "runAsGroup": 1}}},
+        {"spec": {"securityContext": {"runAsGroup": 1}}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("document", "patch", "result"), STRATEGIC.values(), ids=STRATEGIC)
+def test_strategic_merge_patch(pod_schema: Schema, document: Any, patch: Any, result: Any) -> None:
+    before = deepcopy((document, patch))
+    assert strategic_merge_patch(document, patch, pod_schema) == result
+    assert (document, patch) == before, "the arguments are left alone"
+
+
+MALFORMED: dict[str, Any] = {
+    "no object": [],
+    "an unknown directive": {"$patch": "paint"},
+    "an item without its key": {"spec": {"containers": [{"image": "x"}]}},
+    "an item that is no object": {"spec": {"containers": ["x"]}},
+    "keys to retain that are no list": {"spec": {"$retainKeys": 1}},
+    "an order that is no list": {"spec": {"$setElementOrder/containers": 1, "containers": containers("a")}},
+}
+
+
+@pytest.mark.parametrize("patch", MALFORMED.values(), ids=MALFORMED)
+def test_strategic_merge_patch_refuses(pod_schema: Schema, patch: Any) -> None:
+    with pytest.raises(PatchRefused):
+        strategic_merge_patch({"spec": {"containers": containers("a")}}, patch, pod_schema)
