@@ -1,0 +1,28 @@
+"""The in-memory view of the cluster: objects, look-ups, devices in use, and which keys a change concerns."""
+
+from .invariants import InvariantViolated, check, violations
+from .key import NOTHING, Concern, Key, Keys
+from .ledger import DeviceTaken, InFlight, Ledger
+from .store import Change, Store, UidMemory, revision
+from .template import ClaimTemplate
+from .view import SCHEDULER_NAME, Cluster
+
+__all__ = [
+    "NOTHING",
+    "SCHEDULER_NAME",
+    "Change",
+    "ClaimTemplate",
+    "Cluster",
+    "Concern",
+    "DeviceTaken",
+    "InFlight",
+    "InvariantViolated",
+    "Key",
+    "Keys",
+    "Ledger",
+    "Store",
+    "UidMemory",
+    "check",
+    "revision",
+    "violations",
+]

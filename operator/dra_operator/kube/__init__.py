@@ -1,0 +1,9 @@
+"""Reading and writing the API: a small protocol over the client, conflict retries, the writes that reconcilers make."""
+
+from .claims import ClaimChanged, ClaimWriter
+from .client import Client
+from .events import EventRecorder
+from .pods import PodWriter
+from .rewrite import rewrite
+
+__all__ = ["ClaimChanged", "ClaimWriter", "Client", "EventRecorder", "PodWriter", "rewrite"]

@@ -1,0 +1,69 @@
+"""What must hold at any moment, whatever happened (design section 2): a check, not a repair.
+
+Runs after every step of the tests; in production behind a switch, where a violation is logged as an error and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dra_api.references import pod_is_done
+from dra_api.resource import FINALIZER, POD_CLAIM_NAME_ANNOTATION, AllocationResult
+
+from dra_operator.allocator import DeviceId, Usage
+
+from .view import Cluster
+
+
+class InvariantViolated(Exception):
+    """The view shows something that must never be."""
+
+
+def violations(cluster: Cluster) -> Iterator[str]:
+    """One line per violation, naming the objects."""
+    yield from _devices_given_twice(cluster)
+    yield from _wrong_totals(cluster)
+    for claim in cluster.claims:
+        finalizers = claim.metadata.finalizers or ()
+        if claim.status.allocation is not None and FINALIZER not in finalizers:
+            yield f"claim {claim.key} is allocated without the finalizer {FINALIZER}"
+        generated = POD_CLAIM_NAME_ANNOTATION in (claim.metadata.annotations or {})
+        if generated and claim.metadata.controller is None:
+            yield f"claim {claim.key} was generated but has no owner"
+
+
+def check(cluster: Cluster) -> None:
+    """Raises InvariantViolated listing everything that is wrong."""
+    found = list(violations(cluster))
+    if found:
+        raise InvariantViolated("; ".join(found))
+
+
+def _devices_given_twice(cluster: Cluster) -> Iterator[str]:
+    whole: dict[DeviceId, str] = {}
+    shared: dict[DeviceId, str] = {}
+    names = {claim.metadata.uid: claim.key for claim in cluster.claims}
+    for uid, allocation in cluster.ledger.holders():
+        holder = names.get(uid, uid)
+        for device, is_share in _held(allocation):
+            other = whole.get(device) or (None if is_share else shared.get(device))
+            if other is not None:
+                yield f"device {device} is given to claim {other} and to claim {holder}"
+            (shared if is_share else whole)[device] = holder
+
+
+def _held(allocation: AllocationResult) -> Iterator[tuple[DeviceId, bool]]:
+    for result in allocation.devices.results or ():
+        if not result.admin_access:
+            yield DeviceId(result.driver, result.pool, result.device), result.share_id is not None
+
+
+def _wrong_totals(cluster: Cluster) -> Iterator[str]:
+    """The totals kept step by step must equal those counted afresh."""
+    held = (allocation for _, allocation in cluster.ledger.holders())
+    if Usage(held, shares=cluster.features.consumable_capacity) != cluster.ledger.usage:
+        yield "the devices in use, kept step by step, differ from those that claims hold"
+    placed = {pod.key for pod in cluster.pods if pod.spec.node_name and not pod_is_done(pod)}
+    missing = sorted(key for key in placed if cluster.loads.node_of(key) is None)
+    if missing:
+        yield f"the load of the nodes lacks the pods {', '.join(missing)}"

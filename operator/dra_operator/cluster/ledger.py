@@ -1,0 +1,103 @@
+"""Who holds which devices, and the only way to take one (scheduling.md sections 5.2 and 5.3).
+
+Between a decision and its arrival on the server, an allocation exists only here: it is *in flight*. The next decision
+already sees its devices as used. A claim is counted once: the allocation that the API server shows counts, if there
+is one, and otherwise the one in flight. So it does not matter which comes first, the end of the write or the watch
+event about it, and there is no moment at which a device looks free that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dra_api.resource import AllocationResult, ResourceClaim
+
+from dra_operator.allocator import DeviceId, ShareId, Usage
+
+
+class DeviceTaken(Exception):
+    """An allocation was to be taken whose devices are not free, or whose claim has one already: a planning bug."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """An allocation on its way to the server, for the pod that needs it."""
+
+    claim: ResourceClaim
+    allocation: AllocationResult
+    pod: str
+
+
+class Ledger:
+    """The sum of what claims hold. ``usage`` is what an allocation attempt starts from; do not write to it."""
+
+    def __init__(self, *, shares: bool = True) -> None:
+        self.usage = Usage(shares=shares)
+        self._counted: dict[str, AllocationResult] = {}
+        self._stored: dict[str, AllocationResult] = {}
+        self._in_flight: dict[str, InFlight] = {}
+
+    def take(self, claim: ResourceClaim, allocation: AllocationResult, pod: str) -> None:
+        """Hand the devices to the claim. Raises DeviceTaken, and then takes nothing."""
+        uid = claim.metadata.uid
+        if uid in self._in_flight or uid in self._stored:
+            raise DeviceTaken(f"claim {claim.key} has an allocation already")
+        self._check_free(claim, allocation)
+        self._in_flight[uid] = InFlight(claim, allocation, pod)
+        self._count(uid)
+
+    def settle(self, uid: str) -> InFlight | None:
+        """The write of an in-flight allocation is over, whatever came of it: from here on the stored state counts."""
+        entry = self._in_flight.pop(uid, None)
+        self._count(uid)
+        return entry
+
+    def stored(self, uid: str, allocation: AllocationResult | None) -> None:
+        """The API server shows this allocation for the claim, or none."""
+        if allocation is not None:
+            self._stored[uid] = allocation
+        else:
+            self._stored.pop(uid, None)
+        self._count(uid)
+
+    def in_flight(self, uid: str) -> InFlight | None:
+        """The allocation of the claim that is under way, if one is."""
+        return self._in_flight.get(uid)
+
+    def in_flight_for(self, pod: str) -> list[InFlight]:
+        """What is under way for a pod."""
+        return [entry for entry in self._in_flight.values() if entry.pod == pod]
+
+    def holders(self) -> Iterator[tuple[str, AllocationResult]]:
+        """Claim UID and allocation of everything that counts."""
+        return iter(self._counted.items())
+
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
+    def _count(self, uid: str) -> None:
+        flying = self._in_flight.get(uid)
+        now = self._stored.get(uid) or (flying.allocation if flying else None)
+        before = self._counted.get(uid)
+        if now is before or now == before:
+            return
+        if before is not None:
+            self.usage.remove(before)
+            del self._counted[uid]
+        if now is not None:
+            self.usage.add(now)
+            self._counted[uid] = now
+
+    def _check_free(self, claim: ResourceClaim, allocation: AllocationResult) -> None:
+        own: set[DeviceId | ShareId] = set()
+        for result in allocation.devices.results or ():
+            if result.admin_access:
+                continue
+            device = DeviceId(result.driver, result.pool, result.device)
+            shares = self.usage.pool(device.pool_id).shares.get(device.device, {})
+            part = device if result.share_id is None else ShareId(device, result.share_id)
+            clashes = bool(shares) if result.share_id is None else result.share_id in shares
+            if clashes or part in own or not self.usage.is_free(device):
+                raise DeviceTaken(f"device {part} was to be given to claim {claim.key} but is in use")
+            own.add(part)

@@ -1,0 +1,194 @@
+"""Which keys a change concerns (claim-controller.md 5.1, 5.2 and 6, scheduling.md SC-02).
+
+Questions only, no decisions: a key that turns out to need nothing costs one look. What must not happen is the
+opposite, a change that somebody waits for and that wakes nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from dra_api.core import Node, Pod
+from dra_api.references import (
+    ClaimNotOwned,
+    ClaimReferenceError,
+    check_owned_by,
+    claim_name,
+    claims_of_pod,
+    is_reserved_for,
+    pod_is_done,
+)
+from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+
+from .key import NOTHING, Key, Keys
+from .store import Change
+from .template import ClaimTemplate
+
+if TYPE_CHECKING:
+    from .view import Cluster
+
+
+def on_pod(cluster: Cluster, change: Change[Pod]) -> Keys:
+    """The pod itself, the claims it needs no longer, and whoever waits for the room it leaves (5.1)."""
+    old, new = change
+    gone = old if old is not None and not _is_same(old, new) else None
+    keys: set[Key] = set()
+    if gone is not None:
+        keys |= _claims_left_by(gone)
+        keys |= _place(entry.pod for entry in cluster.ledger.in_flight_for(gone.key))
+    if new is not None:
+        if pod_is_done(new):
+            keys |= _claims_left_by(new)
+        if pod_needs_work(cluster, new):
+            keys.add(Key("pod", new.key))
+        if new.key in cluster.waiting and (gone is not None or _may_place_differently(old, new)):
+            keys.add(Key("place", new.key))
+    if old is not None and _takes_room(old) and (gone is not None or new is None or not _takes_room(new)):
+        keys |= room_freed(cluster)
+    return frozenset(keys)
+
+
+def on_claim(cluster: Cluster, change: Change[ResourceClaim]) -> Keys:
+    """The claim itself, the pods that use it, and whoever waits for devices that came free (6, SC-02)."""
+    old, new = change
+    keys: set[Key] = set()
+    if new is not None:
+        keys.add(Key("claim", new.key))
+    key = new.key if new is not None else old.key if old is not None else ""
+    for pod in _existing(cluster, cluster.pods_by_claim.keys(key)):
+        if pod_needs_work(cluster, pod):
+            keys.add(Key("pod", pod.key))
+        if pod.key in cluster.waiting and new is not None and _matters_to_users(old, new):
+            keys.add(Key("place", pod.key))
+    had = old is not None and old.status.allocation is not None
+    if had and (new is None or new.status.allocation is None or not _is_same(old, new)):
+        keys |= devices_freed(cluster)
+    return frozenset(keys)
+
+
+def on_template(cluster: Cluster, change: Change[ClaimTemplate]) -> Keys:
+    """Pods that wait for a claim from the template; a deleted template concerns nobody (section 4)."""
+    if change.new is None:
+        return NOTHING
+    users = _existing(cluster, cluster.pods_by_template.keys(change.new.key))
+    return frozenset(Key("pod", pod.key) for pod in users if pod_needs_work(cluster, pod))
+
+
+def on_node(cluster: Cluster, change: Change[Node]) -> Keys:
+    """All waiting pods, if the node is new or now takes other pods than before."""
+    old, new = change
+    if new is None or (old is not None and _offer(old) == _offer(new)):
+        return NOTHING
+    return _place(cluster.waiting)
+
+
+def on_class(cluster: Cluster, change: Change[DeviceClass]) -> Keys:
+    """Waiting pods with a claim that asks for the class."""
+    if change.new is None:
+        return NOTHING
+    claims = cluster.claims_by_class.keys(change.new.metadata.name)
+    pods = (pod for claim in claims for pod in cluster.pods_by_claim.keys(claim))
+    return _place(pod for pod in pods if pod in cluster.waiting)
+
+
+def on_slice(cluster: Cluster, change: Change[ResourceSlice]) -> Keys:
+    """Waiting pods with claims: the slice may hold what they need, or its going may complete its pool (AL-03)."""
+    return devices_freed(cluster)
+
+
+def devices_freed(cluster: Cluster) -> Keys:
+    """Waiting pods that need devices."""
+    return _place(key for key in cluster.waiting if key in cluster.pods_by_claim)
+
+
+def room_freed(cluster: Cluster) -> Keys:
+    """Waiting pods for which the last attempt found too little cpu, memory or the like."""
+    return _place(key for key, short in cluster.waiting.items() if short)
+
+
+def pod_needs_work(cluster: Cluster, pod: Pod) -> bool:
+    """Whether claims have to be made, recorded or reserved for the pod (5.2).
+
+    A finished pod needs nothing: its generated claim was just deleted and must not come back (PRJ-003).
+    """
+    if pod.metadata.deletion_timestamp is not None or pod.is_terminal:
+        return False
+    for entry in pod.spec.resource_claims or ():
+        try:
+            name, must_check_owner = claim_name(pod, entry)
+        except ClaimReferenceError:
+            return True
+        if name is None:
+            continue
+        claim = cluster.claims.get(f"{pod.metadata.namespace}/{name}")
+        if claim is None:
+            if entry.resource_claim_template_name is not None:
+                return True
+            continue
+        if must_check_owner and not _is_owned_by(pod, claim):
+            continue
+        unreserved = claim.status.allocation is not None and not is_reserved_for(pod, claim)
+        if pod.spec.node_name and unreserved:
+            return True
+    return False
+
+
+def classes_of(claim: ResourceClaim) -> Iterator[str]:
+    """The device classes that a claim names, in whatever form."""
+    for request in claim.spec.devices.requests or ():
+        if request.exactly is not None:
+            yield request.exactly.device_class_name
+        for sub in request.first_available or ():
+            yield sub.device_class_name
+
+
+def _is_same(one: Pod | ResourceClaim | None, other: Pod | ResourceClaim | None) -> bool:
+    return one is not None and other is not None and one.metadata.uid == other.metadata.uid
+
+
+def _is_owned_by(pod: Pod, claim: ResourceClaim) -> bool:
+    try:
+        check_owned_by(pod, claim)
+    except ClaimNotOwned:
+        return False
+    return True
+
+
+def _claims_left_by(pod: Pod) -> set[Key]:
+    return {Key("claim", f"{pod.metadata.namespace}/{use.name}") for use in claims_of_pod(pod)}
+
+
+def _may_place_differently(old: Pod | None, new: Pod) -> bool:
+    """Not on our own condition writes, which would chase their own tail."""
+    return (
+        old is None
+        or old.spec != new.spec
+        or old.status.resource_claim_statuses != new.status.resource_claim_statuses
+        or old.metadata.labels != new.metadata.labels
+    )
+
+
+def _takes_room(pod: Pod) -> bool:
+    return bool(pod.spec.node_name) and not pod_is_done(pod)
+
+
+def _matters_to_users(old: ResourceClaim | None, new: ResourceClaim) -> bool:
+    if old is None or not _is_same(old, new):
+        return True
+    return (old.status, old.metadata.deletion_timestamp) != (new.status, new.metadata.deletion_timestamp)
+
+
+def _offer(node: Node) -> object:
+    return (node.metadata.labels, node.status.allocatable, node.spec)
+
+
+def _existing(cluster: Cluster, keys: Iterable[str]) -> Iterator[Pod]:
+    for key in keys:
+        pod = cluster.pods.get(key)
+        if pod is not None:
+            yield pod
+
+
+def _place(pods: Iterable[str]) -> Keys:
+    return frozenset(Key("place", pod) for pod in pods)

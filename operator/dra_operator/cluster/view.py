@@ -1,0 +1,197 @@
+"""What the operator knows about the cluster: the newest version of every object, and the look-ups over them.
+
+One process, one loop, one owner of the state: this class. Nothing in here awaits, so every method sees and leaves a
+consistent whole. ``put`` and ``remove`` answer with the keys that the change concerns; which ones, says ``triggers``.
+Objects are frozen and shared; nobody changes what the view hands out (CC-04).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dra_api.core import Node, Pod
+from dra_api.meta import Object
+from dra_api.references import ClaimUse, claims_of_pod, pod_is_done
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+
+from dra_operator.allocator import Inventory
+from dra_operator.placement import NodeState, pod_requests
+
+from . import triggers
+from .index import Index
+from .key import NOTHING, Keys
+from .ledger import Ledger
+from .loads import NodeLoads
+from .store import Change, Store
+from .template import ClaimTemplate
+
+SCHEDULER_NAME = "dra-scheduler"
+
+
+class Cluster:
+    """``scheduler_name``: pods that name it are ours to place. ``inventory`` gets the slices, classes and rules."""
+
+    def __init__(self, inventory: Inventory, *, scheduler_name: str = SCHEDULER_NAME) -> None:
+        self.scheduler_name = scheduler_name
+        self.features = inventory.features
+        self.pods: Store[Pod] = Store()
+        self.nodes: Store[Node] = Store()
+        self.claims: Store[ResourceClaim] = Store()
+        self.templates: Store[ClaimTemplate] = Store()
+        self.classes: Store[DeviceClass] = Store()
+        self.slices: Store[ResourceSlice] = Store()
+        self.rules: Store[DeviceTaintRule] = Store()
+        self.inventory = inventory
+        self.ledger = Ledger(shares=self.features.consumable_capacity)
+        self.loads = NodeLoads()
+        self.waiting: dict[str, bool] = {}
+        """Pods of ours without a node; True when the last attempt found too little room (cpu, memory, ...)."""
+        self.pods_by_claim = Index()
+        self.pods_by_template = Index()
+        self.claims_by_owner = Index()
+        self.claims_by_class = Index()
+
+        self._rooms: dict[type[Object], tuple[Store[Any], Callable[[Change[Any]], Keys]]] = {
+            Pod: (self.pods, self._absorb_pod),
+            ResourceClaim: (self.claims, self._absorb_claim),
+            ResourceSlice: (self.slices, self._absorb_slice),
+            Node: (self.nodes, lambda change: triggers.on_node(self, change)),
+            DeviceClass: (self.classes, self._absorb_class),
+            DeviceTaintRule: (self.rules, self._absorb_rule),
+            ClaimTemplate: (self.templates, lambda change: triggers.on_template(self, change)),
+        }
+
+    # --- changes ---
+
+    def put(self, obj: Object) -> Keys:
+        """Take in a version of an object; which keys that concerns. Nothing for older versions than the known one."""
+        store, absorb = self._rooms[type(obj)]
+        change = store.put(obj)
+        return NOTHING if change is None else absorb(change)
+
+    def remove(self, kind: type[Object], key: str, uid: str | None = None) -> Keys:
+        """The object is gone (if ``uid`` is given: that very one); which keys that concerns."""
+        store, absorb = self._rooms[kind]
+        change = store.remove(key, uid)
+        return NOTHING if change is None else absorb(change)
+
+    def store_of(self, kind: type[Object]) -> Store[Any]:
+        """Where the objects of a kind are kept."""
+        return self._rooms[kind][0]
+
+    def assume_bound(self, pod: Pod, node: str) -> None:
+        """From now on the pod counts on this node; ``forget_bound`` takes it back, an event with a node confirms it."""
+        self.loads.place(pod.key, node, pod_requests(pod))
+
+    def forget_bound(self, key: str) -> Keys:
+        """The binding did not happen: the room is free again."""
+        pod = self.pods.get(key)
+        if pod is not None and pod.spec.node_name:
+            return NOTHING
+        self.loads.forget(key)
+        return triggers.room_freed(self)
+
+    def note_waiting(self, key: str, *, short_of_room: bool) -> None:
+        """What an attempt to place the pod found; decides whether the end of any other pod is of interest to it."""
+        if key in self.waiting:
+            self.waiting[key] = short_of_room
+
+    def wanting_devices(self) -> Keys:
+        """The keys of waiting pods that need devices: who to wake when some came free."""
+        return triggers.devices_freed(self)
+
+    # --- look-ups ---
+
+    def claims_of(self, pod: Pod) -> Iterator[tuple[ClaimUse, ResourceClaim | None]]:
+        """The claims that the pod uses, each with the claim itself if it exists; unresolvable entries are left out."""
+        for use in claims_of_pod(pod):
+            yield use, self.claims.get(f"{pod.metadata.namespace}/{use.name}")
+
+    def claims_owned_by(self, pod: Pod) -> Iterator[ResourceClaim]:
+        """Claims whose controller is this very pod."""
+        for key in self.claims_by_owner.keys(pod.metadata.uid):
+            claim = self.claims.get(key)
+            if claim is not None:
+                yield claim
+
+    def is_ours_to_place(self, pod: Pod) -> bool:
+        """Whether the pod waits for us to give it a node."""
+        return (
+            pod.spec.scheduler_name == self.scheduler_name
+            and not pod.spec.node_name
+            and not pod_is_done(pod)
+            and not pod.spec.scheduling_gates
+        )
+
+    def node_states(self) -> Iterator[NodeState]:
+        """All nodes with what is used of them, in order of name."""
+        for name in sorted(self.nodes.keys()):
+            node = self.nodes.get(name)
+            if node is not None:
+                yield NodeState(node, self.loads.used(name))
+
+    # --- taking changes in ---
+
+    def _absorb_pod(self, change: Change[Pod]) -> Keys:
+        old, new = change
+        if new is not None:
+            self._file_pod(new.key, new)
+        elif old is not None:
+            key = old.key
+            self.pods_by_claim.file(key, ())
+            self.pods_by_template.file(key, ())
+            self.waiting.pop(key, None)
+            self.loads.forget(key)
+        return triggers.on_pod(self, change)
+
+    def _file_pod(self, key: str, pod: Pod) -> None:
+        namespace = pod.metadata.namespace
+        self.pods_by_claim.file(key, (f"{namespace}/{use.name}" for use in claims_of_pod(pod)))
+        templates = (entry.resource_claim_template_name for entry in pod.spec.resource_claims or ())
+        self.pods_by_template.file(key, (f"{namespace}/{name}" for name in templates if name))
+        if self.is_ours_to_place(pod):
+            self.waiting.setdefault(key, False)
+        else:
+            self.waiting.pop(key, None)
+        if pod_is_done(pod):
+            self.loads.forget(key)
+        elif pod.spec.node_name:
+            self.loads.place(key, pod.spec.node_name, pod_requests(pod))
+
+    def _absorb_claim(self, change: Change[ResourceClaim]) -> Keys:
+        old, new = change
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            self.ledger.stored(old.metadata.uid, None)
+        if new is None:
+            key = old.key if old else ""
+            self.claims_by_owner.file(key, ())
+            self.claims_by_class.file(key, ())
+        else:
+            self.ledger.stored(new.metadata.uid, new.status.allocation)
+            owner = new.metadata.controller
+            is_pods = owner is not None and (owner.api_version, owner.kind) == ("v1", "Pod")
+            self.claims_by_owner.file(new.key, (owner.uid,) if owner and is_pods else ())
+            self.claims_by_class.file(new.key, triggers.classes_of(new))
+        return triggers.on_claim(self, change)
+
+    def _absorb_slice(self, change: Change[ResourceSlice]) -> Keys:
+        if change.new is not None:
+            self.inventory.put_slice(change.new)
+        elif change.old is not None:
+            self.inventory.remove_slice(change.old.metadata.name)
+        return triggers.on_slice(self, change)
+
+    def _absorb_class(self, change: Change[DeviceClass]) -> Keys:
+        if change.new is not None:
+            self.inventory.put_class(change.new)
+        elif change.old is not None:
+            self.inventory.remove_class(change.old.metadata.name)
+        return triggers.on_class(self, change)
+
+    def _absorb_rule(self, change: Change[DeviceTaintRule]) -> Keys:
+        if change.new is not None:
+            self.inventory.put_rule(change.new)
+        elif change.old is not None:
+            self.inventory.remove_rule(change.old.metadata.name)
+        return triggers.devices_freed(self)

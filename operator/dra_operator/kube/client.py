@@ -1,0 +1,55 @@
+"""The calls that reconcilers make, as a protocol: ``dra_kube.Api`` has them, and so has a fake in tests."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from dra_kube import Object, PatchKind, Resource
+
+
+class Client(Protocol):
+    """Reading and writing single objects as raw dicts. Everything may raise ``dra_kube.KubeError``."""
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
+        """The object. Raises NotFound."""
+        ...
+
+    async def create(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
+        """The object as stored."""
+        ...
+
+    async def update(self, resource: Resource, body: Object, subresource: str | None = None) -> Object:
+        """Replace; Conflict when ``metadata.resourceVersion`` is not the current one."""
+        ...
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Any,
+        namespace: str | None = None,
+        *,
+        kind: PatchKind = "merge",
+        subresource: str | None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+    ) -> Object:
+        """Change parts of the object."""
+        ...
+
+    async def create_subresource(
+        self, resource: Resource, name: str, subresource: str, body: Object, namespace: str | None = None
+    ) -> Object:
+        """POST to ``binding`` and the like."""
+        ...
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+    ) -> Object:
+        """Delete, if ``uid`` is given only that very object (else Conflict). Raises NotFound."""
+        ...

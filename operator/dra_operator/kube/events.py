@@ -1,0 +1,147 @@
+"""Telling people what happened, as Event objects on the objects concerned.
+
+Events are a courtesy: they are written in the background, never waited for, and lost rather than retried. The same
+message about the same object is one Event with a count. Each object may cause a burst of events and then only one
+every few minutes, so that a pod that fails ten times a second does not flood the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dra_api.core import Pod
+from dra_api.meta import Object as Struct
+from dra_api.resource import GROUP
+from dra_kube import EVENTS, KubeError, NotFound
+
+from .client import Client
+
+logger = logging.getLogger(__name__)
+
+BURST = 25
+REFILL = 300.0  # seconds until an object may cause one more event
+MEMORY = 4096  # objects and messages remembered
+BACKLOG = 1000  # events that may wait to be written
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    about: Struct
+    kind: str
+    reason: str
+    message: str
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        return (self.about.metadata.uid or self.about.key, self.kind, self.reason, self.message)
+
+
+@dataclass(slots=True)
+class _Written:
+    name: str
+    count: int
+
+
+class EventRecorder:
+    """``post`` from anywhere; ``run`` as a task writes. ``clock`` counts seconds, ``now`` is RFC 3339 text."""
+
+    def __init__(self, client: Client, component: str, *, clock: Callable[[], float], now: Callable[[], str]) -> None:
+        self._client, self._component, self._clock, self._now = client, component, clock, now
+        self._notes: asyncio.Queue[_Note] = asyncio.Queue(BACKLOG)
+        self._written: OrderedDict[tuple[str, str, str, str], _Written] = OrderedDict()
+        self._allowance: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def normal(self, about: Struct, reason: str, message: str) -> None:
+        """Something went as it should."""
+        self._post(_Note(about, "Normal", reason, message))
+
+    def warning(self, about: Struct, reason: str, message: str) -> None:
+        """Something needs attention."""
+        self._post(_Note(about, "Warning", reason, message))
+
+    async def run(self) -> None:
+        """Write what was posted, for ever."""
+        while True:
+            await self._write(await self._notes.get())
+            self._notes.task_done()
+
+    async def flush(self, seconds: float) -> None:
+        """Give ``run`` a last chance to write what is left."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._notes.join()
+        except TimeoutError:
+            logger.info("%d events were not written before the end", self._notes.qsize())
+
+    def _post(self, note: _Note) -> None:
+        if not self._may_post(note.about.metadata.uid or note.about.key):
+            return
+        try:
+            self._notes.put_nowait(note)
+        except asyncio.QueueFull:
+            logger.debug("event dropped, too many are waiting: %s %s", note.reason, note.about.key)
+
+    def _may_post(self, subject: str) -> bool:
+        now = self._clock()
+        tokens, at = self._allowance.pop(subject, (float(BURST), now))
+        tokens = min(float(BURST), tokens + (now - at) / REFILL)
+        allowed = tokens >= 1
+        self._allowance[subject] = (tokens - 1 if allowed else tokens, now)
+        if len(self._allowance) > MEMORY:
+            self._allowance.popitem(last=False)
+        return allowed
+
+    async def _write(self, note: _Note) -> None:
+        try:
+            if not await self._count_up(note):
+                await self._create(note)
+        except KubeError as error:
+            logger.debug("event %s for %s not written: %s", note.reason, note.about.key, error)
+
+    async def _count_up(self, note: _Note) -> bool:
+        known = self._written.get(note.identity)
+        if known is None:
+            return False
+        patch = {"count": known.count + 1, "lastTimestamp": self._now()}
+        try:
+            await self._client.patch(EVENTS, known.name, patch, note.about.metadata.namespace or "default")
+        except NotFound:  # events expire on the server
+            del self._written[note.identity]
+            return False
+        known.count += 1
+        return True
+
+    async def _create(self, note: _Note) -> None:
+        meta, now = note.about.metadata, self._now()
+        namespace = meta.namespace or "default"
+        name = f"{meta.name[:200]}.{secrets.token_hex(8)}"
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": "v1" if isinstance(note.about, Pod) else f"{GROUP}/v1",
+                "kind": type(note.about).__name__,  # the items of a list do not say their kind
+                "name": meta.name,
+                "namespace": meta.namespace,
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+            },
+            "type": note.kind,
+            "reason": note.reason,
+            "message": note.message[:1024],
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        await self._client.create(EVENTS, body, namespace)
+        self._written[note.identity] = _Written(name, 1)
+        if len(self._written) > MEMORY:
+            self._written.popitem(last=False)

@@ -1,0 +1,86 @@
+"""Writing pods: which claims they got, why they wait, where they go. Nothing else of a pod is ever touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dra_api.codec import convert, to_dict
+from dra_api.core import Pod, PodResourceClaimStatus
+from dra_api.meta import Object as Struct
+from dra_kube import PODS, Object
+
+from .client import Client
+
+CLAIMS_MANAGER = "ResourceClaimController"
+PLACEMENT_MANAGER = "dra-scheduler"
+
+
+class PodWriter:
+    """All writes to pods; every answer goes to ``seen`` at once. ``now`` is the time as RFC 3339 text."""
+
+    def __init__(self, client: Client, seen: Callable[[Struct], None], now: Callable[[], str]) -> None:
+        self._client, self._seen, self._now = client, seen, now
+
+    async def read(self, namespace: str, name: str) -> Pod:
+        """The pod as the server has it now. Raises NotFound."""
+        return self._took(await self._client.get(PODS, name, namespace))
+
+    async def record_claims(self, pod: Pod, statuses: Sequence[PodResourceClaimStatus]) -> Pod:
+        """Write the complete list of generated claims (claim-controller.md 5.6).
+
+        Complete, because with server-side apply an entry that we wrote before and now leave out is removed.
+        """
+        return await self._apply(
+            pod, {"resourceClaimStatuses": [to_dict(status) for status in statuses]}, CLAIMS_MANAGER
+        )
+
+    async def report_waiting(self, pod: Pod, reason: str, message: str) -> Pod:
+        """Set the condition ``PodScheduled`` to False with a reason that a person can act on."""
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": _since(pod) or self._now(),
+        }
+        return await self._apply(pod, {"conditions": [condition]}, PLACEMENT_MANAGER)
+
+    async def bind(self, pod: Pod, node: str) -> None:
+        """Assign the pod to a node. Raises Conflict when it has one already, NotFound when it is gone."""
+        meta = pod.metadata
+        body: Object = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        await self._client.create_subresource(PODS, meta.name, "binding", body, meta.namespace)
+
+    async def _apply(self, pod: Pod, status: Object, manager: str) -> Pod:
+        meta = pod.metadata
+        body = {"metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}, "status": status}
+        return self._took(
+            await self._client.patch(
+                PODS,
+                meta.name,
+                body,
+                meta.namespace,
+                kind="apply",
+                subresource="status",
+                field_manager=manager,
+                force=True,
+            )
+        )
+
+    def _took(self, raw: Object) -> Pod:
+        pod = convert(Pod, raw)
+        self._seen(pod)
+        return pod
+
+
+def _since(pod: Pod) -> str | None:
+    """When the pod started to wait, if it waits already: the time changes only together with the status."""
+    for condition in pod.status.conditions or ():
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return condition.last_transition_time
+    return None

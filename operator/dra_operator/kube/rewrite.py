@@ -1,0 +1,49 @@
+"""Read, change, write back: the only way this operator updates an object it does not own alone.
+
+The object is read just before it is written, as a raw dict, so that fields we do not know survive. ``change`` decides
+on what it is given, not on what the cluster view said a moment ago: between the two, anything may have happened.
+A conflict (somebody wrote in between) starts over from the reading, a few times; then it is for the queue to retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dra_kube import Conflict, Object, Resource
+
+from .client import Client
+
+ATTEMPTS = 5
+PAUSE = 0.01  # seconds between two attempts (scheduling.md 4.7)
+
+Edit = Callable[[Object], bool]
+
+
+async def rewrite(
+    client: Client,
+    resource: Resource,
+    namespace: str,
+    name: str,
+    edit: Edit,
+    *,
+    subresource: str | None = None,
+    known: Object | None = None,
+) -> Object:
+    """The object after ``edit`` changed it in place; unchanged and unwritten when ``edit`` returns False.
+
+    ``known`` saves the first read: an object that the server has just answered with. Whatever ``edit`` raises ends
+    the attempt. Raises NotFound, Conflict after the last attempt, and other ``KubeError``.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        obj = known if known is not None else await client.get(resource, name, namespace)
+        known = None
+        if not edit(obj):
+            return obj
+        try:
+            return await client.update(resource, obj, subresource)
+        except Conflict:
+            if attempt == ATTEMPTS:
+                raise
+            await asyncio.sleep(PAUSE)
+    raise AssertionError("unreachable: the last attempt returns or raises")

@@ -1,0 +1,65 @@
+"""What must hold for a pod's claims before any node is looked at (SC-01, scheduling.md 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dra_api.core import Pod
+from dra_api.references import ClaimNotCreatedYet, ClaimNotOwned, ClaimReferenceError, check_owned_by, claim_name
+from dra_api.resource import ResourceClaim
+
+
+class NotReady(Exception):
+    """The pod is not tried at all until its claims are in order; the text says what is missing."""
+
+    def __init__(self, text: str, *, being_made: bool = False) -> None:
+        super().__init__(text)
+        self.being_made = being_made
+        """The claim is only not generated yet: nothing worth telling anybody."""
+
+
+class PodClaim(NamedTuple):
+    """A claim of the pod and the first entry that leads to it."""
+
+    entry: str
+    claim: ResourceClaim
+
+
+def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[PodClaim]:
+    """The claims of the pod, each once, however many entries name it (PRJ-009). Raises NotReady.
+
+    ``find`` looks a claim up by ``namespace/name``.
+    """
+    claims: dict[str, PodClaim] = {}
+    for entry in pod.spec.resource_claims or ():
+        try:
+            name, must_check_owner = claim_name(pod, entry)
+        except ClaimReferenceError as error:
+            raise NotReady(str(error), being_made=isinstance(error, ClaimNotCreatedYet)) from error
+        if name is None:
+            continue
+        claim = find(f"{pod.metadata.namespace}/{name}")
+        if claim is None:
+            raise NotReady(f'resourceclaim "{name}" not found', being_made=must_check_owner)
+        if claim.metadata.deletion_timestamp is not None:
+            raise NotReady(f'resourceclaim "{name}" is being deleted')
+        if must_check_owner:
+            try:
+                check_owned_by(pod, claim)
+            except ClaimNotOwned as error:
+                raise NotReady(str(error)) from error
+        claims.setdefault(claim.metadata.uid, PodClaim(entry.name, claim))
+    return list(claims.values())
+
+
+def missing_class(claims: Sequence[ResourceClaim], has_class: Callable[[str], bool]) -> str | None:
+    """The first request whose device class does not exist, as a text; None if all do (4.1)."""
+    for claim in claims:
+        for request in claim.spec.devices.requests or ():
+            named = [(request.name, request.exactly.device_class_name)] if request.exactly else []
+            named += [(f"{request.name}/{sub.name}", sub.device_class_name) for sub in request.first_available or ()]
+            for reference, name in named:
+                if name and not has_class(name):
+                    return f"request {reference}: device class {name} does not exist"
+    return None

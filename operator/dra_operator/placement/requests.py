@@ -1,0 +1,62 @@
+"""What a pod asks of a node besides devices: cpu, memory, and whatever else nodes count.
+
+The rules of Kubernetes: containers and sidecars (restartable init containers) run at the same time, so they
+add up; an ordinary init container runs alone beside the sidecars started before it, so it counts only if it
+alone is larger; the runtime's overhead comes on top. A limit without a request is the request.
+Amounts are billionths, as in ``Quantity.nanos``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dra_api.core import Container, Pod
+from dra_api.quantity import NANO
+
+Amounts = Mapping[str, int]
+POD_SLOTS = "pods"
+
+
+def pod_requests(pod: Pod) -> dict[str, int]:
+    """Amount per resource name, the pod's own slot (``pods: 1``) included."""
+    running: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in pod.spec.init_containers or ():
+        wanted = _container_requests(container)
+        if container.restart_policy == "Always":
+            running = add(running, wanted)
+            peak = _largest(peak, running)
+        else:
+            peak = _largest(peak, add(running, wanted))
+    for container in pod.spec.containers or ():
+        running = add(running, _container_requests(container))
+    overhead = {name: quantity.nanos for name, quantity in (pod.spec.overhead or {}).items()}
+    return {**add(_largest(peak, running), overhead), POD_SLOTS: NANO}
+
+
+def add(one: Amounts, other: Amounts) -> dict[str, int]:
+    """The sum, name by name."""
+    total = dict(one)
+    for name, amount in other.items():
+        total[name] = total.get(name, 0) + amount
+    return total
+
+
+def subtract(one: Amounts, other: Amounts) -> dict[str, int]:
+    """The exact inverse of ``add``; names that come to nothing are dropped."""
+    rest = dict(one)
+    for name, amount in other.items():
+        rest[name] = rest.get(name, 0) - amount
+        if not rest[name]:
+            del rest[name]
+    return rest
+
+
+def _container_requests(container: Container) -> dict[str, int]:
+    resources = container.resources
+    wanted = {**(resources.limits or {}), **(resources.requests or {})}
+    return {name: quantity.nanos for name, quantity in wanted.items() if quantity.nanos}
+
+
+def _largest(one: Amounts, other: Amounts) -> dict[str, int]:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}

@@ -1,0 +1,159 @@
+"""A pod gets its claims: generated from templates, recorded in its status, reserved when it runs already.
+
+Concern ``pod`` of the queue; claim-controller.md sections 5.3 to 5.6. Every step can be repeated: a claim that exists
+already is found by its owner and annotation, so a crash between creating and recording makes no second one.
+"""
+
+from __future__ import annotations
+
+from dra_api.codec import DecodeError
+from dra_api.core import Pod, PodResourceClaim, PodResourceClaimStatus
+from dra_api.references import (
+    ClaimNotCreatedYet,
+    ClaimNotOwned,
+    ClaimReferenceError,
+    check_owned_by,
+    claim_name,
+    consumer_of,
+    is_reserved_for,
+)
+from dra_api.resource import GROUP, POD_CLAIM_NAME_ANNOTATION, ResourceClaim, ResourceClaimTemplateSpec
+from dra_kube import KubeError, Object
+
+from dra_operator.cluster import ClaimTemplate, Cluster
+from dra_operator.kube import ClaimWriter, EventRecorder, PodWriter
+
+from .errors import GenerationFailed
+from .metrics import ClaimMetrics
+from .names import generated_name_base
+
+
+class ClaimGenerator:
+    """Handles ``pod:`` keys."""
+
+    def __init__(
+        self, cluster: Cluster, claims: ClaimWriter, pods: PodWriter, events: EventRecorder, metrics: ClaimMetrics
+    ) -> None:
+        self._cluster, self._claims, self._pods = cluster, claims, pods
+        self._events, self._metrics = events, metrics
+
+    async def handle(self, key: str) -> None:
+        """Bring one pod's claims in order. The first entry that fails ends the round and is told in an event."""
+        pod = self._cluster.pods.get(key)
+        if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
+            return
+        found: dict[str, str] = {}
+        for entry in pod.spec.resource_claims or ():
+            try:
+                name = await self._claim_for(pod, entry)
+            except (ClaimReferenceError, KubeError, GenerationFailed, DecodeError) as error:
+                text = f"PodResourceClaim {entry.name}: {error}"
+                self._events.warning(pod, "FailedResourceClaimCreation", text)
+                raise GenerationFailed(text) from error
+            if name is not None:
+                found[entry.name] = name
+        if found:
+            pod = await self._pods.record_claims(pod, _complete(pod, found))
+        if pod.spec.node_name:
+            await self._reserve(pod)
+
+    async def _claim_for(self, pod: Pod, entry: PodResourceClaim) -> str | None:
+        """The name of the claim that has to be recorded for the entry; None if everything is in order (5.4)."""
+        if self._is_settled(pod, entry) or entry.resource_claim_template_name is None:
+            return None
+        for claim in self._cluster.claims_owned_by(pod):
+            if (claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION) == entry.name:
+                return claim.metadata.name
+        return (await self._create(pod, entry, entry.resource_claim_template_name)).metadata.name
+
+    def _is_settled(self, pod: Pod, entry: PodResourceClaim) -> bool:
+        try:
+            name, must_check_owner = claim_name(pod, entry)
+        except ClaimNotCreatedYet:
+            return False
+        if name is None:
+            return True
+        claim = self._cluster.claims.get(f"{pod.metadata.namespace}/{name}")
+        if claim is None:
+            return False
+        try:
+            if must_check_owner:
+                check_owned_by(pod, claim)
+        except ClaimNotOwned:
+            return False
+        return True
+
+    async def _create(self, pod: Pod, entry: PodResourceClaim, template_name: str) -> ResourceClaim:
+        template = self._cluster.templates.get(f"{pod.metadata.namespace}/{template_name}")
+        if template is None:
+            missing = f'resourceclaimtemplate.{GROUP} "{template_name}" not found'
+            raise GenerationFailed(f'resource claim template "{template_name}": {missing}')
+        admin = self._check_gates(template.typed())
+        body = claim_from_template(pod, entry.name, template)
+        try:
+            claim = await self._claims.create(body)
+        except KubeError as error:
+            self._metrics.created(success=False, admin_access=admin)
+            raise GenerationFailed(f"create ResourceClaim {body['metadata'].get('name', '')}: {error}") from error
+        self._metrics.created(success=True, admin_access=admin)
+        return claim
+
+    def _check_gates(self, spec: ResourceClaimTemplateSpec) -> bool:
+        """Whether the template asks for admin access. Raises GenerationFailed for what is switched off (5.4, 7)."""
+        requests = spec.spec.devices.requests or ()
+        admin = any(request.exactly is not None and request.exactly.admin_access for request in requests)
+        if admin and not self._cluster.features.admin_access:
+            raise GenerationFailed("admin access is requested, but the feature is disabled")
+        if not self._cluster.features.prioritized_list and any(request.first_available for request in requests):
+            raise GenerationFailed("template includes a prioritized list of subrequests, but the feature is disabled")
+        return admin
+
+    async def _reserve(self, pod: Pod) -> None:
+        """Reserve allocated claims for a pod that did not go through a scheduler (5.5). Allocates nothing."""
+        for entry in pod.spec.resource_claims or ():
+            name, must_check_owner = claim_name(pod, entry)
+            if name is None:
+                continue
+            claim = self._cluster.claims.get(f"{pod.metadata.namespace}/{name}")
+            if claim is None:
+                return  # its arrival brings the pod here again
+            if must_check_owner:
+                check_owned_by(pod, claim)
+            if claim.status.allocation is not None and not is_reserved_for(pod, claim):
+                await self._claims.reserve(claim, consumer_of(pod, None, entry))
+
+
+def claim_from_template(pod: Pod, entry: str, template: ClaimTemplate) -> Object:
+    """The claim to create for a pod entry (5.4, step 8)."""
+    content = template.content()
+    wanted = content.get("metadata") or {}
+    metadata: Object = {
+        "generateName": generated_name_base(pod.metadata.name, entry),
+        "namespace": pod.metadata.namespace,
+        "annotations": {**(wanted.get("annotations") or {}), POD_CLAIM_NAME_ANNOTATION: entry},
+        "ownerReferences": [
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": pod.metadata.name,
+                "uid": pod.metadata.uid,
+                "controller": True,
+            }
+        ],
+    }
+    if wanted.get("labels"):
+        metadata["labels"] = wanted["labels"]
+    return {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "ResourceClaim",
+        "metadata": metadata,
+        "spec": content.get("spec") or {},
+    }
+
+
+def _complete(pod: Pod, found: dict[str, str]) -> list[PodResourceClaimStatus]:
+    """Everything that is recorded and everything that is new: what an apply leaves out, it removes (5.6)."""
+    statuses = {status.name: status for status in pod.status.resource_claim_statuses or ()}
+    for name, claim in found.items():
+        statuses[name] = PodResourceClaimStatus(name=name, resource_claim_name=claim)
+    return list(statuses.values())

@@ -1,0 +1,65 @@
+"""What the claim life cycle counts (claim-controller.md section 9)."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+
+from dra_api.resource import EXTENDED_RESOURCE_ANNOTATION, POD_CLAIM_NAME_ANNOTATION, ResourceClaim
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class ClaimMetrics:
+    """Counters that the reconcilers feed; ``registry`` is where they are scraped."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._creates = Counter(
+            "resourceclaim_controller_creates",
+            "ResourceClaims created from templates",
+            ["status", "admin_access"],
+            registry=registry,
+        )
+
+    def created(self, *, success: bool, admin_access: bool) -> None:
+        """A claim was made from a template, or could not be."""
+        self._creates.labels("success" if success else "failure", _text(admin_access)).inc()
+
+
+class ClaimCollector(Collector):
+    """The claims in the view by kind, counted when somebody asks."""
+
+    def __init__(self, claims: Iterable[ResourceClaim]) -> None:
+        self._claims = claims
+
+    def collect(self) -> Iterator[Metric]:
+        """One gauge with a sample per combination of labels that occurs."""
+        gauge = GaugeMetricFamily(
+            "resourceclaim_controller_resource_claims",
+            "ResourceClaims in the cluster",
+            labels=["allocated", "admin_access", "source"],
+        )
+        tally = Tally(
+            (_text(claim.status.allocation is not None), _text(_wants_admin(claim)), _source(claim))
+            for claim in self._claims
+        )
+        for labels, count in sorted(tally.items()):
+            gauge.add_metric(labels, count)
+        yield gauge
+
+
+def _wants_admin(claim: ResourceClaim) -> bool:
+    requests = claim.spec.devices.requests or ()
+    return any(request.exactly is not None and bool(request.exactly.admin_access) for request in requests)
+
+
+def _source(claim: ResourceClaim) -> str:
+    annotations = claim.metadata.annotations or {}
+    if annotations.get(EXTENDED_RESOURCE_ANNOTATION) == "true":
+        return "extended_resource"
+    return "resource_claim_template" if POD_CLAIM_NAME_ANNOTATION in annotations else ""
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"

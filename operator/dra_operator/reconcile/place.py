@@ -1,0 +1,133 @@
+"""A waiting pod gets a node and devices: plan, then commit (scheduling.md section 4).
+
+Concern ``place`` of the queue. Planning is strictly one at a time, and a plan is taken into the ledger before the next
+one starts, which so sees these devices as used. The commit then writes, concurrently with other commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim
+from dra_kube import NotFound
+
+from dra_operator.allocator import Allocator
+from dra_operator.cluster import Cluster, DeviceTaken, Keys
+from dra_operator.kube import ClaimChanged, ClaimWriter, EventRecorder, PodWriter
+from dra_operator.placement import NoPlace, NotReady, Plan, Planning, PodClaim, missing_class, plan, ready_claims
+
+from .commit import Commit
+from .errors import PlacementFailed
+
+UNSCHEDULABLE = "Unschedulable"
+SCHEDULER_ERROR = "SchedulerError"
+
+
+class PodPlacer:
+    """Handles ``place:`` keys."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        allocator: Allocator,
+        claims: ClaimWriter,
+        pods: PodWriter,
+        events: EventRecorder,
+        wake: Callable[[Keys], None],
+    ) -> None:
+        self._cluster, self._allocator, self._wake = cluster, allocator, wake
+        self._claims, self._pods, self._events = claims, pods, events
+        self._planning = asyncio.Lock()
+
+    async def handle(self, key: str) -> None:
+        """One attempt. Ends with the pod bound, or waiting with a reason in its status."""
+        await self._settle_leftovers(key)
+        commit = Commit(self._cluster, self._claims, self._pods, self._wake)
+        async with self._planning:
+            pod = self._cluster.pods.get(key)
+            if pod is None or not self._cluster.is_ours_to_place(pod) or self._cluster.loads.node_of(key):
+                return
+            try:
+                claims = ready_claims(pod, self._cluster.claims.get)
+            except NotReady as reason:
+                claims, decision = [], None if reason.being_made else NoPlace(str(reason))
+            else:
+                decision = await self._plan(pod, claims, commit)
+        if isinstance(decision, Plan):
+            await commit.write()
+            self._events.normal(pod, "Scheduled", f"Successfully assigned {key} to {decision.node}")
+        elif decision is not None:
+            await self._wait(pod, claims, decision)
+
+    async def _plan(self, pod: Pod, pod_claims: Sequence[PodClaim], commit: Commit) -> Plan | NoPlace | None:
+        """Decide, and take what was decided; None if the end of somebody else's write has to be awaited first."""
+        claims = [claim for _, claim in pod_claims]
+        if any(self._cluster.ledger.in_flight(claim.metadata.uid) for claim in claims):
+            return None
+        open_claims = [claim for claim in claims if claim.status.allocation is None]
+        missing = missing_class(open_claims, lambda name: name in self._cluster.classes)
+        if missing is not None:
+            return NoPlace(missing)
+        usage = self._cluster.ledger.usage.snapshot()
+        decision = await _in_slices(plan(pod, claims, self._cluster.node_states(), self._allocator, usage))
+        if isinstance(decision, NoPlace):
+            self._cluster.note_waiting(pod.key, short_of_room=decision.short_of_room)
+            return decision
+        try:
+            commit.take(pod, pod_claims, decision)
+        except DeviceTaken as error:  # by somebody else's allocation that came in while the plan was made
+            raise PlacementFailed(str(error)) from error
+        return decision
+
+    async def _wait(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> None:
+        """Nobody takes the pod: say why, and give back what it holds in the wrong place (4.3)."""
+        stuck = next((claim for _, claim in claims if self._may_clear(pod, claim, decision)), None)
+        await self._report(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
+        if stuck is not None:
+            try:
+                await self._claims.clear(stuck, pod.metadata.uid)
+            except (ClaimChanged, NotFound) as error:
+                raise PlacementFailed(str(error)) from error
+        if decision.is_error:
+            raise PlacementFailed(decision.message)
+
+    @staticmethod
+    def _may_clear(pod: Pod, claim: ResourceClaim, decision: NoPlace) -> bool:
+        consumers = claim.status.reserved_for or ()
+        is_alone = all(consumer.uid == pod.metadata.uid for consumer in consumers)
+        return claim.metadata.uid in decision.unavailable and is_alone
+
+    async def _report(self, pod: Pod, reason: str, message: str) -> None:
+        """Tell in status and event, once per reason: a pod that waits in vain must cost nothing."""
+        for condition in pod.status.conditions or ():
+            if (condition.type, condition.status) == ("PodScheduled", "False") and (
+                condition.reason,
+                condition.message,
+            ) == (reason, message):
+                return
+        self._events.warning(pod, "FailedScheduling", message)
+        await self._pods.report_waiting(pod, reason, message)
+
+    async def _settle_leftovers(self, key: str) -> None:
+        """Allocations of an earlier attempt whose write ended in silence: only the server knows what became of them.
+
+        Until it has told, they stay in the ledger, and the pod is not tried again.
+        """
+        for entry in self._cluster.ledger.in_flight_for(key):
+            with suppress(NotFound):
+                await self._claims.read(entry.claim)
+            self._cluster.ledger.settle(entry.claim.metadata.uid)
+
+
+async def _in_slices(planning: Planning) -> Plan | NoPlace:
+    """Run a plan to its end, letting others run at each pause."""
+    while True:
+        try:
+            next(planning)
+        except StopIteration as end:
+            answer: Plan | NoPlace = end.value
+            return answer
+        await asyncio.sleep(0)

@@ -1,0 +1,71 @@
+"""A claim is let go: stale reservations dropped, devices given back, the finalizer removed, generated claims deleted.
+
+Concern ``claim`` of the queue; claim-controller.md sections 6 and 7.
+"""
+
+from __future__ import annotations
+
+from dra_api.core import Pod
+from dra_api.references import pod_is_done
+from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimConsumerReference
+from dra_kube import NotFound
+
+from dra_operator.cluster import Cluster
+from dra_operator.kube import ClaimWriter, PodWriter
+
+
+class ClaimUpkeep:
+    """Handles ``claim:`` keys."""
+
+    def __init__(self, cluster: Cluster, claims: ClaimWriter, pods: PodWriter) -> None:
+        self._cluster, self._claims, self._pods = cluster, claims, pods
+
+    async def handle(self, key: str) -> None:
+        """Bring one claim's status in line with who still uses it."""
+        claim = self._cluster.claims.get(key)
+        if claim is None:
+            return
+        try:
+            claim = await self._release(claim)
+        except NotFound:
+            return  # deleted meanwhile, and with it everything there was to do
+        if not claim.status.reserved_for and self._is_left_over(claim):
+            await self._claims.delete(claim)
+
+    async def _release(self, claim: ResourceClaim) -> ResourceClaim:
+        """Drop who needs the claim no longer; the last one's going frees the devices, nothing else does (CC-05)."""
+        consumers = claim.status.reserved_for or ()
+        gone = [consumer.uid for consumer in consumers if not await self._stays(claim, consumer)]
+        if gone:
+            claim = await self._claims.release(claim, gone, deallocate=True)
+            frees = True
+        else:
+            frees = not consumers and claim.metadata.deletion_timestamp is not None
+            if frees and claim.status.allocation is not None and FINALIZER in (claim.metadata.finalizers or ()):
+                claim = await self._claims.release(claim, (), deallocate=True)
+        if frees and claim.status.allocation is None and FINALIZER in (claim.metadata.finalizers or ()):
+            claim = await self._claims.remove_finalizer(claim)
+        return claim
+
+    async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
+        """Whether a consumer may still need the claim (6.1). What we do not know, stays."""
+        if consumer.api_group or consumer.resource != "pods":
+            return True
+        if consumer.uid in self._cluster.pods.deleted:
+            return False
+        pod: Pod | None = self._cluster.pods.get(f"{claim.metadata.namespace}/{consumer.name}")
+        if pod is None or pod.metadata.uid != consumer.uid:
+            # Somebody may have reserved for a pod that our watch has not brought yet: only the server knows.
+            try:
+                pod = await self._pods.read(claim.metadata.namespace, consumer.name)
+            except NotFound:
+                return False
+        return pod.metadata.uid == consumer.uid and not pod_is_done(pod)
+
+    def _is_left_over(self, claim: ResourceClaim) -> bool:
+        """Whether it was made for a pod that is done with it; a pod we do not know is left to the garbage collector."""
+        owner = claim.metadata.controller
+        if owner is None or (owner.api_version, owner.kind) != ("v1", "Pod"):
+            return False
+        pod = self._cluster.pods.get(f"{claim.metadata.namespace}/{owner.name}")
+        return pod is not None and (pod.metadata.uid != owner.uid or pod_is_done(pod))
