@@ -35,7 +35,18 @@ from .plugin import KubeletPlugin
 from .registration import RegistrationStatus
 from .serve import serve
 from .settings import PluginSettings
-from .slices import Owner, Pool, Resources, Slice, SlicePublisher, Statistics, attribute, counter_set, device
+from .slices import (
+    Owner,
+    Pool,
+    Resources,
+    Slice,
+    SlicePublisher,
+    Statistics,
+    attribute,
+    check_resources,
+    counter_set,
+    device,
+)
 
 __all__ = [
     "CdiDevice",
@@ -75,6 +86,7 @@ __all__ = [
     "UnprepareResults",
     "WatchFailed",
     "attribute",
+    "check_resources",
     "counter_set",
     "device",
     "each_claim",

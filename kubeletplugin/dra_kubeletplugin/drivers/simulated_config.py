@@ -25,7 +25,7 @@ import yaml
 from dra_api.codec import DecodeError, convert, to_dict
 from dra_api.resource import CounterSet, Device
 
-from dra_kubeletplugin import Pool, Resources, SettingsError, device
+from dra_kubeletplugin import Pool, PoolInvalid, Resources, SettingsError, check_resources, device
 
 _DEFAULT_DEVICES = 4
 
@@ -74,7 +74,8 @@ def read_config(path: Path | None) -> SimulatedConfig:
 def resources_of(config: SimulatedConfig) -> Resources:
     """The pools to publish. Raises SettingsError naming the pool, the device and the field at fault."""
     pools: dict[str, Pool] = {}
-    for index, pool in enumerate(config.pools or [PoolConfig(devices=config.num_devices)]):
+    configured = [PoolConfig(devices=config.num_devices)] if config.pools is None else config.pools
+    for index, pool in enumerate(configured):
         name = pool.name or config.node_name
         where = f"pools[{index}]"
         if name in pools:
@@ -88,6 +89,10 @@ def resources_of(config: SimulatedConfig) -> Resources:
             per_device_node_selection=pool.per_device_node_selection,
             generation=pool.generation,
         )
+    try:
+        check_resources(pools, driver=config.driver_name, node_name=config.node_name)
+    except PoolInvalid as error:
+        raise SettingsError(f"the API server would refuse what is configured: {error}") from error
     return pools
 
 

@@ -2,6 +2,18 @@
 
 from .build import attribute, counter_set, device
 from .model import Owner, Pool, Resources, Slice
+from .preflight import check_resources
 from .publisher import SlicePublisher, Statistics
 
-__all__ = ["Owner", "Pool", "Resources", "Slice", "SlicePublisher", "Statistics", "attribute", "counter_set", "device"]
+__all__ = [
+    "Owner",
+    "Pool",
+    "Resources",
+    "Slice",
+    "SlicePublisher",
+    "Statistics",
+    "attribute",
+    "check_resources",
+    "counter_set",
+    "device",
+]

@@ -1,0 +1,28 @@
+"""Would an API server take these pools? Asked before publishing, with the rules of Kubernetes 1.36.
+
+The publisher does not ask: a newer server may allow more. A driver whose pools come from a
+configuration file asks at its start, where the answer still reaches somebody. Spec: plugin-helper.md 4.3 and 4.7.
+"""
+
+from __future__ import annotations
+
+from dra_api.meta import ObjectMeta
+from dra_api.resource import ResourceSlice
+from dra_api.validation import summary, validate_resource_slice
+
+from dra_kubeletplugin.errors import PoolInvalid
+
+from .check import checked
+from .model import Owner, Resources
+from .plan import Publication, plan_pool
+
+
+def check_resources(resources: Resources, *, driver: str, node_name: str = "") -> None:
+    """Raise PoolInvalid naming the pool, the field and the rule when a slice would be refused."""
+    owner = Owner.node(node_name) if node_name else None
+    for name, pool in resources.items():
+        publication = Publication(driver, name, owner, node_name)
+        for write in plan_pool(publication, checked(name, pool), ()).create:
+            candidate = ResourceSlice(metadata=ObjectMeta(name="candidate"), spec=write.spec)
+            if faults := validate_resource_slice(candidate):
+                raise PoolInvalid(f'pool "{name}", slice #{write.index}: {summary(faults)}')

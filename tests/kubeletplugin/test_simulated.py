@@ -1,0 +1,258 @@
+"""The simulated driver: what a claim's containers will see, and its configuration file (TD-01 to TD-03)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_api.codec import convert, to_dict
+from dra_api.resource import ResourceClaim
+from dra_kubeletplugin import CdiFolder, ClaimRef, PreparedDevice, SettingsError
+from dra_kubeletplugin.drivers.simulated import SimulatedDriver
+from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig, read_config, resources_of
+
+DRIVER = "gpu.example.com"
+REF = ClaimRef("default", "my-claim", "uid-1")
+
+
+@pytest.fixture
+def cdi(tmp_path: Path) -> CdiFolder:
+    folder = CdiFolder(tmp_path / "cdi", DRIVER)
+    folder.create()
+    return folder
+
+
+@pytest.fixture
+def driver(cdi: CdiFolder) -> SimulatedDriver:
+    return SimulatedDriver(DRIVER, cdi)
+
+
+def result(request: str = "req", driver: str = DRIVER, device: str = "d0", **others: Any) -> dict[str, Any]:
+    return {"request": request, "driver": driver, "pool": "worker-1", "device": device, **others}
+
+
+def config(parameters: Any, source: str = "FromClaim", driver: str = DRIVER, *requests: str) -> dict[str, Any]:
+    return {"source": source, "requests": list(requests), "opaque": {"driver": driver, "parameters": parameters}}
+
+
+def claim(results: list[dict[str, Any]], configs: list[dict[str, Any]] | None = None) -> ResourceClaim:
+    devices = {"results": results, "config": configs or []}
+    meta = {"namespace": REF.namespace, "name": REF.name, "uid": REF.uid}
+    return convert(ResourceClaim, {"metadata": meta, "status": {"allocation": {"devices": devices}}})
+
+
+def environment(cdi: CdiFolder) -> dict[str, list[str]]:
+    """The variables by CDI id."""
+    specs = [json.loads(path.read_text()) for path in sorted(cdi.folder.iterdir())]
+    return {
+        f"{spec['kind']}={item['name']}": item["containerEdits"]["env"] for spec in specs for item in spec["devices"]
+    }
+
+
+MARK = "claim_my_claim_req=true"
+ENVIRONMENTS = [
+    ("just the marker", [], [MARK]),
+    ("of the user and of the administrator", [config({"a": "1"}, "FromClass"), config({"a": "2"})],
+     ["admin_a=1", MARK, "user_a=2"]),
+    ("later ones overwrite earlier ones", [config({"a": "1", "b": "1"}), config({"a": "2"})],
+     [MARK, "user_a=2", "user_b=1"]),
+    ("only for this request", [config({"a": "1"}, "FromClaim", DRIVER, "other")], [MARK]),
+    ("for this request by name", [config({"a": "1"}, "FromClaim", DRIVER, "req")], [MARK, "user_a=1"]),
+    ("only for this driver", [config({"a": "1"}, "FromClaim", "other.example.com")], [MARK]),
+    ("values are free text", [config({"a": 'x=y "z"'})], [MARK, 'user_a=x=y "z"']),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("configs", "expected"), [c[1:] for c in ENVIRONMENTS], ids=[c[0] for c in ENVIRONMENTS])
+async def test_environment_td01(
+    driver: SimulatedDriver, cdi: CdiFolder, configs: list[dict[str, Any]], expected: list[str]
+) -> None:
+    prepared = (await driver.prepare([claim([result()], configs)]))["uid-1"]
+    name = "gpu.example.com/test=claim-uid-1-req"
+    assert prepared == (PreparedDevice(pool="worker-1", device="d0", requests=("req",), cdi_ids=(name,)),)
+    assert environment(cdi) == {name: expected}
+
+
+async def test_sub_requests_share_file_and_id_of_their_request_td02(driver: SimulatedDriver, cdi: CdiFolder) -> None:
+    configs = [config({"a": "1"}, "FromClaim", DRIVER, "req/small"), config({"b": "1"}, "FromClaim", DRIVER, "req/big")]
+    results = [result("req/small", device="d0"), result("req/small", device="d1", shareID="s")]
+    prepared = (await driver.prepare([claim(results, configs)]))["uid-1"]
+    assert not isinstance(prepared, Exception)
+    assert [(item.device, item.requests, item.share_id) for item in prepared] == [
+        ("d0", ("req/small",), None),
+        ("d1", ("req/small",), "s"),
+    ]
+    assert environment(cdi) == {"gpu.example.com/test=claim-uid-1-req": ["claim_my_claim_req=true", "user_a=1"]}
+
+
+async def test_each_request_has_its_own_file_and_other_drivers_none(driver: SimulatedDriver, cdi: CdiFolder) -> None:
+    results = [result("one"), result("two", device="d1"), result("three", "other.example.com")]
+    prepared = (await driver.prepare([claim(results)]))["uid-1"]
+    assert not isinstance(prepared, Exception)
+    assert [item.device for item in prepared] == ["d0", "d1"]
+    assert sorted(environment(cdi)) == [f"gpu.example.com/test=claim-uid-1-{name}" for name in ("one", "two")]
+
+
+async def test_preparing_again_gives_the_same_devices_td01(driver: SimulatedDriver, cdi: CdiFolder) -> None:
+    first = await driver.prepare([claim([result()])])
+    again = await driver.prepare([claim([result(device="another")], [config({"a": "1"})])])
+    assert first == again
+    assert driver.prepared_claims == [("my-claim", "uid-1")]
+
+
+BAD_PARAMETERS = [
+    ("a list", ["a"], "give an object of strings"),
+    ("a number", {"a": 1}, "give an object of strings"),
+    ("null", None, "give an object of strings"),
+    ("a key that is no name", {"a=b": "1"}, "cannot be the name of an environment variable"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), [c[1:] for c in BAD_PARAMETERS], ids=[c[0] for c in BAD_PARAMETERS])
+async def test_bad_parameters_fail_their_claim_alone(
+    driver: SimulatedDriver, cdi: CdiFolder, value: Any, message: str
+) -> None:
+    outcome = (await driver.prepare([claim([result()], [config(value)])]))["uid-1"]
+    assert message in str(outcome)
+    assert "default/my-claim" in str(outcome)
+    assert not environment(cdi)
+    assert not driver.prepared_claims
+
+
+async def test_unpreparing_removes_the_files_also_those_of_an_earlier_process_td03_prj016(
+    driver: SimulatedDriver, cdi: CdiFolder
+) -> None:
+    await driver.prepare([claim([result("one"), result("two")])])
+    restarted = SimulatedDriver(DRIVER, cdi)
+    assert await restarted.unprepare([REF]) == {"uid-1": None}
+    assert not environment(cdi)
+    assert await restarted.unprepare([REF]) == {"uid-1": None}
+
+
+async def test_a_folder_that_vanished_is_an_error_of_the_claim(driver: SimulatedDriver, cdi: CdiFolder) -> None:
+    cdi.folder.rmdir()
+    outcome = (await driver.prepare([claim([result()])]))["uid-1"]
+    assert "cannot write the CDI file" in str(outcome)
+
+
+# --- configuration ---
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    def to_file(text: str) -> Path:
+        path = tmp_path / "config.yaml"
+        path.write_text(text)
+        return path
+
+    return to_file
+
+
+def devices(config: SimulatedConfig) -> Mapping[str, list[dict[str, Any]]]:
+    return {
+        name: [to_dict(device) for part in pool.slices for device in part.devices]
+        for name, pool in resources_of(config).items()
+    }
+
+
+def test_without_a_file_there_are_four_devices_in_a_pool_named_like_the_node() -> None:
+    assert devices(SimulatedConfig(node_name="worker-1")) == {
+        "worker-1": [{"name": f"device-0{index}"} for index in range(4)]
+    }
+
+
+def test_pools_with_devices_in_full_and_in_short(write: Callable[[str], Path]) -> None:
+    config = read_config(
+        write("""
+driverName: gpu.example.com
+nodeName: worker-1
+pools:
+- devices:
+  - name: gpu
+    count: 2
+    attributes: {model: A100, index: 3, ecc: true, driverVersion: {version: 1.2.3}}
+    capacity: {memory: 40Gi, cores: {value: "8"}}
+    taints: [{key: example.com/x, effect: NoSchedule}]
+- name: plain
+  devices: 1
+- name: shared
+  sharedCounters: [{name: mem, counters: {slices: {value: "8"}}}]
+  devices:
+  - {name: part, consumesCounters: [{counterSet: mem, counters: {slices: {value: "1"}}}]}
+- {name: nothing, devices: 0, generation: 5}
+""")
+    )
+    gpu = {
+        "attributes": {
+            "model": {"string": "A100"},
+            "index": {"int": 3},
+            "ecc": {"bool": True},
+            "driverVersion": {"version": "1.2.3"},
+        },
+        "capacity": {"memory": {"value": "40Gi"}, "cores": {"value": "8"}},
+        "taints": [{"key": "example.com/x", "effect": "NoSchedule"}],
+    }
+    assert devices(config) == {
+        "worker-1": [{"name": "gpu-0", **gpu}, {"name": "gpu-1", **gpu}],
+        "plain": [{"name": "device-00"}],
+        "shared": [
+            {"name": "part", "consumesCounters": [{"counterSet": "mem", "counters": {"slices": {"value": "1"}}}]}
+        ],
+        "nothing": [],
+    }
+    assert resources_of(config)["nothing"].generation == 5
+    assert len(resources_of(config)["shared"].slices) == 2
+
+
+def test_json_and_an_empty_file_will_do(write: Callable[[str], Path]) -> None:
+    assert read_config(write('{"numDevices": 2}')).num_devices == 2
+    assert read_config(write("")) == SimulatedConfig()
+    assert resources_of(read_config(write("pools: []"))) == {}
+
+
+POOL = "pools: [{name: p, devices: [%s]}]"
+BAD_FILES = [
+    ("no YAML", "a: [", "neither YAML nor JSON"),
+    ("a list", "[]", "config.yaml is not usable: Expected `object`"),
+    ("an unknown field", "drivername: x", "unknown field `drivername`"),
+    ("a wrong type", "numDevices: many", r"Expected `int`, got `str` - at `\$\.numDevices`"),
+    (
+        "an unknown field of a device",
+        POOL % "{name: a, attributs: {}, taint: x}",
+        r"pools\[0\]\.devices\[0\]\.taint: there is no",
+    ),
+    (
+        "an unknown field deeper down",
+        POOL % "{name: a, taints: [{ky: a}]}",
+        r"devices\[0\]\.taints\[0\]\.ky: there is no",
+    ),
+    ("a quantity that is none", POOL % "{name: a, capacity: {memory: 40 GB}}", r"pools\[0\]\.devices\[0\]: .*40 GB"),
+    ("a count that is none", POOL % "{name: a, count: two}", r"devices\[0\]\.count: expected a number of devices"),
+    ("a negative number of devices", "pools: [{name: p, devices: -1}]", "must not be negative"),
+    (
+        "a device name that the API refuses",
+        POOL % "{name: A_1}",
+        r"would refuse .*pool \"p\", slice #0: spec\.devices\[0\]\.name",
+    ),
+    ("a device twice", POOL % "{name: a}, {name: a}", 'duplicate device "a" in pool "p"'),
+    ("a pool twice", "pools: [{name: p}, {name: p}]", r"pools\[1\]\.name: there already is a pool 'p'"),
+    (
+        "a counter set that is missing",
+        POOL % "{name: a, consumesCounters: [{counterSet: x}]}",
+        'counter set "x" referenced',
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])
+def test_a_bad_file_is_refused_naming_the_place(write: Callable[[str], Path], text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        resources_of(read_config(write(text if text == "[]" else f"nodeName: n\n{text}")))
+
+
+def test_a_file_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"cannot read the configuration .*nowhere\.yaml: .*No such file"):
+        read_config(tmp_path / "nowhere.yaml")
