@@ -7,7 +7,8 @@ billionths, together with the text it came from: comparisons are numeric (``1`` 
 Rules of the reference (apimachinery ``resource.Quantity``): more than nine decimals round away
 from zero, so that the smallest wish is still one; only amounts with a binary suffix are capped,
 at 2**63-1; digits may be missing altogether (``Gi`` is zero); ``1E`` is 10**18 but ``1E3`` is 1000.
-Exponents above 1000 are refused here, because their digits would fill the memory.
+Exponents above 1000 and texts of more than 1000 characters are refused here: nothing needs them,
+and their digits would cost memory and time.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _EXPONENT_LIMIT: Final = 1000
+_LENGTH_LIMIT: Final = 1000
 
 
 class QuantityError(ValueError):
@@ -43,8 +45,8 @@ class Format(StrEnum):
 
 def _parse(text: str) -> tuple[int, Format]:
     match = _SYNTAX.fullmatch(text)
-    if not text or match is None:
-        raise QuantityError(f"{text!r} is not a quantity: expected a number such as 2, 0.5, 100m, 4Gi or 1e3")
+    if not text or match is None or len(text) > _LENGTH_LIMIT:
+        raise QuantityError(f"{text[:80]!r} is not a quantity: expected a number such as 2, 0.5, 100m, 4Gi or 1e3")
     whole, fraction, suffix = match["whole"], match["fraction"] or "", match["suffix"]
     digits = int((whole + fraction) or "0")
     shift = 9 - len(fraction)

@@ -12,7 +12,8 @@ _SYNTAX: Final = re.compile(
     r"(?:\+([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?",
     re.ASCII,
 )
-_MAX_PART: Final = 2**64 - 1
+_MAX_NUMBER: Final = 2**64 - 1
+_MAX_DIGITS: Final = 20  # of that number; longer texts are not worth converting
 
 
 class VersionError(ValueError):
@@ -33,12 +34,12 @@ class Version:
         if match is None:
             raise VersionError(f"{text!r} is not a semantic version: expected MAJOR.MINOR.PATCH[-pre][+build]")
         self.text = text
-        self.major, self.minor, self.patch = int(match[1]), int(match[2]), int(match[3])
         self.pre: tuple[str, ...] = tuple(match[4].split(".")) if match[4] else ()
         self.build: tuple[str, ...] = tuple(match[5].split(".")) if match[5] else ()
-        numbers = (self.major, self.minor, self.patch, *(int(part) for part in self.pre if part.isdigit()))
-        if max(numbers) > _MAX_PART:
+        numbers = (*match.group(1, 2, 3), *filter(str.isdigit, self.pre))
+        if any(len(number) > _MAX_DIGITS or int(number) > _MAX_NUMBER for number in numbers):
             raise VersionError(f"{text!r} is not a semantic version: a number exceeds 64 bits")
+        self.major, self.minor, self.patch = int(match[1]), int(match[2]), int(match[3])
         release = 0 if self.pre else 1
         ordered = tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in self.pre)
         self.precedence = (self.major, self.minor, self.patch, release, ordered)

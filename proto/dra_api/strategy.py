@@ -86,7 +86,7 @@ def prepare_for_update(obj: JSON, old: JSON, *, gates: FeatureGates, now: str) -
     if obj.get("kind") in _STATUS_KINDS:
         _put_back(obj, old, "status")
     if obj.get("kind") == "DeviceTaintRule":
-        new_taint, old_taint = ((item.get("spec") or {}).get("taint") or {} for item in (obj, old))
+        new_taint, old_taint = _part(obj, "spec", "taint"), _part(old, "spec", "taint")
         unchanged_time = new_taint.get("timeAdded") == old_taint.get("timeAdded")
         if new_taint and unchanged_time and new_taint.get("effect") != old_taint.get("effect"):
             new_taint["timeAdded"] = now
@@ -116,7 +116,7 @@ def drop_disabled_fields(obj: JSON, old: JSON | None, gates: FeatureGates) -> No
 
 def drop_deallocated_devices(claim: JSON, old: JSON) -> None:
     """Removes the reports (``status.devices``) about devices that this write takes from the claim."""
-    status = claim.get("status") or {}
+    status = _part(claim, "status")
     if not isinstance(status.get("devices"), list):
         return
     gone = _allocated(old) - _allocated(claim)
@@ -125,6 +125,14 @@ def drop_deallocated_devices(claim: JSON, old: JSON) -> None:
         status["devices"] = kept
     else:
         del status["devices"]
+
+
+def _part(obj: JSON, *path: str) -> JSON:
+    """The dict at the path; an empty one when there is none."""
+    for name in path:
+        part = obj.get(name)
+        obj = part if isinstance(part, dict) else {}
+    return obj
 
 
 def _put_back(obj: JSON, old: JSON, name: str) -> None:

@@ -1,0 +1,75 @@
+"""JSON becomes structs and back; what is malformed is named, and only that object is lost."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from dra_api.codec import DecodeError, convert, decode, decode_list, encode, to_dict
+from dra_api.core import Pod
+from dra_api.quantity import Quantity
+from dra_api.resource import Counter, DeviceCapacity, ResourceClaim, ResourceSlice
+
+
+def test_a_struct_keeps_what_it_knows_and_ignores_the_rest() -> None:
+    it = convert(ResourceSlice, {"metadata": {"name": "s"}, "spec": {"driver": "d", "future": 1}, "future": {}})
+    assert (it.metadata.name, it.spec.driver, it.spec.devices) == ("s", "d", None)
+    assert to_dict(it) == {"metadata": {"name": "s"}, "spec": {"driver": "d"}}
+
+
+def test_absent_and_empty_stay_apart() -> None:
+    assert convert(ResourceSlice, {"spec": {"devices": []}}).spec.devices == ()
+    assert convert(ResourceSlice, {"spec": {"devices": None}}).spec.devices is None
+
+
+@pytest.mark.parametrize(
+    ("data", "text"), [('"1Gi"', "1Gi"), ("3", "3"), ("0.5", "0.5"), ("-1", "-1"), ('"1000m"', "1000m")]
+)
+def test_quantities_are_texts_or_numbers(data: str, text: str) -> None:
+    it = decode(Counter, f'{{"value": {data}}}')
+    assert it.value == Quantity(text)
+    assert json.loads(encode(it)) == {"value": text}
+
+
+def test_raw_parameters_keep_their_bytes() -> None:
+    data = b'{"spec":{"devices":{"config":[{"opaque":{"driver":"d","parameters":{ "b":1,  "a":null}}}]}}}'
+    it = decode(ResourceClaim, data)
+    (config,) = it.spec.devices.config or ()
+    assert config.opaque is not None
+    assert bytes(config.opaque.parameters) == b'{ "b":1,  "a":null}'
+    assert b'{ "b":1,  "a":null}' in encode(it)
+
+
+@pytest.mark.parametrize(
+    ("type_", "data", "text"),
+    [
+        (ResourceSlice, '{"spec": {"driver": 3}}', r"\$\.spec\.driver"),
+        (DeviceCapacity, '{"value": "lots"}', "'lots' is not a quantity"),
+        (DeviceCapacity, '{"value": true}', "expected a quantity, got bool"),
+        (Pod, '{"spec": {"containers": {}}}', r"\$\.spec\.containers"),
+        (Pod, "{", "truncated"),
+    ],
+)
+def test_a_malformed_object_is_named(type_: type, data: str, text: str) -> None:
+    with pytest.raises(DecodeError, match=text):
+        decode(type_, data)
+
+
+def test_one_bad_item_of_a_list_does_not_spoil_the_others() -> None:
+    items = [{"metadata": {"name": "a"}}, {"metadata": {"name": 3}}, {"metadata": {"name": "b"}}]
+    good, bad, metadata = decode_list(Pod, json.dumps({"metadata": {"resourceVersion": "7"}, "items": items}).encode())
+    assert [pod.metadata.name for pod in good] == ["a", "b"]
+    ((raw, error),) = bad
+    assert json.loads(raw) == items[1]
+    assert "$.metadata.name" in str(error)
+    assert metadata == {"resourceVersion": "7"}
+
+
+def test_a_list_that_is_none_is_refused() -> None:
+    with pytest.raises(DecodeError):
+        decode_list(Pod, b'{"items": 3}')
+
+
+def test_an_object_knows_its_key() -> None:
+    assert convert(Pod, {"metadata": {"name": "p", "namespace": "ns"}}).key == "ns/p"
+    assert convert(ResourceSlice, {"metadata": {"name": "s"}}).key == "s"
