@@ -50,12 +50,12 @@ class PodPlacer:
             pod = self._cluster.pods.get(key)
             if pod is None or not self._cluster.is_ours_to_place(pod) or self._cluster.loads.node_of(key):
                 return
+            decision: Plan | NoPlace | None
             try:
                 claims = ready_claims(pod, self._cluster.claims.get)
+                decision = await self._plan(pod, claims, commit)
             except NotReady as reason:
                 claims, decision = [], None if reason.being_made else NoPlace(str(reason))
-            else:
-                decision = await self._plan(pod, claims, commit)
         if isinstance(decision, Plan):
             await commit.write()
             self._events.normal(pod, "Scheduled", f"Successfully assigned {key} to {decision.node}")

@@ -1,0 +1,33 @@
+"""The kinds that the operator sees, and the struct each is decoded into."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dra_api.core import Node, Pod
+from dra_api.meta import Object
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_kube import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
+
+from dra_operator.cluster import ClaimTemplate
+
+# In the order in which they are listed at start: what others refer to comes first.
+WATCHED: Final[dict[Resource, type[Object]]] = {
+    NODES: Node,
+    DEVICE_CLASSES: DeviceClass,
+    DEVICE_TAINT_RULES: DeviceTaintRule,
+    RESOURCE_SLICES: ResourceSlice,
+    RESOURCE_CLAIM_TEMPLATES: ClaimTemplate,
+    RESOURCE_CLAIMS: ResourceClaim,
+    PODS: Pod,
+}
+REQUIRED: Final = frozenset(WATCHED) - {DEVICE_TAINT_RULES}

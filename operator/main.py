@@ -1,0 +1,5 @@
+"""For development: ``kopf run -A operator/main.py``. In clusters ``dra-operator run`` does more (see there)."""
+
+from dra_operator.app import Operator, register
+
+register(Operator())
