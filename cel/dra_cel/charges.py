@@ -1,0 +1,144 @@
+"""What operations cost: ranges for estimates, and the rules that both the estimate and the run-time count use.
+
+Costs are whole units (one unit is about one simple step). An estimate is a range, because sizes are only known
+within limits; it saturates at 2**64-1, which stands for "unbounded".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from .types import Type
+from .values import UINT_MAX, Optional
+
+SELECT: Final = 1
+LIST_BASE: Final = 10
+MAP_BASE: Final = 30
+STRUCT_BASE: Final = 40
+PER_CHARACTER: Final = 0.1
+PER_PATTERN_CHARACTER: Final = 0.25
+
+
+def scale(size: int, factor: float) -> int:
+    """Size times factor, rounded up, at most 2**64-1."""
+    product = float(size) * factor
+    return UINT_MAX if product >= 2.0**64 else math.ceil(product)
+
+
+class Range(NamedTuple):
+    """An inclusive range of sizes or costs."""
+
+    min: int
+    max: int
+
+    def plus(self, other: Range) -> Range:
+        return Range(min(self.min + other.min, UINT_MAX), min(self.max + other.max, UINT_MAX))
+
+    def times(self, other: Range) -> Range:
+        return Range(min(self.min * other.min, UINT_MAX), min(self.max * other.max, UINT_MAX))
+
+    def scaled(self, factor: float) -> Range:
+        return Range(scale(self.min, factor), scale(self.max, factor))
+
+    def union(self, other: Range) -> Range:
+        return Range(min(self.min, other.min), max(self.max, other.max))
+
+
+def exactly(number: int) -> Range:
+    return Range(number, number)
+
+
+UNKNOWN: Final = Range(0, UINT_MAX)
+FREE: Final = exactly(0)
+ONE: Final = exactly(1)
+
+
+class Operand(Protocol):
+    """An operand of a call as estimates see it."""
+
+    @property
+    def type(self) -> Type: ...
+
+    @property
+    def size(self) -> Range:
+        """Characters, bytes or entries; UNKNOWN when nothing is known."""
+
+    @property
+    def element_size(self) -> Range:
+        """Size of the elements of a list, as far as declarations tell."""
+
+    @property
+    def constant(self) -> Any:
+        """The value of a literal, else None."""
+
+
+class Estimate(NamedTuple):
+    """Cost of a call without its operands, and the size of its result if the rule knows it."""
+
+    cost: Range
+    size: Range | None = None
+
+
+Estimator = Callable[[Sequence[Operand]], Estimate]
+Counter = Callable[[Sequence[Any], Any], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a function is charged: before the run from its operands (receiver first), afterwards from their values.
+
+    ``bounded`` tells whether the estimate is a true upper bound even for operands whose type is only known at run time.
+    """
+
+    estimate: Estimator
+    count: Counter
+    bounded: bool = True
+
+
+def size_of(value: Any) -> int:
+    """The size that costs are computed from: 1 for everything that has no length."""
+    if isinstance(value, (str, bytes, list, tuple, dict)):
+        return len(value)
+    if isinstance(value, Optional) and value.present:
+        return size_of(value.value)
+    return int(getattr(value, "cel_size", 1))
+
+
+FIXED: Final = Rule(lambda operands: Estimate(ONE), lambda values, result: 1)
+
+
+def traversal(factor: float = PER_CHARACTER, operand: int = 0, *, sized: bool = False) -> Rule:
+    """Walking once (or more often) through the characters of one operand; ``sized``: the result is as long."""
+
+    def estimate(operands: Sequence[Operand]) -> Estimate:
+        size = operands[operand].size
+        return Estimate(size.scaled(factor), size if sized else None)
+
+    return Rule(estimate, lambda values, result: scale(size_of(values[operand]), factor))
+
+
+def _pattern(operands: Sequence[Operand]) -> Range:
+    """Text length times pattern length; one is added so that an empty text still costs something."""
+    text = operands[0].size.plus(ONE).scaled(PER_CHARACTER)
+    return text.times(operands[1].size.scaled(PER_PATTERN_CHARACTER))
+
+
+def _pattern_count(values: Sequence[Any], result: Any) -> int:
+    return scale(size_of(values[0]) + 1, PER_CHARACTER) * scale(size_of(values[1]), PER_PATTERN_CHARACTER)
+
+
+MATCH: Final = Rule(lambda operands: Estimate(_pattern(operands)), _pattern_count)
+SEARCH: Final = Rule(lambda operands: Estimate(_pattern(operands), Range(0, operands[0].size.max)), _pattern_count)
+
+
+def _comparison(operands: Sequence[Operand]) -> Estimate:
+    shorter = min(operands[0].size.max, operands[1].size.max)
+    return Estimate(Range(int(shorter > 0), shorter).scaled(PER_CHARACTER))
+
+
+COMPARISON: Final = Rule(
+    _comparison, lambda values, result: scale(min(size_of(values[0]), size_of(values[1])), PER_CHARACTER)
+)

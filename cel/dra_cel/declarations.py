@@ -1,0 +1,84 @@
+"""How the libraries declare functions.
+
+A function is a name and its overloads. An overload is everything about one signature in one place: types,
+implementation, charge. Methods (``text.size()``) have their receiver as first parameter.
+
+``guarded`` functions check at run time that the values have the declared types; the others (operators, ``size``, ...)
+have one implementation for all overloads, which looks at the values itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .charges import FIXED, Rule
+from .types import Type, accepts
+
+Implementation = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overload:
+    """One signature. ``inline`` is Python source for compiled expressions, with ``{0}`` for the first operand: it
+    must raise for values that the implementation would refuse."""
+
+    params: tuple[Type, ...]
+    result: Type
+    run: Implementation
+    method: bool = False
+    rule: Rule = FIXED
+    inline: str | None = None
+
+    def accepts(self, values: Sequence[Any]) -> bool:
+        return len(values) == len(self.params) and all(map(accepts, self.params, values))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A function: a name and what can be called by it.
+
+    ``rule`` is charged when several overloads may be meant (a fixed unit otherwise). ``variadic`` functions stop at
+    the first operand that fails, which matters for what a failed call costs.
+    """
+
+    name: str
+    overloads: tuple[Overload, ...]
+    guarded: bool = True
+    rule: Rule | None = None
+    variadic: bool = False
+
+
+Library = Sequence[Function]
+
+
+def glob(params: Sequence[Type], result: Type, run: Implementation, rule: Rule = FIXED) -> Overload:
+    """An overload that is called as ``f(x)``."""
+    return Overload(tuple(params), result, run, rule=rule)
+
+
+def method(
+    params: Sequence[Type], result: Type, run: Implementation, rule: Rule = FIXED, inline: str | None = None
+) -> Overload:
+    """An overload that is called as ``x.f()``."""
+    return Overload(tuple(params), result, run, method=True, rule=rule, inline=inline)
+
+
+def merge(*libraries: Library) -> dict[str, Function]:
+    """The functions of several libraries by name; overloads of the same name are put together."""
+    merged: dict[str, Function] = {}
+    for library in libraries:
+        for function in library:
+            known = merged.get(function.name)
+            if known is None:
+                merged[function.name] = function
+            else:
+                merged[function.name] = Function(
+                    function.name,
+                    known.overloads + function.overloads,
+                    known.guarded or function.guarded,
+                    known.rule or function.rule,
+                    known.variadic or function.variadic,
+                )
+    return merged

@@ -1,0 +1,76 @@
+"""Environments: what an expression may refer to, as data.
+
+An environment is a table of functions, of variables and of structs, plus what is known about the sizes of the
+variables' values, which the cost estimate needs. ``device selectors`` and ``admission policies`` are two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from .declarations import Function, Library, merge
+from .libraries import operators, optionals, quantity, semver
+from .types import (
+    ANY, BOOL, BYTES, CIDR, DOUBLE, DURATION, DYN, INT, IP, NULL, STRING, TIMESTAMP, TYPE, UINT, Type, list_of, map_of,
+    optional_of,
+)  # fmt: skip
+from .values import UINT_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is known of a variable's values besides their type: how large they can become, and of what they are made.
+
+    ``size`` is the largest number of characters or entries. ``any_field`` gives the shape of fields which are not
+    listed, as in a map whose values are all alike.
+    """
+
+    size: int = UINT_MAX
+    key: Shape | None = None
+    value: Shape | None = None
+    fields: Mapping[str, Shape] = field(default_factory=dict)
+    any_field: Shape | None = None
+
+    def below(self, step: str) -> Shape | None:
+        """The shape one step down a path: ``@keys``, ``@items``, ``@values`` or a field's name."""
+        if step == "@keys":
+            return self.key
+        if step in ("@items", "@values"):
+            return self.value
+        return self.fields.get(step, self.any_field)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Environment:
+    """See the module. ``accepts_result`` decides which output types are allowed; ``result_rule`` says it in words."""
+
+    name: str
+    functions: Mapping[str, Function]
+    variables: Mapping[str, Type]
+    structs: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    type_names: Mapping[str, Type] = field(default_factory=dict)
+    accepts_result: Callable[[Type], bool] = lambda output: True
+    result_rule: str = "any type"
+    cost_limit: int = 1_000_000
+
+
+STANDARD_TYPES: Final[Mapping[str, Type]] = {
+    "bool": BOOL, "bytes": BYTES, "double": DOUBLE, "int": INT, "uint": UINT, "string": STRING, "null_type": NULL,
+    "type": TYPE, "list": list_of(DYN), "map": map_of(DYN, DYN), "net.IP": IP, "net.CIDR": CIDR,
+    "optional_type": optional_of(DYN), "google.protobuf.Duration": DURATION, "google.protobuf.Timestamp": TIMESTAMP,
+    "google.protobuf.Any": ANY, "google.protobuf.Value": DYN,
+}  # fmt: skip
+"""Names that stand for types in expressions, as in ``type(x) == string``."""
+
+KUBERNETES: Final[tuple[Library, ...]] = (
+    operators.LIBRARY, optionals.LIBRARY, quantity.LIBRARY, semver.LIBRARY,
+)  # fmt: skip
+"""What Kubernetes 1.36 offers in every environment."""
+
+
+def kubernetes(*more: Library) -> dict[str, Function]:
+    """The functions of Kubernetes' base environment and of further libraries."""
+    return merge(*KUBERNETES, *more)

@@ -1,0 +1,109 @@
+"""``==``, ``<`` and ``in`` of CEL, over values of any type.
+
+Numbers compare across types by value. Values of unrelated types are unequal, except that Kubernetes values
+(quantities, versions, ...) on the left refuse foreign company: that is an error. Inside lists and maps such an error
+counts as "equal", and in membership tests as "not this one": the reference does so, and scheduling must agree with it.
+
+Structures may share parts, so comparing two small ones can take exponentially long; the number of steps is limited.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from .errors import CostLimitExceeded, EvaluationError, no_overload
+from .types import Type
+from .values import MISSING, Duration, Opaque, Optional, Timestamp, Uint, find, unwrap_key
+
+STEPS: Final = 1_000_000
+_NUMBERS: Final = (int, Uint, float)
+_Pair = tuple[Any, Any, bool]
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Whether two values are equal. Raises EvaluationError for an opaque left side and a foreign right one."""
+    kind = type(left)
+    if kind is str or kind is bool or kind is bytes:
+        return type(right) is kind and bool(left == right)
+    pending: list[_Pair] = [(left, right, True)]
+    steps = 0
+    while pending:
+        steps += 1
+        if steps > STEPS:
+            raise CostLimitExceeded("comparing the values takes too long")
+        left, right, outermost = pending.pop()
+        try:
+            if not _alike(left, right, pending, outermost):
+                return False
+        except EvaluationError:
+            if outermost:
+                raise
+    return True
+
+
+def _alike(left: Any, right: Any, pending: list[_Pair], outermost: bool) -> bool:
+    """Whether two values are equal as far as they can be seen from outside; what is inside is left pending."""
+    if left is None or right is None:
+        return left is right
+    kind = type(left)
+    if kind in _NUMBERS:
+        return type(right) in _NUMBERS and _numeric_order(left, right) == 0
+    if isinstance(left, (list, tuple)):
+        if not isinstance(right, (list, tuple)) or len(left) != len(right):
+            return False
+        pending.extend((*pair, False) for pair in zip(left, right, strict=True))
+        return True
+    if isinstance(left, dict):
+        if not isinstance(right, dict) or len(left) != len(right):
+            return False
+        pairs = [(value, find(right, unwrap_key(key)), False) for key, value in left.items()]
+        pending.extend(pairs)
+        return all(other is not MISSING for _, other, _ in pairs)
+    if isinstance(left, Optional):
+        if not isinstance(right, Optional) or left.present != right.present:
+            return False
+        if left.present:
+            pending.append((left.value, right.value, outermost))
+        return True
+    if isinstance(left, Type):
+        return isinstance(right, Type) and left.name == right.name
+    return bool(left == right) if isinstance(left, Opaque) or type(right) is kind else False
+
+
+def contains(items: Any, wanted: Any) -> bool:
+    """Whether a list holds a value equal to the wanted one."""
+    for item in items:
+        try:
+            if equal(wanted, item):
+                return True
+        except CostLimitExceeded:
+            raise
+        except EvaluationError:
+            continue
+    return False
+
+
+def _numeric_order(left: Any, right: Any) -> int | None:
+    """-1, 0 or 1; None when a NaN is involved. Integers meet doubles as doubles."""
+    if isinstance(left, float) or isinstance(right, float):
+        left, right = float(left), float(right)
+        if math.isnan(left) or math.isnan(right):
+            return None
+    return int(left > right) - int(left < right)
+
+
+def order(left: Any, right: Any) -> int:
+    """-1, 0 or 1 as left is below, equal to or above right. Raises EvaluationError for what has no order."""
+    kind = type(left)
+    if kind in _NUMBERS and type(right) in _NUMBERS:
+        found = _numeric_order(left, right)
+        if found is None:
+            raise EvaluationError("other", "NaN values cannot be ordered")
+        return found
+    if kind is type(right):
+        if kind is str or kind is bool or kind is bytes:
+            return int(left > right) - int(left < right)
+        if kind is Duration or kind is Timestamp:
+            return int(left.nanos > right.nanos) - int(left.nanos < right.nanos)
+    raise no_overload("compare", left, right)

@@ -1,0 +1,319 @@
+"""Operators, ``size`` and membership: what expressions use without calling anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..charges import COMPARISON, FIXED, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of
+from ..declarations import Function, Implementation, glob, method
+from ..equality import contains, equal, order
+from ..errors import CostLimitExceeded, EvaluationError, no_overload
+from ..types import (
+    BOOL, BYTES, CIDR, DOUBLE, DURATION, DYN, FORMAT, INT, IP, QUANTITY, RUNTIME, SEMVER, STRING, TIMESTAMP, UINT, URL,
+    Type, list_of, map_of, param, type_of,
+)  # fmt: skip
+from ..values import INT_MAX, INT_MIN, MISSING, UINT_MAX, Duration, Timestamp, Uint, find
+
+TEXT_LIMIT: Final = 10_000_000
+"""Longest text or bytes that an expression may build: walking through more would exceed the cost limit anyway."""
+LIST_LIMIT: Final = 1_000_000
+"""Most elements of a list that an expression may build."""
+
+A: Final = param("A")
+B: Final = param("B")
+LIST_A: Final = list_of(A)
+MAP_AB: Final = map_of(A, B)
+
+
+class Accumulator(list[Any]):
+    """The list under construction in a fold: adding to it extends it, as nobody else can hold it."""
+
+    __slots__ = ()
+
+
+class MapAccumulator(dict[Any, Any]):
+    """The map under construction in a fold."""
+
+    __slots__ = ()
+
+
+class DefaultMap(dict[Any, Any]):
+    """A map that answers a look-up with an empty map when it does not contain the key."""
+
+    __slots__ = ()
+    default: Final[dict[Any, Any]] = {}
+
+    def __missing__(self, key: Any) -> dict[Any, Any]:
+        return self.default
+
+
+def bounded(size: int, limit: int) -> None:
+    """Refuse to build what would eat the memory of the process. Raises CostLimitExceeded."""
+    if size > limit:
+        raise CostLimitExceeded(f"a value of size {size} is larger than the {limit} that an expression may build")
+
+
+def _whole(value: int) -> int:
+    if INT_MIN <= value <= INT_MAX:
+        return value
+    raise EvaluationError("overflow", "integer overflow")
+
+
+def _unsigned(value: int) -> Uint:
+    if 0 <= value <= UINT_MAX:
+        return Uint(value)
+    raise EvaluationError("overflow", "unsigned integer overflow")
+
+
+def unequal(left: Any, right: Any) -> bool:
+    """``!=``: values that cannot be compared are different, although ``==`` would refuse them."""
+    try:
+        return not equal(left, right)
+    except EvaluationError:
+        return True
+
+
+def add(left: Any, right: Any) -> Any:
+    kind = type(left)
+    if kind is type(right):
+        if kind is int:
+            return _whole(left + right)
+        if kind is str or kind is bytes:
+            bounded(len(left) + len(right), TEXT_LIMIT)
+            return left + right
+        if kind is float:
+            return left + right
+        if kind is Uint:
+            return _unsigned(int(left) + int(right))
+        if kind is Duration:
+            return Duration(left.nanos + right.nanos)
+    if kind is Accumulator and isinstance(right, (list, tuple)):
+        bounded(len(left) + len(right), LIST_LIMIT)
+        left.extend(right)
+        return left
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        bounded(len(left) + len(right), LIST_LIMIT)
+        return [*left, *right]
+    if {kind, type(right)} == {Duration, Timestamp}:
+        return Timestamp(left.nanos + right.nanos)
+    raise no_overload("_+_", left, right)
+
+
+def subtract(left: Any, right: Any) -> Any:
+    kind = type(left)
+    if kind is type(right):
+        if kind is int:
+            return _whole(left - right)
+        if kind is float:
+            return left - right
+        if kind is Uint:
+            return _unsigned(int(left) - int(right))
+        if kind is Duration or kind is Timestamp:
+            return Duration(left.nanos - right.nanos)
+    if kind is Timestamp and type(right) is Duration:
+        return Timestamp(left.nanos - right.nanos)
+    raise no_overload("_-_", left, right)
+
+
+def multiply(left: Any, right: Any) -> Any:
+    kind = type(left)
+    if kind is type(right):
+        if kind is int:
+            return _whole(left * right)
+        if kind is float:
+            return left * right
+        if kind is Uint:
+            return _unsigned(int(left) * int(right))
+    raise no_overload("_*_", left, right)
+
+
+def divide(left: Any, right: Any) -> Any:
+    kind = type(left)
+    if kind is not type(right) or kind not in (int, Uint, float):
+        raise no_overload("_/_", left, right)
+    if kind is float:
+        if right == 0.0:
+            sign = math.copysign(1.0, left) * math.copysign(1.0, right)
+            return math.nan if left == 0.0 or math.isnan(left) else math.inf * sign
+        return left / right
+    if right == 0:
+        raise EvaluationError("divide", "division by zero")
+    quotient = abs(int(left)) // abs(int(right))
+    return Uint(quotient) if kind is Uint else _whole(quotient if (left < 0) == (right < 0) else -quotient)
+
+
+def modulo(left: Any, right: Any) -> Any:
+    kind = type(left)
+    if kind is not type(right) or kind not in (int, Uint):
+        raise no_overload("_%_", left, right)
+    if right == 0:
+        raise EvaluationError("divide", "modulus by zero")
+    if left == INT_MIN and right == -1:
+        raise EvaluationError("overflow", "integer overflow")
+    rest = abs(int(left)) % abs(int(right))
+    return Uint(rest) if kind is Uint else (rest if left >= 0 else -rest)
+
+
+def negate(value: Any) -> Any:
+    if type(value) is int:
+        return _whole(-value)
+    if type(value) is float:
+        return -value
+    if type(value) is Duration:
+        return Duration(-value.nanos)
+    raise no_overload("-_", value)
+
+
+def invert(value: Any) -> bool:
+    if type(value) is not bool:
+        raise no_overload("!_", value)
+    return not value
+
+
+def within(wanted: Any, container: Any) -> bool:
+    if isinstance(container, (list, tuple)):
+        return contains(container, wanted)
+    if isinstance(container, dict):
+        return find(container, wanted) is not MISSING
+    raise EvaluationError("no-such-overload", "no such overload: @in: the right side is no list or map")
+
+
+def size(value: Any) -> int:
+    if isinstance(value, (str, bytes, list, tuple, dict)):
+        return len(value)
+    found = getattr(value, "cel_size", None)
+    if found is None:
+        raise no_overload("size", value)
+    return int(found)
+
+
+def lookup(container: Any, key: Any) -> Any:
+    """The entry of a map or list, or MISSING. Raises EvaluationError for a key that no list can have."""
+    if isinstance(container, dict):
+        found = find(container, key)
+        if found is MISSING and isinstance(container, DefaultMap):
+            return container.default
+        return found
+    if isinstance(container, (list, tuple)):
+        position = _position(key)
+        return container[position] if 0 <= position < len(container) else MISSING
+    return MISSING
+
+
+def index(container: Any, key: Any) -> Any:
+    """``container[key]``. Raises EvaluationError when there is no such entry."""
+    found = lookup(container, key)
+    if found is not MISSING:
+        return found
+    if isinstance(container, (list, tuple)):
+        raise EvaluationError("index", f"index out of bounds: {key}")
+    raise EvaluationError("no-such-key", f"no such key: {key}")
+
+
+def _position(key: Any) -> int:
+    if type(key) in (int, Uint):
+        return int(key)
+    if type(key) is float:
+        if key.is_integer():
+            return int(key)
+        raise EvaluationError("index", f"unsupported index value {key} in list")
+    raise EvaluationError("index", f"unsupported index type {type_of(key).name!r} in list")
+
+
+def _opaque_equal(operands: Sequence[Operand]) -> Estimate:
+    """Kubernetes' own types compare in one step, if both sides are known to be of the same one."""
+    if operands[0].type == operands[1].type:
+        if operands[0].type in (QUANTITY, SEMVER, IP, CIDR, URL):
+            return Estimate(ONE)
+        if operands[0].type == FORMAT:
+            return Estimate(Range(1, 7))
+    return COMPARISON.estimate(operands)
+
+
+def _equal_count(values: Sequence[Any], result: Any) -> int:
+    return 1 if type_of(values[0]) in (QUANTITY, SEMVER, IP, CIDR, URL, FORMAT) else COMPARISON.count(values, result)
+
+
+_EQUALITY: Final = Rule(_opaque_equal, _equal_count)
+
+
+def _concatenation(factor: float | None) -> Rule:
+    """Text and bytes are copied; lists are not, but how large they become matters for what follows."""
+
+    def estimate(operands: Sequence[Operand]) -> Estimate:
+        total = operands[0].size.plus(operands[1].size)
+        return Estimate(ONE if factor is None else total.scaled(factor), total)
+
+    if factor is None:
+        return Rule(estimate, lambda values, result: 1)
+    return Rule(estimate, lambda values, result: scale(size_of(values[0]) + size_of(values[1]), factor))
+
+
+_IN_LIST: Final = Rule(lambda operands: Estimate(operands[1].size), lambda values, result: size_of(values[1]))
+
+
+def _operator(name: str, run: Implementation, *signatures: tuple[Sequence[Type], Type], rule: Rule = FIXED) -> Function:
+    return Function(name, tuple(glob(params, result, run, rule) for params, result in signatures), guarded=False)
+
+
+def _ordering(name: str, run: Implementation) -> Function:
+    numbers = (INT, UINT, DOUBLE)
+    pairs = [(BOOL, BOOL), *((left, right) for left in numbers for right in numbers)]
+    pairs += [(TIMESTAMP, TIMESTAMP), (DURATION, DURATION)]
+    plain = [glob(pair, BOOL, run) for pair in pairs]
+    texts = [glob((type_, type_), BOOL, run, COMPARISON) for type_ in (STRING, BYTES)]
+    return Function(name, (*plain, *texts), guarded=False)
+
+
+def _same(*types: Type) -> list[tuple[Sequence[Type], Type]]:
+    return [((type_, type_), type_) for type_ in types]
+
+
+RUNTIME.update({Accumulator: list_of(DYN), MapAccumulator: map_of(DYN, DYN), DefaultMap: map_of(DYN, DYN)})
+
+LIBRARY: Final = (
+    Function(
+        "_+_",
+        (
+            *(glob((t, t), t, add, _concatenation(PER_CHARACTER)) for t in (BYTES, STRING)),
+            glob((LIST_A, LIST_A), LIST_A, add, _concatenation(None)),
+            *(glob((t, t), t, add) for t in (DOUBLE, DURATION, INT, UINT)),
+            glob((DURATION, TIMESTAMP), TIMESTAMP, add),
+            glob((TIMESTAMP, DURATION), TIMESTAMP, add),
+        ),
+        guarded=False,
+    ),
+    _operator(
+        "_-_", subtract, *_same(DOUBLE, DURATION, INT, UINT),
+        ((TIMESTAMP, DURATION), TIMESTAMP), ((TIMESTAMP, TIMESTAMP), DURATION),
+    ),
+    _operator("_*_", multiply, *_same(DOUBLE, INT, UINT)),
+    _operator("_/_", divide, *_same(DOUBLE, INT, UINT)),
+    _operator("_%_", modulo, *_same(INT, UINT)),
+    _operator("-_", negate, ((DOUBLE,), DOUBLE), ((INT,), INT)),
+    _operator("!_", invert, ((BOOL,), BOOL)),
+    _operator("_==_", equal, ((A, A), BOOL), rule=_EQUALITY),
+    _operator("_!=_", unequal, ((A, A), BOOL), rule=COMPARISON),
+    _ordering("_<_", lambda left, right: order(left, right) < 0),
+    _ordering("_<=_", lambda left, right: order(left, right) <= 0),
+    _ordering("_>_", lambda left, right: order(left, right) > 0),
+    _ordering("_>=_", lambda left, right: order(left, right) >= 0),
+    Function("@in", (glob((A, LIST_A), BOOL, within, _IN_LIST), glob((A, MAP_AB), BOOL, within)), guarded=False),
+    Function("_[_]", (glob((LIST_A, INT), A, index), glob((MAP_AB, A), B, index)), guarded=False),
+    Function(
+        "size",
+        tuple(
+            make((type_,), INT, size) for type_ in (BYTES, LIST_A, MAP_AB, STRING) for make in (glob, method)
+        ),
+        guarded=False,
+    ),
+    # The evaluator knows what these three do; they are declared for their types.
+    _operator("_?_:_", invert, ((BOOL, A, A), A)),
+    _operator("_&&_", invert, ((BOOL, BOOL), BOOL)),
+    _operator("_||_", invert, ((BOOL, BOOL), BOOL)),
+    _operator("@not_strictly_false", invert, ((BOOL,), BOOL)),
+)
+"""Operators under the names that messages use, ``_+_`` for instance."""
+

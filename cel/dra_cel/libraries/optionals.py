@@ -1,0 +1,89 @@
+"""Optional values: ``optional.of``, ``orValue``, ``[?index]`` and what lists offer with them.
+
+``or``, ``orValue``, ``.?field`` and ``[?index]`` are evaluated by the machine, because they do not need all their
+operands; here are their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..declarations import Function, Implementation, glob, method
+from ..errors import EvaluationError, no_overload
+from ..types import BOOL, INT, Type, list_of, map_of, optional_of, param
+from ..values import NONE, Duration, Opaque, Optional
+from .operators import index
+
+K: Final = param("K")
+V: Final = param("V")
+_OPTIONAL: Final = optional_of(V)
+_LIST: Final = list_of(V)
+_MAP: Final = map_of(K, V)
+
+
+def is_zero(value: Any) -> bool:
+    """Whether a value is its type's zero: empty, 0, false, null."""
+    if isinstance(value, Opaque):
+        return False
+    if isinstance(value, Duration):
+        return value.nanos == 0
+    if isinstance(value, Optional):
+        return not value.present
+    return value is None or (isinstance(value, (bool, int, float, str, bytes, list, tuple, dict)) and not value)
+
+
+def get(optional: Optional) -> Any:
+    if not optional.present:
+        raise EvaluationError("optional-none", "optional.none() dereference")
+    return optional.value
+
+
+def choose(optional: Any, other: Any) -> Any:
+    """``or`` and ``orValue`` when both sides are at hand."""
+    raise no_overload("or", optional, other)
+
+
+def _unwrap(items: Sequence[Any]) -> list[Any]:
+    for item in items:
+        if not isinstance(item, Optional):
+            raise EvaluationError("other", "a value of the list is not optional")
+    return [item.value for item in items if item.present]
+
+
+def _first(items: Sequence[Any]) -> Optional:
+    return Optional(items[0]) if items else NONE
+
+
+def _last(items: Sequence[Any]) -> Optional:
+    return Optional(items[-1]) if items else NONE
+
+
+def _lookups(run: Implementation, *, plain: bool) -> tuple[Any, ...]:
+    found: list[tuple[tuple[Type, Type], Type]] = [
+        ((optional_of(_LIST), INT), _OPTIONAL),
+        ((optional_of(_MAP), K), _OPTIONAL),
+    ]
+    if plain:
+        found = [((_LIST, INT), _OPTIONAL), found[0], ((_MAP, K), _OPTIONAL), found[1]]
+    return tuple(glob(params, result, run) for params, result in found)
+
+
+LIBRARY: Final = (
+    Function("optional.of", (glob((V,), _OPTIONAL, Optional),)),
+    Function(
+        "optional.ofNonZeroValue", (glob((V,), _OPTIONAL, lambda value: NONE if is_zero(value) else Optional(value)),)
+    ),
+    Function("optional.none", (glob((), _OPTIONAL, lambda: NONE),)),
+    Function("value", (method((_OPTIONAL,), V, get),)),
+    Function("hasValue", (method((_OPTIONAL,), BOOL, lambda optional: optional.present),)),
+    Function("or", (method((_OPTIONAL, _OPTIONAL), _OPTIONAL, choose),)),
+    Function("orValue", (method((_OPTIONAL, V), V, choose),)),
+    Function("_[?_]", _lookups(index, plain=True)),
+    Function("_[_]", _lookups(index, plain=False), guarded=False),
+    Function("first", (method((_LIST,), _OPTIONAL, _first),)),
+    Function("last", (method((_LIST,), _OPTIONAL, _last),)),
+    Function("optional.unwrap", (glob((list_of(_OPTIONAL),), _LIST, _unwrap),)),
+    Function("unwrapOpt", (method((list_of(_OPTIONAL),), _LIST, _unwrap),)),
+)
+

@@ -1,0 +1,162 @@
+"""Quantities: ``quantity("1.5Gi")``, their order and sums.
+
+The reference keeps a quantity as a 64-bit integer with a decimal exponent while it can, and as a decimal otherwise.
+That shows: only the former can be whole (``isInteger``), and only the latter is capped. ``value`` and ``exponent``
+are that integer and exponent, ``amount`` is the exact number of billionths that comparisons use.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+from dra_api.quantity import Quantity, QuantityError
+
+from ..charges import traversal
+from ..declarations import Function, Implementation, glob, method
+from ..errors import EvaluationError, no_overload
+from ..types import BOOL, DOUBLE, INT, QUANTITY, STRING, Type
+from ..values import INT_MAX, INT_MIN, Opaque
+
+_DIGITS: Final = 18
+_SYNTAX: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([A-Za-z]*|[eE][+-]?[0-9]+)")
+_DECIMAL: Final = {"": 0, "n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+class QuantityValue(Opaque):
+    """A quantity. ``value`` is None when it does not fit 64 bits and a decimal exponent."""
+
+    __slots__ = ("amount", "exponent", "value")
+    cel_type = QUANTITY
+
+    def __init__(self, amount: int, value: int | None = None, exponent: int = 0) -> None:
+        self.amount = amount
+        self.value = value
+        self.exponent = exponent
+
+    def identity(self) -> int:
+        return self.amount
+
+    def __repr__(self) -> str:
+        return f"QuantityValue({self.amount})"
+
+
+def _compact(text: str) -> tuple[int, int] | None:
+    """Value and exponent of the text, if the reference would keep them so: that depends on the digits as written."""
+    parts = _SYNTAX.fullmatch(text)
+    if parts is None:
+        return None
+    sign, whole, fraction, suffix = parts.groups("")
+    whole = whole.lstrip("0") or "0"
+    if suffix in _BINARY:
+        shift = _BINARY[suffix]
+        if fraction or 15 - len(whole) - int(shift * 3 / 10) - 1 < 0:
+            return None
+        value, exponent = int(whole) << shift, 0
+    else:
+        exponent = (_DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])) - len(fraction)
+        if len(whole) + len(fraction) > _DIGITS or exponent < -9:
+            return None
+        value = int(whole + fraction)
+    if value > INT_MAX:
+        return None
+    return (-value if sign == "-" else value), exponent
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> QuantityValue:
+    """The value of a text. Raises EvaluationError."""
+    try:
+        capped = Quantity(text).nanos
+    except QuantityError as error:
+        raise EvaluationError("quantity", str(error)) from None
+    compact = _compact(text)
+    if compact is None:
+        return QuantityValue(capped)
+    value, exponent = compact
+    return QuantityValue(value * 10 ** (exponent + 9), value, exponent)
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        parse(text)
+    except EvaluationError:
+        return False
+    return True
+
+
+def _integer(quantity: QuantityValue) -> int | None:
+    if quantity.value is None or quantity.exponent < 0:
+        return None
+    number: int = quantity.value * 10**quantity.exponent
+    return number if INT_MIN <= number <= INT_MAX else None
+
+
+def _as_integer(quantity: QuantityValue) -> int:
+    number = _integer(quantity)
+    if number is None:
+        raise EvaluationError("quantity", "cannot convert value to integer")
+    return number
+
+
+def _as_float(quantity: QuantityValue) -> float:
+    if quantity.value is not None:
+        return float(quantity.value) * 10.0**quantity.exponent
+    return quantity.amount / 10**9
+
+
+def _summed(left: QuantityValue, right: QuantityValue, sign: int) -> QuantityValue:
+    """Left plus or minus right; the result stays compact while both are and the sum fits."""
+    amount = left.amount + sign * right.amount
+    if left.value is None or right.value is None:
+        return QuantityValue(amount)
+    if right.value == 0:
+        return left
+    if left.value == 0:
+        return QuantityValue(amount, sign * right.value, right.exponent)
+    exponent = min(left.exponent, right.exponent)
+    value = left.value * 10 ** (left.exponent - exponent) + sign * right.value * 10 ** (right.exponent - exponent)
+    return QuantityValue(amount, value, exponent) if INT_MIN <= value <= INT_MAX else QuantityValue(amount)
+
+
+def _operand(value: Any) -> QuantityValue:
+    if isinstance(value, QuantityValue):
+        return value
+    return QuantityValue(int(value) * 10**9, int(value), 0)
+
+
+def _sum(sign: int) -> Implementation:
+    def run(left: QuantityValue, right: Any) -> QuantityValue:
+        if type(left) is not QuantityValue:
+            raise no_overload("add", left, right)
+        return _summed(left, _operand(right), sign)
+
+    return run
+
+
+def _compare(left: QuantityValue, right: QuantityValue) -> int:
+    return int(left.amount > right.amount) - int(left.amount < right.amount)
+
+
+_PAIR: Final[tuple[Type, Type]] = (QUANTITY, QUANTITY)
+_PARSING: Final = traversal()
+LIBRARY: Final = (
+    Function("quantity", (glob((STRING,), QUANTITY, parse, _PARSING),)),
+    Function("isQuantity", (glob((STRING,), BOOL, _is_quantity, _PARSING),)),
+    Function("sign", (glob((QUANTITY,), INT, lambda q: (q.amount > 0) - (q.amount < 0)),)),
+    Function(
+        "isGreaterThan",
+        (method(_PAIR, BOOL, lambda a, b: a.amount > b.amount, inline="({0}.amount > {1}.amount)"),),
+    ),
+    Function(
+        "isLessThan", (method(_PAIR, BOOL, lambda a, b: a.amount < b.amount, inline="({0}.amount < {1}.amount)"),)
+    ),
+    Function("compareTo", (method(_PAIR, INT, _compare),)),
+    Function("asApproximateFloat", (method((QUANTITY,), DOUBLE, _as_float),)),
+    Function("asInteger", (method((QUANTITY,), INT, _as_integer),)),
+    Function("isInteger", (method((QUANTITY,), BOOL, lambda q: _integer(q) is not None),)),
+    Function("add", tuple(method((QUANTITY, other), QUANTITY, _sum(1)) for other in (QUANTITY, INT))),
+    Function("sub", tuple(method((QUANTITY, other), QUANTITY, _sum(-1)) for other in (QUANTITY, INT))),
+)

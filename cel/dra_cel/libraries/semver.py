@@ -1,0 +1,96 @@
+"""Semantic versions: ``semver("1.2.3")``, ``semver("v1.2", true)`` and their order."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+from dra_api.semver import Version, VersionError
+
+from ..charges import traversal
+from ..declarations import Function, glob, method
+from ..errors import EvaluationError
+from ..types import BOOL, INT, SEMVER, STRING
+from ..values import Opaque
+
+
+class SemverValue(Opaque):
+    """A version; ``precedence`` orders it (build metadata does not count)."""
+
+    __slots__ = ("precedence", "version")
+    cel_type = SEMVER
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self.precedence = version.precedence
+
+    def identity(self) -> Any:
+        return self.precedence
+
+    def __repr__(self) -> str:
+        return f"SemverValue({self.version.text!r})"
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str, normalize: bool = False) -> SemverValue:
+    """The version of a text; with ``normalize``, a leading v, leading zeros and missing parts are allowed.
+
+    Raises EvaluationError.
+    """
+    try:
+        return SemverValue(Version(_normalized(text) if normalize else text))
+    except VersionError as error:
+        raise EvaluationError("semver", str(error)) from None
+
+
+def _normalized(text: str) -> str:
+    parts = text.removeprefix("v").split(".", 2)
+    for at, part in enumerate(parts):
+        if len(part) > 1:
+            stripped = part.lstrip("0")
+            parts[at] = stripped if stripped[:1].isdigit() else "0" + stripped
+    if len(parts) < 3:
+        if any(sign in parts[-1] for sign in "+-"):
+            raise VersionError(f"{text!r}: a short version cannot have pre-release or build parts")
+        parts += ["0"] * (3 - len(parts))
+    return ".".join(parts)
+
+
+def _is_semver(text: str, normalize: bool = False) -> bool:
+    try:
+        parse(text, normalize)
+    except EvaluationError:
+        return False
+    return True
+
+
+def _compare(left: SemverValue, right: SemverValue) -> int:
+    return int(left.precedence > right.precedence) - int(left.precedence < right.precedence)
+
+
+_PAIR: Final = (SEMVER, SEMVER)
+_PARSING: Final = traversal()
+LIBRARY: Final = (
+    Function("semver", tuple(glob(params, SEMVER, parse, _PARSING) for params in ((STRING,), (STRING, BOOL)))),
+    Function("isSemver", tuple(glob(params, BOOL, _is_semver, _PARSING) for params in ((STRING,), (STRING, BOOL)))),
+    Function(
+        "isGreaterThan",
+        (
+            method(
+                _PAIR, BOOL, lambda a, b: a.precedence > b.precedence, inline="({0}.precedence > {1}.precedence)"
+            ),
+        ),
+    ),
+    Function(
+        "isLessThan",
+        (
+            method(
+                _PAIR, BOOL, lambda a, b: a.precedence < b.precedence, inline="({0}.precedence < {1}.precedence)"
+            ),
+        ),
+    ),
+    Function("compareTo", (method(_PAIR, INT, _compare),)),
+    Function("major", (method((SEMVER,), INT, lambda v: v.version.major),)),
+    Function("minor", (method((SEMVER,), INT, lambda v: v.version.minor),)),
+    Function("patch", (method((SEMVER,), INT, lambda v: v.version.patch),)),
+)

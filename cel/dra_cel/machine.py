@@ -1,0 +1,62 @@
+"""The precise evaluator: a small stack machine.
+
+It decides what an expression means: errors are values that ``&&``, ``||`` and loops may absorb, names bound by
+``cel.bind`` are computed when first needed, every step is charged as the reference charges it, and evaluation stops
+when the limit is exceeded. It uses no Python recursion.
+
+A program is a list of steps. A step is a function that works on the machine and returns the index of the next step,
+or None for the following one. A failed computation leaves an EvaluationError on the stack, in place of its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from .errors import CostLimitExceeded, EvaluationError
+
+MEMORY_LIMIT: Final = 50_000_000
+"""Characters and list elements that one evaluation may produce in total."""
+
+
+class Machine:
+    """The state of one evaluation."""
+
+    __slots__ = ("allocated", "bindings", "cost", "limit", "returns", "slots", "stack")
+
+    def __init__(self, bindings: Mapping[str, Any], slots: int, limit: int) -> None:
+        self.bindings = bindings
+        self.slots: list[Any] = [None] * slots
+        self.stack: list[Any] = []
+        self.returns: list[int] = []
+        self.cost = 0
+        self.limit = limit
+        self.allocated = 0
+
+    def charge(self, units: int) -> None:
+        self.cost += units
+        if self.cost > self.limit:
+            raise CostLimitExceeded(f"the expression costs more than {self.limit} units to evaluate")
+
+    def produced(self, value: Any) -> None:
+        """Note the memory that a new value takes."""
+        if isinstance(value, (str, bytes, list)):
+            self.allocated += len(value)
+            if self.allocated > MEMORY_LIMIT:
+                raise CostLimitExceeded("the expression needs too much memory")
+
+
+Step = Callable[[Machine], "int | None"]
+
+
+def run(steps: Sequence[Step], machine: Machine) -> Any:
+    """The value that the program leaves. Raises EvaluationError."""
+    at = 0
+    end = len(steps)
+    while at < end:
+        target = steps[at](machine)
+        at = at + 1 if target is None else target
+    value = machine.stack.pop()
+    if isinstance(value, EvaluationError):
+        raise value
+    return value

@@ -1,0 +1,279 @@
+"""Tokens to tree.
+
+A descent over CEL's grammar, run by :func:`walk` so that nesting does not use the Python stack. Nesting is limited as
+in the reference: no rule of the grammar may be inside itself more than 250 times, where a chain of operators or of
+selections counts as nesting and a chain of ``&&`` or ``||`` does not.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from . import literals
+from .lexer import Source, Token, tokens
+from .macros import Macros
+from .tree import Call, Entry, Field, Ident, ListLiteral, Literal, MapLiteral, Node, Select, StructLiteral
+from .walk import Walk, walk
+
+DEPTH_LIMIT: Final = 250
+_RESERVED: Final = frozenset(
+    "as break const continue else for function if import let loop package namespace return var void while".split()
+)
+_RELATIONS: Final = frozenset({"<", "<=", ">=", ">", "==", "!=", "in"})
+_FACTORS: Final = frozenset({"*", "/", "%"})
+_TERMS: Final = frozenset({"+", "-"})
+_CONSTANTS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
+
+
+def parse(text: str, macros: Macros) -> Node:
+    """The tree of an expression, macros expanded. Raises CompileError."""
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        Source(text).fail(0, "the expression is not valid Unicode text")
+    return walk(_Parser(Source(text), macros).start())
+
+
+class _Parser:
+    def __init__(self, source: Source, macros: Macros) -> None:
+        self.source = source
+        self.macros = macros
+        self.tokens = tokens(source)
+        self.index = 0
+        self.depths = {"expression": 0, "relation": 0, "calculation": 0, "member": 0}
+
+    # --- tokens -----------------------------------------------------------------------------
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.index]
+
+    def take(self, *kinds: str) -> Token | None:
+        """The current token if it is one of these; the parser moves on."""
+        token = self.token
+        if token.kind not in kinds:
+            return None
+        self.index += 1
+        return token
+
+    def expect(self, *kinds: str) -> Token:
+        return self.take(*kinds) or self.unexpected(" or ".join(kinds))
+
+    def unexpected(self, wanted: str) -> NoReturn:
+        token = self.token
+        found = "the end of the expression" if token.kind == "end" else repr(token.text)
+        self.source.fail(token.at, f"expected {wanted}, found {found}")
+
+    def enter(self, rule: str) -> None:
+        self.depths[rule] += 1
+        if self.depths[rule] > DEPTH_LIMIT:
+            self.source.fail(self.token.at, f"the expression is nested more than {DEPTH_LIMIT} levels deep")
+
+    # --- operators --------------------------------------------------------------------------
+
+    def start(self) -> Walk[Node]:
+        node: Node = yield self.expression()
+        if self.token.kind != "end":
+            self.unexpected("an operator or the end of the expression")
+        return node
+
+    def expression(self) -> Walk[Node]:
+        self.enter("expression")
+        node: Node = yield self.logical("||")
+        if question := self.take("?"):
+            yes: Node = yield self.logical("||")
+            self.expect(":")
+            no: Node = yield self.expression()
+            node = Call(question.at, "_?_:_", None, [node, yes, no])
+        self.depths["expression"] -= 1
+        return node
+
+    def logical(self, operator: str) -> Walk[Node]:
+        """A chain of ``||`` or ``&&``: one call with all the terms."""
+        term = self.relation if operator == "&&" else lambda: self.logical("&&")
+        first: Node = yield term()
+        terms = [first]
+        at = self.token.at
+        while self.take(operator):
+            terms.append((yield term()))
+        return first if len(terms) == 1 else Call(at, f"_{operator}_", None, terms)
+
+    def relation(self) -> Walk[Node]:
+        return self.chain("relation", self.sum, _RELATIONS)
+
+    def sum(self) -> Walk[Node]:
+        return self.chain("calculation", self.product, _TERMS)
+
+    def product(self) -> Walk[Node]:
+        return self.chain("calculation", self.unary, _FACTORS, counted=False)
+
+    def chain(self, rule: str, operand: object, operators: frozenset[str], *, counted: bool = True) -> Walk[Node]:
+        """Operators of one precedence, grouped from the left."""
+        before = self.depths[rule]
+        if counted:
+            self.enter(rule)
+        node: Node = yield operand()  # type: ignore[operator]  # one of the bound methods above
+        while operator := self.take(*operators):
+            self.enter(rule)
+            self.enter(rule)
+            right: Node = yield operand()  # type: ignore[operator]  # as above
+            self.depths[rule] -= 1
+            node = Call(operator.at, "@in" if operator.kind == "in" else f"_{operator.kind}_", None, [node, right])
+        self.depths[rule] = before
+        return node
+
+    def unary(self) -> Walk[Node]:
+        """``!`` and ``-``; pairs cancel out, and one minus before a number belongs to the number."""
+        operator = self.token
+        if operator.kind not in ("!", "-"):
+            return (yield self.member())
+        count = 0
+        while self.take(operator.kind):
+            count += 1
+        if operator.kind == "-" and count == 1 and self.token.kind in ("int", "float"):
+            self.index -= 1
+            return (yield self.member())
+        node: Node = yield self.member()
+        return node if count % 2 == 0 else Call(operator.at, f"{operator.kind}_", None, [node])
+
+    # --- operands ---------------------------------------------------------------------------
+
+    def member(self) -> Walk[Node]:
+        """A primary followed by any number of ``.name``, ``.method(...)`` and ``[index]``."""
+        before = self.depths["member"]
+        self.enter("member")
+        node: Node = yield self.primary()
+        while operator := self.take(".", "["):
+            self.enter("member")
+            optional = self.take("?") is not None
+            if operator.kind == "[":
+                index: Node = yield self.expression()
+                self.expect("]")
+                node = Call(operator.at, "_[?_]" if optional else "_[_]", None, [node, index])
+                continue
+            name = self.name_after_dot()
+            if optional:
+                node = Call(operator.at, "_?._", None, [node, Literal(name.at, name.text)])
+            elif opening := self.take("("):
+                args: list[Node] = yield self.arguments()
+                node = self.macros.expand(self.source, opening.at, name.text, node, args)
+            else:
+                node = Select(operator.at, node, name.text)
+        self.depths["member"] = before
+        return node
+
+    def name_after_dot(self) -> Token:
+        if quoted := self.take("quoted"):
+            self.source.fail(quoted.at, "unsupported syntax '`': use [\"...\"] for such names")
+        return self.take("name") or self.unexpected("a name")
+
+    def arguments(self) -> Walk[list[Node]]:
+        """The arguments of a call, up to and with the closing parenthesis."""
+        args: list[Node] = []
+        if self.take(")"):
+            return args
+        while True:
+            args.append((yield self.expression()))
+            if self.expect(",", ")").kind == ")":
+                return args
+
+    def primary(self) -> Walk[Node]:
+        token = self.token
+        if self.take("("):
+            node: Node = yield self.expression()
+            self.expect(")")
+            return node
+        if self.take("["):
+            return (yield self.list_literal(token.at))
+        if self.take("{"):
+            return (yield self.map_literal(token.at))
+        if token.kind in ("name", "."):
+            return (yield self.named())
+        return self.literal()
+
+    def literal(self) -> Node:
+        token = self.token
+        self.index += 1
+        if token.kind == "-" and self.token.kind in ("int", "float"):
+            self.index += 1
+            return Literal(token.at, literals.number(self.source, self.tokens[self.index - 1], negative=True))
+        if token.kind in ("int", "uint", "float"):
+            return Literal(token.at, literals.number(self.source, token))
+        if token.kind == "string":
+            return Literal(token.at, literals.string(self.source, token))
+        if token.kind == "bytes":
+            return Literal(token.at, literals.bytes_(self.source, token))
+        if token.kind in _CONSTANTS:
+            return Literal(token.at, _CONSTANTS[token.kind])
+        self.index -= 1
+        self.unexpected("a value")
+
+    def named(self) -> Walk[Node]:
+        """A variable, a call of a global function, or ``type.name{field: value}``."""
+        dot = "." if self.take(".") else ""
+        first = self.expect("name")
+        if struct := self.struct_name(dot + first.text):
+            return (yield self.struct_literal(struct))
+        if first.text in _RESERVED:
+            self.source.fail(first.at, f"reserved identifier: {first.text}")
+        if opening := self.take("("):
+            args: list[Node] = yield self.arguments()
+            return self.macros.expand(self.source, opening.at, dot + first.text, None, args)
+        return Ident(first.at, dot + first.text)
+
+    def struct_name(self, name: str) -> str | None:
+        """The dotted name if it is followed by an opening brace; the parser then stands on the brace."""
+        index = self.index
+        while self.tokens[index].kind == "." and self.tokens[index + 1].kind == "name":
+            name += "." + self.tokens[index + 1].text
+            index += 2
+        if self.tokens[index].kind != "{":
+            return None
+        self.index = index
+        return name
+
+    def list_literal(self, at: int) -> Walk[Node]:
+        elements: list[Node] = []
+        optional: set[int] = set()
+        while not self.take("]"):
+            if not (elements == [] and self.token.kind == ","):
+                if self.take("?"):
+                    optional.add(len(elements))
+                elements.append((yield self.expression()))
+            if not self.take(","):
+                self.expect("]")
+                break
+            if not elements:
+                self.expect("]")
+                break
+        return ListLiteral(at, elements, frozenset(optional))
+
+    def map_literal(self, at: int) -> Walk[Node]:
+        entries: list[Entry] = []
+        if self.take(","):
+            self.expect("}")
+            return MapLiteral(at, entries)
+        while not self.take("}"):
+            optional = self.take("?") is not None
+            key: Node = yield self.expression()
+            colon = self.expect(":")
+            value: Node = yield self.expression()
+            entries.append(Entry(colon.at, key, value, optional))
+            if not self.take(","):
+                self.expect("}")
+                break
+        return MapLiteral(at, entries)
+
+    def struct_literal(self, name: str) -> Walk[Node]:
+        literal = StructLiteral(self.expect("{").at, name)
+        if self.take(","):
+            self.expect("}")
+            return literal
+        while not self.take("}"):
+            optional = self.take("?") is not None
+            field = self.name_after_dot()
+            self.expect(":")
+            value: Node = yield self.expression()
+            literal.fields.append(Field(field.at, field.text, value, optional))
+            if not self.take(","):
+                self.expect("}")
+                break
+        return literal

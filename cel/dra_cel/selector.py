@@ -1,0 +1,87 @@
+"""Compiled expressions: programs for any environment, selectors for devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+from .assembler import Program as Steps
+from .assembler import assemble
+from .checker import check
+from .constants import Constants
+from .cost import estimate
+from .device import DEVICE_SELECTORS, PreparedDevice
+from .environment import Environment
+from .errors import CompileError, EvaluationError
+from .lexer import Source
+from .machine import Machine, run
+from .macros import Macros
+from .parser import parse
+from .tree import Node
+from .types import Type, type_of
+from .validators import validate
+
+
+class Program:
+    """A checked expression of an environment. Raises CompileError when the expression is not acceptable."""
+
+    def __init__(self, expression: str, environment: Environment) -> None:
+        self.expression = expression
+        self.environment = environment
+        self._source = Source(expression)
+        self._root: Node = parse(expression, Macros())
+        self.output_type: Type = check(self._root, self._source, environment)
+        validate(self._root, self._source)
+        if not environment.accepts_result(self.output_type):
+            message = f"must evaluate to {environment.result_rule}, not {self.output_type}"
+            raise CompileError((self._source.issue(0, "wrong-result-type", message),), expression)
+        self._constants = Constants(self._root, self._source)
+
+    @cached_property
+    def _steps(self) -> Steps:
+        return assemble(self._root, self.environment, self._constants)
+
+    @cached_property
+    def max_cost(self) -> int:
+        """The worst case that evaluation may cost, as validation reckons; 2**64-1 stands for unbounded."""
+        return estimate(self._root, self.environment).max
+
+    def evaluate(self, bindings: Mapping[str, Any], cost_limit: int | None = None) -> Any:
+        """The value for these variables. Raises EvaluationError."""
+        return self.trace(bindings, cost_limit)[0]
+
+    def trace(self, bindings: Mapping[str, Any], cost_limit: int | None = None) -> tuple[Any, int]:
+        """Value and cost. An EvaluationError is returned as the value, so that its cost is known, too."""
+        limit = self.environment.cost_limit if cost_limit is None else cost_limit
+        machine = Machine(bindings, self._steps.slots, limit)
+        try:
+            return run(self._steps.steps, machine), machine.cost
+        except EvaluationError as error:
+            return error, machine.cost
+
+
+class Selector(Program):
+    """A device selector."""
+
+    def matches(self, device: PreparedDevice) -> bool:
+        """Whether the device is selected. Raises EvaluationError."""
+        value, _ = self.explain(device)
+        if isinstance(value, EvaluationError):
+            raise value
+        return value
+
+    def explain(self, device: PreparedDevice, cost_limit: int | None = None) -> tuple[bool | EvaluationError, int]:
+        """The verdict, or the error, and what it cost."""
+        if device.fault is not None:
+            return device.fault, 0
+        value, cost = self.trace(device.bindings, cost_limit)
+        if type(value) is not bool and not isinstance(value, EvaluationError):
+            value = EvaluationError("not-bool", f"the result is of type {type_of(value)}, not bool")
+        return value, cost
+
+
+@lru_cache(maxsize=1024)
+def compile(expression: str, environment: Environment = DEVICE_SELECTORS) -> Selector:
+    """The selector of an expression; the same expression is compiled once. Raises CompileError."""
+    return Selector(expression, environment)

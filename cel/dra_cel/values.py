@@ -1,0 +1,143 @@
+"""How CEL values look in Python.
+
+bool, int, double, string, bytes, null and lists are Python's own (lists may be tuples). What Python lacks or does
+differently has a class here:
+
+* ``Uint``: an int that knows it is unsigned.
+* maps: a dict. Text keys are themselves; other keys are wrapped in ``Key``, because Python takes ``True``, ``1``
+  and ``1.0`` for the same key and CEL does not.
+* ``Optional``, ``Timestamp``, ``Duration`` and, in the libraries, quantities, versions, addresses, ...
+
+Values of the Kubernetes types are ``Opaque``: comparing one with anything of another class is an *error* in CEL, so
+their ``==`` raises, and they have no hash. That lets compiled expressions use Python's ``==`` and still notice.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from .errors import EvaluationError
+from .types import DURATION, DYN, RUNTIME, TIMESTAMP, UINT, Type, optional_of
+
+INT_MIN: Final = -(2**63)
+INT_MAX: Final = 2**63 - 1
+UINT_MAX: Final = 2**64 - 1
+
+
+class Uint(int):
+    """An unsigned 64-bit integer."""
+
+    __slots__ = ()
+
+
+class Key(tuple[str, Any]):
+    """A map key that is not text: (kind, value)."""
+
+    __slots__ = ()
+
+
+def wrap_key(key: object) -> Any:
+    """The dict key for a CEL value."""
+    if type(key) is str:
+        return key
+    if isinstance(key, (bool, int, float, bytes, type(None), Type)):
+        return Key((type(key).__name__, key))
+    # Anything else is a key only to itself, as in the reference.
+    return Key((f"#{id(key)}", key))
+
+
+def unwrap_key(key: Any) -> Any:
+    """The CEL value that a dict key stands for."""
+    return key[1] if type(key) is Key else key
+
+
+MISSING: Final = object()
+
+
+def find(mapping: dict[Any, Any], key: object) -> Any:
+    """The entry of a map, or MISSING. Whole numbers are found whatever their type."""
+    if type(key) is str:
+        return mapping.get(key, MISSING)
+    found = mapping.get(wrap_key(key), MISSING)
+    if found is not MISSING or type(key) not in (int, Uint, float):
+        return found
+    if isinstance(key, float):
+        if not key.is_integer():
+            return MISSING
+        whole = int(key)
+        found = mapping.get(Key(("int", whole)), MISSING)
+        return mapping.get(Key(("Uint", whole)), MISSING) if found is MISSING else found
+    return mapping.get(Key(("int" if type(key) is Uint else "Uint", key)), MISSING)
+
+
+class Opaque:
+    """Base of values that can only be compared with their own kind; ``identity`` is what is compared."""
+
+    __slots__ = ()
+    cel_type: ClassVar[Type] = DYN
+    __hash__ = None  # type: ignore[assignment]  # a set or dict must refuse them, see the module's docstring
+
+    def identity(self) -> Any:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            raise EvaluationError("no-such-overload", "no such overload")
+        return bool(self.identity() == other.identity())
+
+
+class Optional:
+    """A value that may be absent; ``NONE`` is the absent one."""
+
+    __slots__ = ("present", "value")
+    cel_type: ClassVar[Type] = optional_of(DYN)
+
+    def __init__(self, value: Any, present: bool = True) -> None:
+        self.value = value
+        self.present = present
+
+
+NONE: Final = Optional(None, present=False)
+
+NANOS: Final = 10**9
+TIMESTAMP_MIN: Final = -62135596800
+TIMESTAMP_MAX: Final = 253402300799
+
+
+class Duration:
+    """A span of time in nanoseconds (64 bits)."""
+
+    __slots__ = ("nanos",)
+    cel_type: ClassVar[Type] = DURATION
+
+    def __init__(self, nanos: int) -> None:
+        if not INT_MIN <= nanos <= INT_MAX:
+            raise EvaluationError("overflow", "duration overflow")
+        self.nanos = nanos
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Duration and other.nanos == self.nanos
+
+    def __hash__(self) -> int:
+        return hash(("duration", self.nanos))
+
+
+class Timestamp:
+    """A moment in nanoseconds since 1970 (UTC), from year 1 to 9999."""
+
+    __slots__ = ("nanos",)
+    cel_type: ClassVar[Type] = TIMESTAMP
+
+    def __init__(self, nanos: int) -> None:
+        if not TIMESTAMP_MIN <= nanos // NANOS <= TIMESTAMP_MAX:
+            raise EvaluationError("overflow", "timestamp overflow")
+        self.nanos = nanos
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Timestamp and other.nanos == self.nanos
+
+    def __hash__(self) -> int:
+        return hash(("timestamp", self.nanos))
+
+
+RUNTIME[Uint] = UINT
