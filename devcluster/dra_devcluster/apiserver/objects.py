@@ -12,7 +12,7 @@ from .patch import patch
 from .read import get, list_page
 from .render import event_encoder, render_list
 from .store import Stored
-from .structure import find_duplicates, strict_message
+from .structure import find_duplicates, refusal
 from .watch import WatchQuery, is_true, stream
 from .write import check_fields, check_version, create, update
 
@@ -70,7 +70,7 @@ async def _body(call: Call) -> Json:
     check_version(call.write, obj)
     mode = call.query.get("fieldValidation", "")
     if mode == "Strict" and kind_of_body == "application/json" and (doubled := find_duplicates(raw)):
-        raise bad_request(strict_message(doubled))
+        raise bad_request(refusal(call.resource.version, call.resource.kind, doubled))
     check_fields(call.resource.schema, obj, mode, call.resource.kind, call.write)
     meta = obj.get("metadata") or {}
     target = call.target

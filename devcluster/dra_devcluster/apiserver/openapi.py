@@ -130,14 +130,18 @@ def _references(schema: Any) -> Iterator[str]:
 def _described(name: str, schema: Json) -> Json:
     """With the project's sentences, where it has some."""
     package, _version, short = name.rsplit(".", 2) if name.count(".") > 1 else ("", "", name)
-    texts = load_data("descriptions.json").get(f"{package.rsplit('.', 1)[-1]}.{short}")
+    ours = load_data("descriptions.json")
+    texts = ours.get(f"{package.rsplit('.', 1)[-1]}.{short}", {})
+    if "x-kubernetes-group-version-kind" in schema:
+        texts = ours["*"] | texts
     if not texts:
         return schema
     properties = {
         key: _with_description(value, texts[key]) if key in texts else value
         for key, value in schema.get("properties", {}).items()
     }
-    return {**schema, "description": texts.get("", ""), "properties": properties}
+    described = {**schema, "properties": properties}
+    return {**described, "description": texts[""]} if "" in texts else described
 
 
 def _with_description(schema: Json, text: str) -> Json:

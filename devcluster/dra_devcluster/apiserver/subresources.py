@@ -12,8 +12,10 @@ from .binding import bind
 from .bodies import respond
 from .call import Call
 from .errors import Json, bad_request, not_allowed
+from .eviction import evict
 from .node_proxy import NODE_SUBRESOURCES
 from .read import get
+from .scale import scale
 from .virtual import expiry
 
 _SHORTEST_TOKEN = 600
@@ -38,6 +40,8 @@ async def token(call: Call) -> web.StreamResponse:
 
 SUBRESOURCES: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {
     "binding": bind,
+    "eviction": evict,
+    "scale": scale,
     "token": token,
     **NODE_SUBRESOURCES,
 }

@@ -16,7 +16,7 @@ from .kinds import Kind, Write
 from .metadata import generated_name, new_uid, now, validate_metadata
 from .shapes import to_served, to_stored
 from .store import Collection, Stored
-from .structure import Fault, Schema, decode, strict_message
+from .structure import Fault, Schema, decode, refusal
 
 _GENERATE_ATTEMPTS = 8
 # Of the metadata, what only the server writes: an update keeps it.
@@ -34,11 +34,8 @@ _OWN_METADATA = (
 def check_fields(schema: Schema, obj: Json, mode: str, title: str, write: Write) -> None:
     """Drop unknown fields, warn of them or refuse them (``fieldValidation``). Raises 400."""
     problems = decode(schema, obj)
-    wrong = [problem.text for problem in problems if problem.kind == "type"]
-    if wrong:
-        raise bad_request(f"{title} in version {write.resource.version!r} cannot be handled: {wrong[0]}")
-    if problems and mode == "Strict":
-        raise bad_request(strict_message(problems))
+    if any(problem.kind == "type" for problem in problems) or (problems and mode == "Strict"):
+        raise bad_request(refusal(write.resource.version, title, problems))
     if mode in ("", "Warn"):
         write.warnings += [problem.text for problem in problems]
 

@@ -9,12 +9,17 @@ from .events import EventKind
 from .namespaces import NamespaceKind
 from .pods import PodKind
 from .simple import SIMPLE
+from .workloads import DaemonSets, Deployments, ReplicaSets, StatefulSets
 
 _KINDS: dict[tuple[str, str], type[Kind]] = {
     ("", "events"): EventKind,
     ("events.k8s.io", "events"): EventKind,
     ("", "namespaces"): NamespaceKind,
     ("", "pods"): PodKind,
+    ("apps", "daemonsets"): DaemonSets,
+    ("apps", "deployments"): Deployments,
+    ("apps", "replicasets"): ReplicaSets,
+    ("apps", "statefulsets"): StatefulSets,
     **SIMPLE,
 }
 

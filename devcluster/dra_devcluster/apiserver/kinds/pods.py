@@ -6,14 +6,23 @@ A pod without a node, or one that has finished, goes at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from dra_devcluster.apiserver.errors import Json
+from dra_api import core
+from dra_api.codec import DecodeError, convert
+from dra_api.validation import FieldError, validate_pod_claim_status, validate_pod_claims
+
+from dra_devcluster.apiserver.errors import Json, bad_request, forbidden
+from dra_devcluster.apiserver.metadata import now
+from dra_devcluster.apiserver.structure import Fault
 
 from .base import Kind, Write
+from .pod_defaults import default_pod, default_spec
+from .pod_rules import quality_of_service, validate_spec, validate_update
 
 _FINISHED = ("Succeeded", "Failed")
+_BUILTIN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 class PodKind(Kind):
@@ -33,8 +42,48 @@ class PodKind(Kind):
         }
     )
 
+    def default(self, obj: Json, write: Write) -> None:
+        default_spec(obj.setdefault("spec", {}))
+
     def prepare_create(self, obj: Json, write: Write) -> None:
-        obj["status"] = {"phase": "Pending"}
+        spec = obj["spec"]
+        default_pod(spec)
+        spec["priority"] = _priority(obj, write)
+        obj["status"] = {"phase": "Pending", "qosClass": quality_of_service(spec)}
+        if spec.get("schedulingGates"):
+            obj["status"]["conditions"] = [
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "SchedulingGated",
+                    "message": "Scheduling is blocked due to non-empty scheduling gates",
+                    "lastProbeTime": None,
+                    "lastTransitionTime": now(),
+                }
+            ]
+
+    def prepare_update(self, obj: Json, old: Json, write: Write) -> None:
+        if write.subresource not in ("ephemeralcontainers", "resize"):
+            super().prepare_update(obj, old, write)
+            return
+        sent, obj["spec"], obj["status"] = obj["spec"], dict(old["spec"]), old["status"]
+        if write.subresource == "ephemeralcontainers":
+            obj["spec"]["ephemeralContainers"] = sent.get("ephemeralContainers") or []
+            return
+        resources = {container.get("name"): container.get("resources") for container in sent.get("containers") or ()}
+        obj["spec"]["containers"] = [
+            {**container, "resources": resources.get(container["name"]) or container.get("resources") or {}}
+            for container in old["spec"]["containers"]
+        ]
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        if write.subresource == "status":
+            return map(_fault, validate_pod_claim_status(_decoded(obj)))
+        found = list(validate_spec(obj["spec"]))
+        if old is not None and not write.subresource:
+            found += validate_update(obj["spec"], old["spec"])
+        before = _decoded(old) if old is not None else None
+        return [*found, *map(_fault, validate_pod_claims(_decoded(obj), before))]
 
     def grace(self, obj: Json, wanted: int | None) -> int:
         spec = obj.get("spec") or {}
@@ -42,3 +91,28 @@ class PodKind(Kind):
             return 0
         seconds = wanted if wanted is not None else spec.get("terminationGracePeriodSeconds", 30)
         return max(int(seconds), 0)
+
+
+def _priority(obj: Json, write: Write) -> int:
+    """The number behind the priority class. Raises a 403 for a class that does not exist."""
+    name = obj["spec"].get("priorityClassName", "")
+    if not name:
+        return 0
+    if name in _BUILTIN_PRIORITIES:
+        return _BUILTIN_PRIORITIES[name]
+    stored = write.registry.store.collection("scheduling.k8s.io", "priorityclasses").get("", name)
+    if stored is None:
+        pod = obj["metadata"].get("name", "")
+        raise forbidden("", "pods", pod, f"no PriorityClass with name {name} was found")
+    return int(stored.decode().get("value", 0))
+
+
+def _decoded(pod: Json) -> core.Pod:
+    try:
+        return convert(core.Pod, pod)
+    except DecodeError as error:
+        raise bad_request(f"Pod cannot be handled: {error}") from error
+
+
+def _fault(error: FieldError) -> Fault:
+    return Fault(str(error.type), error.field, error.body)

@@ -59,7 +59,7 @@ class ReturnedWhenDeleted(Kind):
     returns_deleted = True
 
 
-class ReplicaSets(Generational):
+class ReplicationControllers(Generational):
     selectable: Mapping[str, str] = MappingProxyType({"status.replicas": "status.replicas"})
 
 
@@ -72,11 +72,7 @@ SIMPLE: dict[tuple[str, str], type[Kind]] = {
     ("", "persistentvolumeclaims"): ReturnedWhenDeleted,
     ("", "podtemplates"): ReturnedWhenDeleted,
     ("", "resourcequotas"): ReturnedWhenDeleted,
-    ("", "replicationcontrollers"): ReplicaSets,
-    ("apps", "replicasets"): ReplicaSets,
-    ("apps", "deployments"): Generational,
-    ("apps", "daemonsets"): Generational,
-    ("apps", "statefulsets"): Generational,
+    ("", "replicationcontrollers"): ReplicationControllers,
     ("policy", "poddisruptionbudgets"): Budgets,
     ("networking.k8s.io", "ingresses"): Generational,
     ("networking.k8s.io", "networkpolicies"): Generational,

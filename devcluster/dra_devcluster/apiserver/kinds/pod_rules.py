@@ -1,0 +1,162 @@
+"""What a pod must look like, and what of it may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+from dra_api.quantity import Quantity, QuantityError, parse_quantity
+
+from dra_devcluster.apiserver import faults, metadata
+from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.structure import Fault
+
+from .pod_defaults import containers_of
+
+_CHOICES = {
+    "restartPolicy": ("Always", "Never", "OnFailure"),
+    "dnsPolicy": ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
+}
+_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_UPDATE_REFUSAL = (
+    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+
+
+def validate_spec(spec: Json) -> Iterator[Fault]:
+    """Faults of a pod's spec."""
+    if not spec.get("containers"):
+        yield faults.required("spec.containers")
+    for field, choices in _CHOICES.items():
+        if spec.get(field) not in choices:
+            yield faults.unsupported(f"spec.{field}", spec.get(field), choices)
+    if spec.get("terminationGracePeriodSeconds", 0) < 0:
+        yield faults.invalid(
+            "spec.terminationGracePeriodSeconds",
+            spec["terminationGracePeriodSeconds"],
+            "must be greater than or equal to 0",
+        )
+    if spec.get("activeDeadlineSeconds", 1) < 1:
+        detail = "must be between 1 and 2147483647, inclusive"
+        yield faults.invalid("spec.activeDeadlineSeconds", spec["activeDeadlineSeconds"], detail)
+    yield from metadata.validate_labels(spec.get("nodeSelector"), "spec.nodeSelector")
+    for field in ("nodeName", "serviceAccountName"):
+        if spec.get(field) and (why := metadata.subdomain(spec[field])):
+            yield faults.invalid(f"spec.{field}", spec[field], why)
+    volumes: set[str] = set()
+    for index, volume in enumerate(spec.get("volumes") or ()):
+        yield from _name(volume, f"spec.volumes[{index}]", volumes)
+    names: set[str] = set()
+    for path, container in containers_of(spec):
+        yield from _container(container, path, names, volumes)
+
+
+def _name(item: Json, path: str, taken: set[str]) -> Iterator[Fault]:
+    name = item.get("name", "")
+    if not name:
+        yield faults.required(f"{path}.name")
+    elif why := metadata.label(name):
+        yield faults.invalid(f"{path}.name", name, why)
+    elif name in taken:
+        yield faults.duplicate(f"{path}.name", name)
+    taken.add(name)
+
+
+def _container(container: Json, path: str, names: set[str], volumes: set[str]) -> Iterator[Fault]:
+    yield from _name(container, path, names)
+    if not container.get("image"):
+        yield faults.required(f"{path}.image")
+    if container.get("imagePullPolicy", "Always") not in _PULL_POLICIES:
+        yield faults.unsupported(f"{path}.imagePullPolicy", container["imagePullPolicy"], _PULL_POLICIES)
+    for index, variable in enumerate(container.get("env") or ()):
+        if not variable.get("name"):
+            yield faults.required(f"{path}.env[{index}].name")
+    for index, port in enumerate(container.get("ports") or ()):
+        number = port.get("containerPort", 0)
+        if not 0 < number < 65536:
+            yield faults.invalid(
+                f"{path}.ports[{index}].containerPort", number, "must be between 1 and 65535, inclusive"
+            )
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
+        if mount.get("name") not in volumes:
+            yield faults.unknown(f"{path}.volumeMounts[{index}].name", mount.get("name", ""))
+        if not mount.get("mountPath"):
+            yield faults.required(f"{path}.volumeMounts[{index}].mountPath")
+    yield from _resources(container.get("resources") or {}, f"{path}.resources")
+
+
+def _resources(resources: Json, path: str) -> Iterator[Fault]:
+    limits = resources.get("limits") or {}
+    for kind in ("limits", "requests"):
+        for name, text in (resources.get(kind) or {}).items():
+            amount = _quantity(text)
+            if amount is not None and amount.nanos < 0:
+                yield faults.invalid(f"{path}.{kind}[{name}]", text, "must be greater than or equal to 0")
+    for name, text in (resources.get("requests") or {}).items():
+        wanted, most = _quantity(text), _quantity(limits.get(name))
+        if wanted is not None and most is not None and wanted > most:
+            detail = f"must be less than or equal to {name} limit of {limits[name]}"
+            yield faults.invalid(f"{path}.requests", str(text), detail)
+
+
+def _quantity(value: Any) -> Quantity | None:
+    """None for an absent amount; the decoder has refused those that cannot be read."""
+    try:
+        return None if value is None else parse_quantity(str(value))
+    except QuantityError:
+        return None
+
+
+def validate_update(spec: Json, old: Json) -> Iterator[Fault]:
+    """Only a few fields of a pod's spec may change."""
+    if not _only_additions(spec.get("tolerations") or [], old.get("tolerations") or []):
+        yield faults.forbidden(
+            "spec.tolerations", "existing toleration can not be modified except its tolerationSeconds"
+        )
+    gates = [gate.get("name") for gate in old.get("schedulingGates") or ()]
+    added = [gate.get("name") for gate in spec.get("schedulingGates") or () if gate.get("name") not in gates]
+    if added:
+        text = f"only deletion is allowed, but found new scheduling gates '{', '.join(map(str, added))}'"
+        yield faults.forbidden("spec.schedulingGates", text)
+    if _fixed_part(spec, is_gated=bool(gates)) != _fixed_part(old, is_gated=bool(gates)):
+        yield faults.forbidden("spec", _UPDATE_REFUSAL)
+
+
+def _only_additions(new: list[Json], old: list[Json]) -> bool:
+    def identities(items: list[Json]) -> list[Json]:
+        return [{key: value for key, value in item.items() if key != "tolerationSeconds"} for item in items]
+
+    wanted = identities(new)
+    return all(item in wanted for item in identities(old))
+
+
+def _fixed_part(spec: Json, *, is_gated: bool) -> Json:
+    """The spec without what may change; a pod that scheduling gates hold back may still choose its nodes."""
+    free = ["activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds"]
+    if is_gated:
+        free += ["nodeSelector", "affinity"]
+    fixed = deepcopy({key: value for key, value in spec.items() if key not in free})
+    for key in ("containers", "initContainers"):
+        for container in fixed.get(key) or ():
+            container.pop("image", None)
+    return fixed
+
+
+def quality_of_service(spec: Json) -> str:
+    """Guaranteed, Burstable or BestEffort, by the processor and memory that the containers ask for."""
+    asks, equal = False, True
+    for path, container in containers_of(spec):
+        if "ephemeral" in path:
+            continue
+        resources = container.get("resources") or {}
+        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+        for name in ("cpu", "memory"):
+            limit, request = _quantity(limits.get(name)), _quantity(requests.get(name))
+            asks |= bool((limit and limit.nanos) or (request and request.nanos))
+            equal &= bool(limit and limit.nanos and limit == request)
+    if not asks:
+        return "BestEffort"
+    return "Guaranteed" if equal else "Burstable"
