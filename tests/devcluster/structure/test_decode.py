@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from dra_devcluster.apiserver.structure import Schema, Structure, decode, find_duplicates, strict_message
+from dra_devcluster.apiserver.structure import Schema, Structure, decode, find_duplicates, refusal
 
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -42,8 +42,9 @@ def test_unknown_fields_are_dropped_and_reported_with_their_path(pod_schema: Sch
     pod["extra"] = 1
     problems = decode(pod_schema, pod)
     assert pod == POD
-    assert strict_message(problems) == (
-        'strict decoding error: unknown field "metadata.colour", unknown field "spec.containers[0].imagee", '
+    assert refusal("v1", "Pod", problems) == (
+        'Pod in version "v1" cannot be handled as a Pod: strict decoding error: '
+        'unknown field "metadata.colour", unknown field "spec.containers[0].imagee", '
         'unknown field "extra"'
     )
 

@@ -9,7 +9,7 @@ custom.validate(schema, obj) -> list[Fault]           its 422 causes
 """
 
 from .custom import Fault, set_defaults, validate
-from .decode import Problem, decode, find_duplicates, strict_message
+from .decode import Problem, decode, find_duplicates, refusal
 from .registry import Resource, Structure, Subresource, load_data
 from .schema import ANY, Components, Schema
 
@@ -25,7 +25,7 @@ __all__ = [
     "decode",
     "find_duplicates",
     "load_data",
+    "refusal",
     "set_defaults",
-    "strict_message",
     "validate",
 ]

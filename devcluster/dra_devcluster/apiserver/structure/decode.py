@@ -46,9 +46,11 @@ def decode(schema: Schema, obj: Json) -> list[Problem]:
     return problems
 
 
-def strict_message(problems: list[Problem]) -> str:
-    """The tail of the 400 message for tolerable problems under `fieldValidation=Strict`."""
-    return "strict decoding error: " + ", ".join(problem.text for problem in problems)
+def refusal(version: str, kind: str, problems: list[Problem]) -> str:
+    """The 400 message for an object with these problems: the type problem if there is one, else all (strict)."""
+    wrong = [problem.text for problem in problems if problem.kind == "type"]
+    text = wrong[0] if wrong else "strict decoding error: " + ", ".join(problem.text for problem in problems)
+    return f'{kind} in version "{version}" cannot be handled as a {kind}: {text}'
 
 
 def find_duplicates(body: bytes) -> list[Problem]:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import orjson
+
 from dra_devcluster.apiserver.structure import Resource, load_data
 
 from .ages import age
