@@ -91,7 +91,9 @@ class Registrar:
         await self._handlers[known.type].deregister(known.name, known.endpoint)
 
     async def _register(self, path: str) -> None:
-        identity = self.sockets.desired[path]
+        identity = self.sockets.desired.get(path)
+        if identity is None:
+            return  # removed since the tick
         channel = open_channel(path)
         try:
             try:

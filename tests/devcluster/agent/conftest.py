@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 import pytest
-from dra_devcluster.agent import AgentSettings, Backoff
+from dra_devcluster.agent import AgentSettings, Backoff, LocalRuntime, NodeAgent
+from dra_devcluster.apiserver import DevApiServer
+from dra_kube import EVENTS, PODS, RESOURCE_CLAIMS, Api, NotFound, connection
 from dra_proto.dra.v1 import api_pb2 as v1
 from dra_proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
@@ -19,6 +22,7 @@ from dra_proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from dra_proto.registration.v1 import api_pb2 as registration
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
 
+Json = dict[str, Any]
 FAST = AgentSettings(
     plugin_period=0.02,
     dial_timeout=1.0,
@@ -219,8 +223,15 @@ class _Registration:
 
 
 @pytest.fixture
-async def make_plugin(tmp_path: Path) -> AsyncIterator[Callable[..., FakePlugin]]:
-    """Makes plugins below ``tmp_path``; whatever they still serve is closed at the end."""
+def short_path() -> Iterator[Path]:
+    """A folder for unix sockets: their paths must not be longer than 107 characters, and ``tmp_path`` is long."""
+    with tempfile.TemporaryDirectory(prefix="dra-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+async def make_plugin(short_path: Path) -> AsyncIterator[Callable[..., FakePlugin]]:
+    """Makes plugins below one folder; whatever they still serve is closed at the end."""
     made: list[FakePlugin] = []
 
     def make(
@@ -230,10 +241,142 @@ async def make_plugin(tmp_path: Path) -> AsyncIterator[Callable[..., FakePlugin]
         instance: str = "",
         root: Path | None = None,
     ) -> FakePlugin:
-        plugin = FakePlugin(root or tmp_path, driver, services=services, instance=instance)
+        plugin = FakePlugin(root or short_path, driver, services=services, instance=instance)
         made.append(plugin)
         return plugin
 
     yield make
     for plugin in made:
         await plugin.__aexit__(None, None, None)
+
+
+class OneNode:
+    """An API server, one node's agent that can be stopped and started, and short ways to make and watch objects."""
+
+    name = "node-1"
+
+    def __init__(self, api: Api, root: Path, settings: AgentSettings) -> None:
+        self.api = api
+        self.root = root
+        self.settings = settings
+        self.runtime: LocalRuntime | None = None
+        self._agent: NodeAgent | None = None
+
+    @property
+    def cdi_root(self) -> Path:
+        return self.root / "cdi"
+
+    async def start(self) -> NodeAgent:
+        """Start the agent (again)."""
+        self._agent = NodeAgent(self.api, self.name, root=self.root, settings=self.settings, runtime=self.runtime)
+        return await self._agent.__aenter__()
+
+    async def stop(self) -> None:
+        """Stop the agent as a kubelet is stopped."""
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            await agent.__aexit__(None, None, None)
+
+    async def claim(self, name: str, *pods: str, drivers: tuple[str, ...] = ("gpu.example.com",)) -> Json:
+        """A claim that is allocated on the node and reserved for the pods (by name; they must exist)."""
+        requests = [{"name": f"req-{index}", "exactly": {"deviceClassName": "c"}} for index in range(len(drivers))]
+        claim = await self.api.create(
+            RESOURCE_CLAIMS,
+            {"metadata": {"name": name, "namespace": "default"}, "spec": {"devices": {"requests": requests}}},
+        )
+        results = [
+            {"request": f"req-{index}", "driver": driver, "pool": "pool", "device": f"device-{index}"}
+            for index, driver in enumerate(drivers)
+        ]
+        claim["status"] = {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [
+                {"resource": "pods", "name": pod, "uid": (await self.get(pod))["metadata"]["uid"]} for pod in pods
+            ],
+        }
+        return await self.api.update(RESOURCE_CLAIMS, claim, "status")
+
+    async def pod(
+        self, name: str, script: str = "", *, claims: tuple[str, ...] = (), policy: str = "Never", **spec: Any
+    ) -> Json:
+        """A pod on the node whose container runs the script (or idles) and uses the claims."""
+        container: Json = {"name": "c", "image": "busybox", "resources": {"claims": [{"name": c} for c in claims]}}
+        if script:
+            container["command"] = ["sh", "-c", script]
+        default: Json = {
+            "nodeName": self.name,
+            "restartPolicy": policy,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [container],
+            "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims],
+        }
+        body = {"metadata": {"name": name, "namespace": "default"}, "spec": default | spec}
+        return await self.api.create(PODS, body)
+
+    async def get(self, pod: str) -> Json:
+        return await self.api.get(PODS, pod, "default")
+
+    async def phase(self, pod: str, phase: str) -> Json:
+        """The pod's status, once it has that phase."""
+
+        async def reached() -> Json | None:
+            status = (await self.get(pod)).get("status") or {}
+            return status if status.get("phase") == phase else None
+
+        status: Json = await _until(reached, what=f"pod {pod} to be {phase}")
+        return status
+
+    async def gone(self, pod: str) -> None:
+        """Wait until the pod object no longer exists."""
+
+        async def is_gone() -> bool:
+            try:
+                await self.get(pod)
+            except NotFound:
+                return True
+            return False
+
+        await _until(is_gone, what=f"pod {pod} to be gone")
+
+    async def delete(self, pod: str, grace_seconds: int | None = None) -> None:
+        await self.api.delete(PODS, pod, "default", grace_seconds=grace_seconds)
+
+    async def delete_claim(self, claim: str) -> None:
+        await self.api.delete(RESOURCE_CLAIMS, claim, "default")
+
+    async def event(self, pod: str, reason: str, text: str = "") -> Json:
+        """The first event on the pod with that reason and text, once there is one."""
+
+        async def find() -> Json | None:
+            events, _ = await self.api.list(EVENTS, "default")
+            for event in events:
+                if event["involvedObject"]["name"] == pod and event["reason"] == reason and text in event["message"]:
+                    return event
+            return None
+
+        event: Json = await _until(find, what=f"event {reason} on pod {pod}")
+        return event
+
+    async def log(self, pod: str, **query: str) -> str:
+        """The pod's log through the API server."""
+        return await self.api.raw_text(f"/api/v1/namespaces/default/pods/{pod}/log", **query)
+
+
+@pytest.fixture
+async def node(tmp_path: Path, short_path: Path, fast: AgentSettings) -> AsyncIterator[OneNode]:
+    """A node whose agent is running."""
+    async with DevApiServer() as server, Api(connection(server.write_kubeconfig(tmp_path / "kubeconfig"))) as api:
+        node = OneNode(api, short_path, fast)
+        await node.start()
+        yield node
+        await node.stop()
+
+
+@pytest.fixture
+async def plugin(node: OneNode, make_plugin: Callable[..., FakePlugin]) -> AsyncIterator[FakePlugin]:
+    """A registered plugin on the node that writes CDI files."""
+    plugin = make_plugin(root=node.root)
+    plugin.cdi_root = node.cdi_root
+    async with plugin:
+        await _until(lambda: plugin.statuses == [(True, "")], what="the registration")
+        yield plugin

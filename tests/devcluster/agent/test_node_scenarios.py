@@ -1,0 +1,289 @@
+"""Scenarios of one node and one plugin (e2e-scenarios.md section 2.1): faults, restarts, deletions.
+
+The scheduler is not part of it: the test allocates and reserves the claims and presets the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from dra_devcluster.agent import LocalRuntime
+
+Until = Callable[..., Awaitable[Any]]
+PRINT = "echo CLAIM_gpu=$CLAIM_gpu"
+
+
+async def make_pod(node: Any, script: str = PRINT, name: str = "pod-a", **spec: Any) -> None:
+    """A pod with one claim; the pod comes first, since the reservation needs its UID."""
+    await node.pod(name, script, claims=("gpu",), **spec)
+    await node.claim("gpu", name)
+
+
+async def test_nod001_a_restarted_agent_registers_the_plugin_again(node: Any, plugin: Any, until: Until) -> None:
+    await node.stop()
+    await node.start()
+    await until(lambda: plugin.statuses == [(True, "")] * 2)
+    await make_pod(node)
+    await node.phase("pod-a", "Succeeded")
+
+
+async def test_nod002_a_restarted_plugin_is_registered_again(node: Any, plugin: Any, until: Until) -> None:
+    await plugin.unregister()
+    await plugin.stop_serving()
+    await plugin.serve()
+    await plugin.register()
+    await until(lambda: len(plugin.statuses) == 2)
+    await make_pod(node)
+    await node.phase("pod-a", "Succeeded")
+
+
+async def test_nod003_a_plugin_whose_info_fails_once_is_registered_later(
+    node: Any, make_plugin: Callable[..., Any], until: Until
+) -> None:
+    plugin = make_plugin(root=node.root)
+    plugin.info_failures = 1
+    async with plugin:
+        await until(lambda: plugin.statuses == [(True, "")])
+    assert plugin.infos >= 2
+
+
+async def test_nod004_a_plugin_whose_notification_fails_once_is_registered_later(
+    node: Any, make_plugin: Callable[..., Any], until: Until
+) -> None:
+    plugin = make_plugin(root=node.root)
+    plugin.notify_failures = 1
+    async with plugin:
+        await until(lambda: plugin.statuses == [(True, "")])
+    assert plugin.infos >= 2
+
+
+async def test_nod005_a_pod_made_while_the_agent_is_down_runs_after_its_start(node: Any, plugin: Any) -> None:
+    await node.stop()
+    await make_pod(node)
+    await node.start()
+    await node.phase("pod-a", "Succeeded")
+    assert (plugin.prepared, plugin.unprepared) == ([["gpu"]], [["gpu"]])
+
+
+async def test_nod006_a_pod_whose_prepare_hangs_stays_pending(node: Any, plugin: Any, until: Until) -> None:
+    plugin.gate.clear()
+    await make_pod(node)
+    event = await node.event("pod-a", "FailedPrepareDynamicResources", "NodePrepareResources")
+    assert event["message"] == (
+        "Failed to prepare dynamic resources: prepare dynamic resources: "
+        "NodePrepareResources: rpc error: code = DeadlineExceeded desc = Deadline Exceeded"
+    )
+    assert event["type"] == "Warning"
+    assert (await node.get("pod-a"))["status"]["phase"] == "Pending"
+    plugin.gate.set()
+    await node.phase("pod-a", "Succeeded")
+
+
+async def test_nod007_a_failing_prepare_is_repeated_until_it_succeeds(node: Any, plugin: Any, until: Until) -> None:
+    plugin.prepare_error = "injected"
+    await make_pod(node)
+    await until(lambda: len(plugin.prepared) >= 2)
+    status = (await node.get("pod-a"))["status"]
+    assert status["phase"] == "Pending"
+    assert status["containerStatuses"][0]["state"] == {"waiting": {"reason": "ContainerCreating"}}
+    plugin.prepare_error = ""
+    await node.phase("pod-a", "Succeeded")
+    assert await node.log("pod-a") == "CLAIM_gpu=true\n"
+
+
+async def test_nod008_a_pod_succeeds_only_after_its_claims_were_given_back(
+    node: Any, plugin: Any, until: Until
+) -> None:
+    plugin.unprepare_error = "injected"
+    await make_pod(node)
+    await until(lambda: len(plugin.unprepared) >= 2)
+    status = (await node.get("pod-a"))["status"]
+    assert status["phase"] != "Succeeded"
+    assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+    plugin.unprepare_error = ""
+    await node.phase("pod-a", "Succeeded")
+
+
+async def test_nod009_a_failing_prepare_is_repeated_after_a_restart(node: Any, plugin: Any, until: Until) -> None:
+    plugin.prepare_error = "injected"
+    await make_pod(node)
+    await until(lambda: plugin.prepared)
+    await node.stop()
+    plugin.prepare_error = ""
+    await node.start()
+    await node.phase("pod-a", "Succeeded")
+
+
+async def test_nod010_a_failing_unprepare_is_repeated_after_a_restart_and_nothing_runs_twice(
+    node: Any, plugin: Any, until: Until
+) -> None:
+    plugin.unprepare_error = "injected"
+    await make_pod(node)
+    await until(lambda: plugin.unprepared)
+    await node.stop()
+    plugin.unprepare_error = ""
+    await node.start()
+    status = await node.phase("pod-a", "Succeeded")
+    assert status["containerStatuses"][0]["restartCount"] == 0
+    assert plugin.prepared == [["gpu"]]
+
+
+async def test_nod011_unprepare_of_a_deleted_pod_is_repeated_until_it_succeeds(
+    node: Any, plugin: Any, until: Until
+) -> None:
+    plugin.prepare_error = plugin.unprepare_error = "injected"
+    await make_pod(node)
+    await until(lambda: plugin.prepared)
+    await node.delete("pod-a")
+    await until(lambda: len(plugin.unprepared) >= 2)
+    assert (await node.get("pod-a"))["metadata"]["deletionTimestamp"]
+    plugin.unprepare_error = ""
+    await node.gone("pod-a")
+
+
+async def test_nod012_unprepare_of_a_deleted_pod_survives_a_restart(node: Any, plugin: Any, until: Until) -> None:
+    plugin.prepare_error = plugin.unprepare_error = "injected"
+    await make_pod(node)
+    await until(lambda: plugin.prepared)
+    await node.delete("pod-a")
+    await until(lambda: plugin.unprepared)
+    await node.stop()
+    await node.start()
+    tries = len(plugin.unprepared)
+    await until(lambda: len(plugin.unprepared) > tries)
+    plugin.unprepare_error = ""
+    await node.gone("pod-a")
+
+
+async def test_nod013_a_pod_deleted_while_the_agent_was_down_is_not_prepared(node: Any, plugin: Any) -> None:
+    await node.stop()
+    await make_pod(node)
+    await node.delete("pod-a")
+    await node.start()
+    await node.gone("pod-a")
+    assert plugin.prepared == []
+
+
+async def test_nod014_a_plugin_may_register_before_it_serves(
+    node: Any, make_plugin: Callable[..., Any], until: Until
+) -> None:
+    plugin = make_plugin(root=node.root)
+    plugin.cdi_root = node.cdi_root
+    await plugin.register()
+    await until(lambda: plugin.statuses == [(True, "")])
+    await make_pod(node)
+    await node.event("pod-a", "FailedPrepareDynamicResources")
+    await plugin.serve()
+    await node.phase("pod-a", "Succeeded")
+
+
+async def test_nod015_a_service_socket_among_the_registration_sockets_is_harmless(
+    node: Any, make_plugin: Callable[..., Any], until: Until
+) -> None:
+    plugin = make_plugin(root=node.root)
+    plugin.cdi_root = node.cdi_root
+    plugin.service_socket = plugin.registration_socket.with_name("service.sock")
+    async with plugin:
+        await until(lambda: plugin.statuses == [(True, "")])
+        await make_pod(node)
+        await node.phase("pod-a", "Succeeded")
+
+
+async def test_nod016_a_service_that_stopped_after_prepare_gives_back_after_its_restart(
+    node: Any, plugin: Any, until: Until
+) -> None:
+    await make_pod(node, "")
+    await node.phase("pod-a", "Running")
+    await plugin.stop_serving()
+    await node.delete("pod-a")
+    await plugin.serve()
+    await node.gone("pod-a")
+    assert plugin.unprepared == [["gpu"]]
+
+
+async def test_e2e013_a_pod_deleted_by_force_gives_its_claims_back(node: Any, plugin: Any, until: Until) -> None:
+    await make_pod(node, "")
+    await node.phase("pod-a", "Running")
+    await node.delete("pod-a", grace_seconds=0)
+    await node.gone("pod-a")
+    await until(lambda: plugin.unprepared == [["gpu"]])
+
+
+async def test_km20_a_pod_deleted_by_force_while_the_agent_was_down_gives_its_claims_back(
+    node: Any, plugin: Any, until: Until
+) -> None:
+    await make_pod(node, "")
+    await node.phase("pod-a", "Running")
+    await node.stop()
+    await node.delete("pod-a", grace_seconds=0)
+    await node.start()
+    await until(lambda: plugin.unprepared == [["gpu"]])
+
+
+async def test_e2e014_a_claim_that_no_container_uses_is_prepared(node: Any, plugin: Any) -> None:
+    container = {"name": "c", "image": "busybox", "command": ["sh", "-c", PRINT]}
+    await make_pod(node, containers=[container])
+    await node.phase("pod-a", "Succeeded")
+    assert plugin.prepared == [["gpu"]]
+    assert await node.log("pod-a") == "CLAIM_gpu=\n"
+
+
+async def test_e2e016_a_pod_of_the_same_name_waits_for_the_teardown_of_the_old_one(
+    node: Any, plugin: Any, until: Until
+) -> None:
+    plugin.unprepare_error = "injected"
+    await make_pod(node, "")
+    await node.phase("pod-a", "Running")
+    await node.delete("pod-a", grace_seconds=0)
+    await node.delete_claim("gpu")
+    await make_pod(node)
+    await node.event("pod-a", "FailedPrepareDynamicResources", "old ResourceClaim with same name gpu and different UID")
+    plugin.unprepare_error = ""
+    await node.phase("pod-a", "Succeeded")
+
+
+async def test_e2e021_an_init_container_sees_its_claim(node: Any, plugin: Any) -> None:
+    init = {
+        "name": "init",
+        "image": "busybox",
+        "command": ["sh", "-c", PRINT],
+        "resources": {"claims": [{"name": "gpu"}]},
+    }
+    await make_pod(node, "true", initContainers=[init])
+    await node.phase("pod-a", "Succeeded")
+    assert await node.log("pod-a", container="init") == "CLAIM_gpu=true\n"
+
+
+async def test_containers_of_a_longer_living_runtime_survive_the_restart_of_the_agent(node: Any, plugin: Any) -> None:
+    await node.stop()
+    async with LocalRuntime(node.root) as runtime:
+        node.runtime = runtime
+        await node.start()
+        await make_pod(node, "")
+        before = await node.phase("pod-a", "Running")
+        await node.stop()
+        await node.start()
+        after = await node.phase("pod-a", "Running")
+        assert after["containerStatuses"] == before["containerStatuses"]
+        assert plugin.prepared == [["gpu"]]
+        await node.delete("pod-a")
+        await node.gone("pod-a")
+        assert plugin.unprepared == [["gpu"]]
+        await node.stop()
+
+
+async def test_containers_that_ended_with_the_agent_are_started_again_by_the_next(
+    node: Any, plugin: Any, until: Until
+) -> None:
+    await make_pod(node, "", policy="Always")
+    await node.phase("pod-a", "Running")
+    await node.stop()
+    await node.start()
+
+    async def restarted() -> bool:
+        container = (await node.get("pod-a"))["status"]["containerStatuses"][0]
+        return bool(container["restartCount"] == 1 and container["state"].get("running"))
+
+    await until(restarted)
+    assert plugin.prepared == [["gpu"], ["gpu"]]
