@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from dra_operator.allocator.selectors import Language
+from collections import OrderedDict
+
+from dra_api.resource import Device
+from dra_cel import Environment, PreparedDevice, compile, device_selectors, prepare
+
+from dra_operator.allocator import Features
+from dra_operator.allocator.selectors import Predicate
+
+REMEMBERED = 4096  # devices; a slice has at most 128, and all selectors of a claim meet it one after the other
 
 
-def selector_language() -> Language:
-    """The language for the allocator's inventory."""
-    from dra_cel import DeviceSelectorLanguage
+class CelSelectors:
+    """The language of the allocator's inventory. A device is prepared once for selectors that follow each other."""
 
-    return DeviceSelectorLanguage()
+    def __init__(self, features: Features) -> None:
+        self._lists = features.list_attributes
+        self._environment: Environment = device_selectors(
+            consumable_capacity=features.consumable_capacity, list_attributes=features.list_attributes
+        )
+        self._prepared: OrderedDict[int, tuple[Device, PreparedDevice]] = OrderedDict()
+
+    def compile(self, expression: str) -> Predicate:
+        """A predicate on devices. Raises CompileError."""
+        selector = compile(expression, self._environment)
+        return lambda driver, device: selector.matches(self._prepare(driver, device))
+
+    def _prepare(self, driver: str, device: Device) -> PreparedDevice:
+        known = self._prepared.get(id(device))  # the entry keeps the device alive, so its id is not used again
+        if known is not None and known[1].driver == driver:
+            return known[1]
+        prepared = prepare(driver, device, list_attributes=self._lists)
+        self._prepared[id(device)] = (device, prepared)
+        if len(self._prepared) > REMEMBERED:
+            self._prepared.popitem(last=False)
+        return prepared

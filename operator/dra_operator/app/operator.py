@@ -24,7 +24,7 @@ from dra_operator.cluster import SCHEDULER_NAME, Cluster
 from dra_operator.reconcile import Control
 
 from .audit import Audit
-from .language import selector_language
+from .language import CelSelectors
 from .malformed import Quarantine
 from .watched import REQUIRED, WATCHED
 
@@ -72,7 +72,7 @@ class Operator:
         logger.info("in sync: %d nodes, %d slices, %d claims, %d pods", *counts)
 
     def _make_control(self, api: Api) -> Control:
-        inventory = Inventory(self.options.features, language=selector_language())
+        inventory = Inventory(self.options.features, language=CelSelectors(self.options.features))
         cluster = Cluster(inventory, scheduler_name=self.options.scheduler_name)
         allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()))
         checks = self.options.check_invariants
