@@ -43,7 +43,9 @@ def decode_protobuf(body: bytes) -> dict[str, Any]:
         if raw.startswith(b"{"):  # a client may put JSON into the envelope
             return dict(orjson.loads(raw))
         decoded = _message(_message_name(api_version, kind), raw)
-    except (IndexError, struct.error, TypeError, AttributeError, UnicodeDecodeError, OverflowError) as fault:
+    except MalformedProtobuf:
+        raise
+    except (IndexError, struct.error, TypeError, AttributeError, ValueError, OverflowError) as fault:
         raise MalformedProtobuf(f"the protobuf body cannot be read: {fault}") from fault
     return {"apiVersion": api_version, "kind": kind, **decoded}
 
@@ -88,13 +90,14 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
-    while True:
+    while shift < 70:
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
         shift += 7
+    raise ValueError("a number is longer than 64 bits")
 
 
 def _message(name: str, data: bytes) -> dict[str, Any]:
