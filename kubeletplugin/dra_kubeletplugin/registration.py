@@ -6,6 +6,7 @@ Spec: plugin-helper.md section 2.3, PH-03 and PH-04.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from dra_proto.registration.v1 import api_pb2, api_pb2_grpc
 
 from .errors import RegistrationRefused
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class RegistrationService(api_pb2_grpc.RegistrationServicer):
         async with self._changed:
             self.status = RegistrationStatus(request.plugin_registered, request.error)
             self._changed.notify_all()
+        if request.plugin_registered:
+            log.info("the kubelet registered the plugin")
         if not request.plugin_registered:
             raise RegistrationRefused(f"the kubelet did not register the plugin: {request.error}")
         return api_pb2.RegistrationStatusResponse()

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import itertools
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +173,18 @@ def settings(short_path: Path) -> PluginSettings:
 def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose sockets stay below the limit of 107 bytes."""
     return tmp_path_factory.mktemp("s")
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """Waits for something that has no event of its own: a file, another process."""
+
+    async def wait(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110  # nothing announces what is waited for
+                await asyncio.sleep(0.01)
+
+    return wait
 
 
 @pytest.fixture

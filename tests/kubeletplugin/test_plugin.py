@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from dra_kubeletplugin import (
 from dra_kubeletplugin.dra_service import V1, V1BETA1, WireVersion
 from dra_kubeletplugin.testing import CallRecorder, FakeKubelet, Faults
 
+Until = Callable[[Callable[[], bool]], Awaitable[None]]
 A = ClaimRef("default", "a", "uid-of-a")
 B = ClaimRef("default", "b", "uid-of-b")
 
@@ -289,30 +290,32 @@ async def test_calls_run_one_at_a_time(kubelet: FakeKubelet, driver: Sample, rec
 
 
 async def test_calls_overlap_when_not_serialised(
-    api: Any, driver: Sample, settings: PluginSettings, recorder: CallRecorder
+    api: Any, driver: Sample, settings: PluginSettings, recorder: CallRecorder, until: Until
 ) -> None:
     settings = replace(settings, serialize=False)
     driver.hold = asyncio.Event()
     async with KubeletPlugin(driver, settings, api, interceptors=[recorder]), FakeKubelet(settings) as kubelet:
         calls = [asyncio.create_task(kubelet.unprepare([A])) for _ in range(2)]
-        await _until(lambda: driver.running == 2)
+        await until(lambda: driver.running == 2)
         driver.hold.set()
         await asyncio.gather(*calls)
 
 
-async def test_a_call_given_up_is_cancelled_and_frees_the_way_ph10(kubelet: FakeKubelet, driver: Sample) -> None:
+async def test_a_call_given_up_is_cancelled_and_frees_the_way_ph10(
+    kubelet: FakeKubelet, driver: Sample, until: Until
+) -> None:
     driver.hold = asyncio.Event()
     first = asyncio.create_task(kubelet.unprepare([A]))
-    await _until(lambda: driver.running == 1)
+    await until(lambda: driver.running == 1)
     second = asyncio.create_task(kubelet.unprepare([B]))  # waits for its turn
     first.cancel()
-    await _until(lambda: driver.cancelled == 1)
+    await until(lambda: driver.cancelled == 1)
     driver.hold.set()
     assert (await asyncio.wait_for(second, 5))["uid-of-b"].error == ""
 
 
 async def test_instances_of_a_rolling_update_exclude_each_other_ph07(
-    api: Any, settings: PluginSettings, driver: Sample
+    api: Any, settings: PluginSettings, driver: Sample, until: Until
 ) -> None:
     old, new = (replace(settings, rolling_update_uid=uid) for uid in ("old", "new"))
     successor = Sample()
@@ -325,7 +328,7 @@ async def test_instances_of_a_rolling_update_exclude_each_other_ph07(
     ):
         assert (await first.get_info()).endpoint != (await second.get_info()).endpoint
         held = asyncio.create_task(first.unprepare([A]))
-        await _until(lambda: driver.running == 1)
+        await until(lambda: driver.running == 1)
         waiting = asyncio.create_task(second.unprepare([B]))
         assert (await second.get_info()).name == "gpu.example.com", "waiting must not block the event loop"
         assert not successor.most_running
@@ -357,15 +360,17 @@ async def test_the_dra_service_listens_first_and_ends_first_ph01_ph05(
     assert not settings.plugin_path.exists(), "what was started is stopped again"
 
 
-async def test_stopping_cancels_running_calls_ph05(api: Any, driver: Sample, settings: PluginSettings) -> None:
+async def test_stopping_cancels_running_calls_ph05(
+    api: Any, driver: Sample, settings: PluginSettings, until: Until
+) -> None:
     driver.hold = asyncio.Event()
     async with FakeKubelet(settings) as kubelet:
         async with KubeletPlugin(driver, settings, api):
             call = asyncio.create_task(kubelet.unprepare([A]))
-            await _until(lambda: driver.running == 1)
+            await until(lambda: driver.running == 1)
         with pytest.raises(grpc.aio.AioRpcError):
             await call
-    await _until(lambda: driver.cancelled == 1)
+    await until(lambda: driver.cancelled == 1)
 
 
 async def test_a_successor_on_the_same_sockets_keeps_them(api: Any, driver: Sample, settings: PluginSettings) -> None:
@@ -433,9 +438,3 @@ async def test_publishing_needs_a_node(api: Any, driver: Sample, settings: Plugi
 def _stale_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # what it looks at has no event to wait for
-            await asyncio.sleep(0.01)

@@ -1,0 +1,243 @@
+"""``dra-kubelet-plugin simulated`` as a process, on a development cluster's API server, called by a kubelet."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from dra_devcluster.apiserver import DevApiServer
+from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
+from dra_kubeletplugin import ClaimRef, PluginSettings
+from dra_kubeletplugin.testing import FakeKubelet
+
+DRIVER = "gpu.example.com"
+Until = Callable[[Callable[[], bool]], Awaitable[None]]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Place:
+    """Where a plugin of a test lives."""
+
+    kubeconfig: Path
+    folder: Path
+    api: Api
+    settings: PluginSettings
+
+    @property
+    def arguments(self) -> list[str]:
+        """The command line."""
+        paths = {"plugin-registration-path": "r", "datadir": "p", "cdi-dir": "cdi"}
+        flags = {"kubeconfig": self.kubeconfig, "node-name": "worker-1", "drivername": DRIVER}
+        flags |= {flag: self.folder / name for flag, name in paths.items()}
+        command = [sys.executable, "-m", "dra_kubeletplugin.cli", "simulated"]
+        return [*command, *(f"--{flag}={value}" for flag, value in flags.items())]
+
+    def sockets(self) -> list[str]:
+        """Names of the sockets below the folder."""
+        return sorted(path.name for path in self.folder.rglob("*.sock"))
+
+    def cdi_files(self) -> list[str]:
+        """Names in the CDI folder."""
+        return sorted(path.name for path in (self.folder / "cdi").iterdir())
+
+
+@pytest.fixture
+async def place(short_path: Path) -> AsyncIterator[Place]:
+    async with DevApiServer() as server:
+        kubeconfig = server.write_kubeconfig(short_path / "kubeconfig")
+        async with Api(connection(kubeconfig)) as api:
+            await api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "worker-1"}})
+            (short_path / "r").mkdir()
+            settings = PluginSettings(
+                driver_name=DRIVER, registry_dir=short_path / "r", data_dir=short_path / "p" / DRIVER
+            )
+            yield Place(kubeconfig, short_path, api, settings)
+
+
+@asynccontextmanager
+async def started(place: Place, until: Until, *flags: str, command: list[str] | None = None) -> AsyncIterator[Any]:
+    """The plugin's process, serving."""
+    log = place.folder / "log"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(*(command or place.arguments), *flags, stderr=output)
+    try:
+        await until(lambda: "serves on" in log.read_text() or process.returncode is not None)
+        assert process.returncode is None, log.read_text()
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def slices(place: Place, count: int) -> list[dict[str, Any]]:
+    """The published slices, as soon as there are so many."""
+    async with asyncio.timeout(20):
+        while True:
+            found, _ = await place.api.list(RESOURCE_SLICES)
+            if len(found) == count:
+                return found
+            await asyncio.sleep(0.02)
+
+
+async def allocated_claim(api: Api, pool: str = "worker-1", device: str = "device-00") -> ClaimRef:
+    """A claim to which somebody has allocated a device."""
+    claim = await api.create(
+        RESOURCE_CLAIMS,
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "my-claim", "namespace": "default"},
+            "spec": {"devices": {"requests": [{"name": "req", "exactly": {"deviceClassName": "gpu"}}]}},
+        },
+    )
+    result = {"request": "req", "driver": DRIVER, "pool": pool, "device": device}
+    parameters = {"driver": DRIVER, "parameters": {"color": "red"}}
+    devices = {"results": [result], "config": [{"source": "FromClaim", "opaque": parameters}]}
+    claim["status"] = {"allocation": {"devices": devices}}
+    await api.update(RESOURCE_CLAIMS, claim, "status")
+    return ClaimRef("default", "my-claim", claim["metadata"]["uid"])
+
+
+async def test_the_life_of_a_plugin(place: Place, until: Until) -> None:
+    async with started(place, until) as process:
+        (published,) = await slices(place, 1)
+        assert [device["name"] for device in published["spec"]["devices"]] == [f"device-0{i}" for i in range(4)]
+        node = await place.api.get(NODES, "worker-1")
+        assert published["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+        assert published["spec"]["nodeName"] == "worker-1"
+
+        ref = await allocated_claim(place.api)
+        async with FakeKubelet(place.settings) as kubelet:
+            await kubelet.register()
+            answer = (await kubelet.prepare([ref]))[ref.uid]
+            assert list(answer.devices[0].cdi_device_ids) == [f"{DRIVER}/test=claim-{ref.uid}-req"]
+            assert place.cdi_files() == [f"{DRIVER}-{ref.uid}-req.json"]
+            assert "user_color=red" in (place.folder / "cdi" / place.cdi_files()[0]).read_text()
+            await kubelet.unprepare([ref])
+        assert not place.cdi_files()
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+    assert not place.sockets()
+    assert len(await slices(place, 1)) == 1, "the kubelet removes slices, not the plugin"
+
+
+async def test_a_plugin_killed_between_prepare_and_unprepare_leaves_no_cdi_file_prj016(
+    place: Place, until: Until
+) -> None:
+    ref = await allocated_claim(place.api)
+    async with started(place, until) as process:
+        async with FakeKubelet(place.settings) as kubelet:
+            await kubelet.prepare([ref])
+        process.kill()
+        await process.wait()
+    assert len(place.cdi_files()) == 1
+    assert len(place.sockets()) == 2, "a killed process leaves its sockets"
+    async with started(place, until):
+        async with FakeKubelet(place.settings) as kubelet:
+            assert (await kubelet.unprepare([ref]))[ref.uid].error == ""
+    assert not place.cdi_files()
+
+
+async def test_configuration_file_flags_and_node_name_of_the_environment(
+    place: Place, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODE_NAME", "worker-1")
+    config = place.folder / "config.yaml"
+    config.write_text(
+        "driverName: other.example.com\nnodeName: elsewhere\n"
+        "pools: [{name: p, devices: [{name: gpu, count: 130, attributes: {model: A100}}]}]"
+    )
+    arguments = [argument for argument in place.arguments if "--node-name" not in argument]
+    async with started(place, until, f"--config={config}", command=arguments):
+        first, second = await slices(place, 2)
+        assert first["spec"]["driver"] == DRIVER, "the flag overrides the file"
+        assert first["spec"]["nodeName"] == "worker-1", "the environment overrides the file"
+        assert sorted([len(first["spec"]["devices"]), len(second["spec"]["devices"])]) == [2, 128]
+
+
+async def test_metrics_and_probes(place: Place, until: Until) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    async with started(place, until, f"--http-endpoint={address}"), aiohttp.ClientSession(f"http://{address}") as http:
+        await slices(place, 1)
+        assert (await http.get("/healthz")).status == 200
+        assert (await http.get("/readyz")).status == 503
+        async with FakeKubelet(place.settings) as kubelet:
+            await kubelet.register()
+        assert (await http.get("/readyz")).status == 200
+        text = await (await http.get("/metrics")).text()
+    assert 'dra_plugin_slice_writes_total{operation="creates"} 1.0' in text
+    method = "/pluginregistration.Registration/GetInfo"
+    assert f'dra_plugin_grpc_duration_seconds_count{{method="{method}",outcome="ok"}} 1.0' in text
+
+
+async def test_a_fatal_error_ends_the_process_with_a_message(place: Place, until: Until) -> None:
+    async with started(place, until) as process:
+        place.settings.registration_path.unlink()
+        assert await asyncio.wait_for(process.wait(), 20) == 1
+    assert "error: the socket" in (place.folder / "log").read_text()
+
+
+async def test_an_api_server_out_of_reach_is_waited_for(place: Place, until: Until) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    place.kubeconfig.write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], "
+        f"clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{port}'}}}}], users: [{{name: u, user: {{}}}}]}}"
+    )
+    async with started(place, until) as process:
+        await until(lambda: "cannot watch the ResourceSlices" in (place.folder / "log").read_text())
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 0
+
+
+BAD = [
+    ("no node name", [], "the node name is missing: pass --node-name"),
+    ("a bad driver name", ["--node-name=n", "--drivername=GPU_1"], "the driver name 'GPU_1' is not a DNS subdomain"),
+    ("a missing file", ["--config=/nowhere.yaml"], "cannot read the configuration /nowhere.yaml"),
+    ("a kubeconfig that is missing", ["--node-name=n", "--kubeconfig=/nowhere"], "/nowhere does not exist; pass"),
+    ("no registration directory", ["--node-name=n", "--kubeconfig=KUBECONFIG", "--plugin-registration-path=/nowhere"],
+     "the folder /nowhere for the socket test-driver.cdi.k8s.io-reg.sock does not exist: create or mount it"),
+    ("a data directory below a file", ["--node-name=n", "--datadir=KUBECONFIG"], "cannot create the data directory"),
+    ("a bad endpoint", ["--node-name=n", "--kubeconfig=KUBECONFIG", "--http-endpoint=nonsense"], "is not host:port"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "message"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_bad_input_ends_the_process_with_one_clear_line(short_path: Path, flags: list[str], message: str) -> None:
+    kubeconfig = short_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], "
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}]}"
+    )
+    defaults = [f"--{flag}={short_path}" for flag in ("plugin-registration-path", "datadir", "cdi-dir")]
+    flags = [flag.replace("KUBECONFIG", str(kubeconfig)) for flag in flags]
+    command = [sys.executable, "-m", "dra_kubeletplugin.cli", "simulated", *defaults, *flags]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={"HOME": str(short_path)}, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("dra-kubelet-plugin: error: ")
+    assert message in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+    assert not list(short_path.rglob("*.sock"))
+
+
+@pytest.mark.parametrize("flags", [["--num-devices=-1"], ["--num-devices=many"], ["--no-such-flag"]])
+def test_wrong_usage_has_exit_code_2(flags: list[str]) -> None:
+    command = [sys.executable, "-m", "dra_kubeletplugin.cli", "simulated", *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert "usage: dra-kubelet-plugin" in ended.stderr
