@@ -48,6 +48,7 @@ class Story:
     def __init__(self) -> None:
         self.started = time.monotonic()
         self.step = ""
+        self.needs: list[ChildProcess] = []
 
     def tell(self, step: str) -> None:
         """Start a step."""
@@ -60,12 +61,17 @@ class Story:
             print(f"        {'-' if number == 0 else ' '} {line}", flush=True)
 
     async def until(self, what: str, look: Callable[[], Awaitable[T | None]], seconds: float = STEP_SECONDS) -> T:
-        """The first answer of ``look`` that is not None. Raises StepFailed naming the step and what was missing."""
+        """The first answer of ``look`` that is not None.
+
+        Raises StepFailed naming the step and what was missing, ProcessFailed when a needed process has ended.
+        """
         deadline = time.monotonic() + seconds
         while True:
             found = await look()
             if found is not None:
                 return found
+            for process in self.needs:
+                process.check()
             if time.monotonic() > deadline:
                 raise StepFailed(f"{self.step}: {what} was not observed within {seconds:.0f} s")
             await asyncio.sleep(0.05)
@@ -299,6 +305,7 @@ async def play(folder: Path, story: Story) -> None:
         story.tell("The operator, a process of its own")
         arguments = command("dra-operator", "run", "--kubeconfig", str(cluster.kubeconfig))
         async with ChildProcess("operator", arguments, folder / "operator.log") as operator:
+            story.needs.append(operator)
             story.observe(f"operator started, process {operator.pid}, log {operator.log}")
             for tell in (tell_own_claims, tell_shared_claim, tell_refusal, tell_waiting, tell_end):
                 await tell(scene)

@@ -1,0 +1,358 @@
+"""One end-to-end test: a namespace, a driver with a name of its own, and the objects that the scenarios are made of.
+
+The driver is the simulated one, run in the test's process by the plugin library with a recorder and ordered
+faults around its calls; class parameters ``x: y`` arrive in containers as ``admin_x=y``, claim parameters
+``a: b`` as ``user_a=b``, and each prepared request as ``claim_<claim>_<request>=true``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_devcluster.agent import NodeAgent
+from dra_kube import (
+    DEVICE_CLASSES,
+    EVENTS,
+    NAMESPACES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Api,
+    NotFound,
+    Object,
+)
+from dra_kubeletplugin import CdiFolder, KubeletPlugin, PluginSettings, Pool, Resources, device
+from dra_kubeletplugin.drivers.simulated import SimulatedDriver
+from dra_kubeletplugin.testing import CallRecorder, Faults
+from waiting import stays, until
+from world import NODE_LABEL, World
+
+PRINT_ENVIRONMENT = "env | grep -E '^(user|admin|claim)_' | sort; echo ready; trap 'exit 0' TERM; sleep 3600 & wait"
+CLASS_PARAMETERS = {"x": "y"}
+CLAIM_PARAMETERS = {"a": "b"}
+
+
+@dataclass
+class RunningPlugin:
+    """One instance of the test's driver on one node."""
+
+    node: NodeAgent
+    plugin: KubeletPlugin
+    driver: SimulatedDriver
+    recorder: CallRecorder
+    faults: Faults
+    stack: AsyncExitStack
+
+    def count(self, method: str) -> int:
+        """How often the kubelet has called a method (``NodePrepareResources``)."""
+        return self.recorder.count(method)
+
+    async def stop(self) -> None:
+        """End this instance."""
+        await self.stack.aclose()
+
+
+@dataclass
+class Scene:
+    """``kubelet`` False: pods are placed on nodes that exist only as objects, and nothing runs."""
+
+    world: World
+    api: Api
+    namespace: str
+    kubelet: bool = True
+    plugins: list[RunningPlugin] = field(default_factory=list)
+    _published: list[str] = field(default_factory=list)
+
+    # --- the driver ---
+
+    @property
+    def driver_name(self) -> str:
+        """Unique per test."""
+        return f"{self.namespace}.k8s.io"
+
+    @property
+    def class_name(self) -> str:
+        """The class that selects this driver's devices."""
+        return f"{self.namespace}-class"
+
+    @property
+    def node_names(self) -> list[str]:
+        """The nodes that the scenario may use."""
+        return [agent.node_name for agent in self.world.nodes] if self.kubelet else self.world.object_nodes
+
+    async def start_driver(self, *, nodes: int = 1, devices: int = 1, with_class: bool = True) -> None:
+        """The driver on the first nodes with that many devices each, and its class unless it is to come later."""
+        if with_class:
+            await self.create_class()
+        for number in range(nodes):
+            pool = [device(f"device-{index:02}") for index in range(devices)]
+            await self.start_plugin(number, {self.node_names[number]: Pool.of(pool)})
+
+    async def start_plugin(self, number: int, resources: Resources) -> RunningPlugin | None:
+        """The driver on one node; without kubelet only its slices."""
+        if not self.kubelet:
+            await self.publish_objects(number, resources)
+            return None
+        agent = self.world.nodes[number]
+        folder = agent.root / "plugins" / self.driver_name
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = PluginSettings(
+            driver_name=self.driver_name,
+            node_name=agent.node_name,
+            registry_dir=agent.registration_directory,
+            data_dir=folder,
+        )
+        recorder, faults, stack = CallRecorder(), Faults(), AsyncExitStack()
+        driver = SimulatedDriver(self.driver_name, CdiFolder(agent.cdi_root, self.driver_name))
+        plugin = KubeletPlugin(driver, settings, self.api, interceptors=[recorder, faults])
+        await stack.enter_async_context(plugin)
+        await plugin.publish(resources)
+        running = RunningPlugin(agent, plugin, driver, recorder, faults, stack)
+        self.plugins.append(running)
+        async with asyncio.timeout(30):
+            await plugin.registered()
+            await plugin.published()
+        return running
+
+    async def publish_objects(self, number: int, resources: Resources) -> None:
+        """ResourceSlices of a node without a plugin behind them."""
+        from dra_api.codec import to_dict
+
+        for pool_name, pool in resources.items():
+            for index, piece in enumerate(pool.slices):
+                name = f"{self.namespace}-{number}-{index}"
+                spec = {
+                    "driver": self.driver_name,
+                    "nodeName": self.node_names[number],
+                    "pool": {"name": pool_name, "generation": 1, "resourceSliceCount": len(pool.slices)},
+                    "devices": [to_dict(entry) for entry in piece.devices],
+                }
+                await self.api.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
+                self._published.append(name)
+
+    async def create_class(self, selector: str | None = None) -> Object:
+        """The class of this test's driver."""
+        expression = selector or f'device.driver == "{self.driver_name}"'
+        spec = {
+            "selectors": [{"cel": {"expression": expression}}],
+            "config": [{"opaque": {"driver": self.driver_name, "parameters": CLASS_PARAMETERS}}],
+        }
+        return await self.api.create(DEVICE_CLASSES, {"metadata": {"name": self.class_name}, "spec": spec})
+
+    # --- claims and pods ---
+
+    def claim_spec(self, *requests: Object, parameters: dict[str, str] | None = None) -> Object:
+        """One exact request named ``req`` unless others are given."""
+        wanted = list(requests) or [{"name": "req", "exactly": {"deviceClassName": self.class_name}}]
+        opaque = {"driver": self.driver_name, "parameters": parameters or CLAIM_PARAMETERS}
+        return {"devices": {"requests": wanted, "config": [{"opaque": opaque}]}}
+
+    async def create_claim(self, name: str = "external-claim", spec: Object | None = None) -> Object:
+        """A ResourceClaim."""
+        body = {"metadata": {"name": name, "namespace": self.namespace}, "spec": spec or self.claim_spec()}
+        return await self.api.create(RESOURCE_CLAIMS, body)
+
+    async def create_template(self, name: str = "template", spec: Object | None = None) -> Object:
+        """A ResourceClaimTemplate."""
+        body = {"metadata": {"name": name, "namespace": self.namespace}, "spec": {"spec": spec or self.claim_spec()}}
+        return await self.api.create(RESOURCE_CLAIM_TEMPLATES, body)
+
+    def pod(
+        self,
+        name: str = "tester",
+        claims: Sequence[Object] = ({"name": "my-claim", "resourceClaimName": "external-claim"},),
+        **spec: Any,
+    ) -> Object:
+        """A pod whose only container uses all its claims, prints what it got, and waits."""
+        body: Object = {
+            "schedulerName": "dra-scheduler",
+            "terminationGracePeriodSeconds": 1,
+            "restartPolicy": "Never",
+            "nodeSelector": {NODE_LABEL: "running" if self.kubelet else "objects"},
+            "resourceClaims": list(claims),
+            "containers": [self.container("with-resource", *(claim["name"] for claim in claims))],
+        }
+        return {"metadata": {"name": name, "namespace": self.namespace}, "spec": body | spec}
+
+    @staticmethod
+    def container(name: str, *claims: str | Object, script: str = PRINT_ENVIRONMENT) -> Object:
+        """A container that uses claims, given by entry name or as ``{name, request}``."""
+        used = [{"name": claim} if isinstance(claim, str) else claim for claim in claims]
+        body: Object = {"name": name, "image": "busybox:1.37", "command": ["sh", "-c", script]}
+        return body | ({"resources": {"claims": used}} if used else {})
+
+    def inline_pod(self, name: str = "tester", template: str = "template", **spec: Any) -> Object:
+        """A pod with one claim generated from a template."""
+        return self.pod(name, [{"name": "my-claim", "resourceClaimTemplateName": template}], **spec)
+
+    async def create_pod(self, body: Object) -> Object:
+        """A pod."""
+        return await self.api.create(PODS, body)
+
+    async def delete_pod(self, name: str, grace_seconds: int | None = None) -> None:
+        """Delete a pod and wait until it is gone; without kubelet nobody else ends it."""
+        try:
+            await self.api.delete(PODS, name, self.namespace, grace_seconds=grace_seconds if self.kubelet else 0)
+        except NotFound:
+            return
+
+        async def gone() -> bool:
+            try:
+                await self.get_pod(name)
+            except NotFound:
+                return True
+            return False
+
+        await until(f"pod {name} gone", gone)
+
+    async def delete_claim(self, name: str = "external-claim") -> None:
+        """Delete a claim and wait until it is gone."""
+        await self._delete(RESOURCE_CLAIMS, name, self.namespace)
+
+        async def gone() -> bool:
+            return all(claim["metadata"]["name"] != name for claim in await self.claims())
+
+        await until(f"claim {name} gone", gone)
+
+    # --- what can be seen ---
+
+    async def get_pod(self, name: str = "tester") -> Object:
+        """The pod. Raises NotFound."""
+        return await self.api.get(PODS, name, self.namespace)
+
+    async def get_claim(self, name: str = "external-claim") -> Object:
+        """The claim. Raises NotFound."""
+        return await self.api.get(RESOURCE_CLAIMS, name, self.namespace)
+
+    async def claims(self) -> list[Object]:
+        """All claims of the test."""
+        return (await self.api.list(RESOURCE_CLAIMS, self.namespace))[0]
+
+    async def runs(self, name: str = "tester", seconds: float = 30.0) -> Object:
+        """Wait until the pod runs; without kubelet, until it is bound and every claim of it is reserved for it."""
+
+        async def look() -> Object | None:
+            pod = await self.get_pod(name)
+            if self.kubelet:
+                return pod if pod.get("status", {}).get("phase") == "Running" else None
+            return pod if pod["spec"].get("nodeName") and await self.reserved(pod) else None
+
+        return await until(f"pod {name} runs", look, seconds)
+
+    async def reserved(self, pod: Object) -> bool:
+        """All claims that the pod has are allocated and reserved for it."""
+        generated = {entry["name"]: entry for entry in pod.get("status", {}).get("resourceClaimStatuses") or ()}
+        for entry in pod["spec"].get("resourceClaims") or ():
+            found = generated.get(entry["name"], {}) if "resourceClaimTemplateName" in entry else entry
+            if found.get("resourceClaimName"):
+                status = (await self.get_claim(found["resourceClaimName"])).get("status", {})
+                uids = [consumer["uid"] for consumer in status.get("reservedFor") or ()]
+                if not status.get("allocation") or pod["metadata"]["uid"] not in uids:
+                    return False
+            elif entry["name"] not in generated:
+                return False
+        return True
+
+    async def pending(self, name: str = "tester", says: str = "", seconds: float = 30.0) -> str:
+        """Wait for the scheduler's reason why the pod is not placed; ``says`` is a pattern that it matches."""
+
+        async def look() -> str | None:
+            for condition in (await self.get_pod(name)).get("status", {}).get("conditions") or ():
+                if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                    message = str(condition.get("message", ""))
+                    return message if re.search(says, message) else None
+            return None
+
+        return await until(f"a reason like {says!r} why pod {name} is pending", look, seconds)
+
+    async def stays_pending(self, name: str = "tester", seconds: float = 3.0) -> None:
+        """The pod does not run in this time."""
+
+        async def look() -> bool:
+            return (await self.get_pod(name)).get("status", {}).get("phase", "Pending") == "Pending"
+
+        await stays(f"pod {name} pending", look, seconds)
+
+    async def ends(self, name: str = "tester", phase: str = "Succeeded", seconds: float = 30.0) -> Object:
+        """Wait for a terminal phase."""
+
+        async def look() -> Object | None:
+            pod = await self.get_pod(name)
+            return pod if pod.get("status", {}).get("phase") == phase else None
+
+        return await until(f"pod {name} {phase}", look, seconds)
+
+    async def environment(self, name: str = "tester", container: str = "with-resource") -> set[str]:
+        """What the container saw, once it has printed it; nothing to see without kubelet."""
+
+        async def look() -> set[str] | None:
+            path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/log"
+            try:
+                lines = (await self.api.raw_text(path, container=container)).splitlines()
+            except NotFound:
+                return None
+            return set(lines) - {"ready"} if "ready" in lines else None
+
+        return await until(f"environment of {name}/{container}", look)
+
+    async def deallocated(self, name: str = "external-claim") -> Object:
+        """Wait until nobody holds the claim and it has no devices."""
+
+        async def look() -> Object | None:
+            claim = await self.get_claim(name)
+            status = claim.get("status", {})
+            return claim if not status.get("allocation") and not status.get("reservedFor") else None
+
+        return await until(f"claim {name} deallocated", look)
+
+    async def event(self, name: str, reason: str, says: str = "", seconds: float = 30.0) -> Object:
+        """Wait for an event about a pod."""
+
+        async def look() -> Object | None:
+            selector = f"involvedObject.name={name},reason={reason}"
+            events, _ = await self.api.list(EVENTS, self.namespace, fieldSelector=selector)
+            return next((event for event in events if re.search(says, event["message"])), None)
+
+        return await until(f"event {reason} like {says!r} on {name}", look, seconds)
+
+    # --- the end ---
+
+    async def end(self) -> None:
+        """Take everything down and check that nothing was left behind."""
+        for pod in (await self.api.list(PODS, self.namespace))[0]:
+            await self.delete_pod(pod["metadata"]["name"])
+        for claim in await self.claims():
+            if not claim["metadata"].get("ownerReferences"):
+                await self.delete_claim(claim["metadata"]["name"])
+
+        async def no_claims() -> bool:
+            return not await self.claims()
+
+        await until("all claims gone", no_claims)
+        try:
+            for running in self.plugins:
+                assert running.driver.prepared_claims == [], "a claim was prepared and never unprepared"
+                assert not list(running.node.cdi_root.glob(f"{self.driver_name}*")), "a CDI file was left behind"
+        finally:
+            for running in self.plugins:
+                await running.stop()
+        for name in self._published:
+            await self._delete(RESOURCE_SLICES, name)
+
+        async def no_slices() -> bool:
+            selector = f"spec.driver={self.driver_name}"
+            return not (await self.api.list(RESOURCE_SLICES, fieldSelector=selector))[0]
+
+        await until("slices wiped after the driver has gone", no_slices)
+        await self._delete(DEVICE_CLASSES, self.class_name)
+        await self._delete(NAMESPACES, self.namespace)
+
+    async def _delete(self, resource: Any, name: str, namespace: str | None = None) -> None:
+        with suppress(NotFound):
+            await self.api.delete(resource, name, namespace)

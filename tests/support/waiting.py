@@ -1,0 +1,41 @@
+"""Waiting for a condition instead of sleeping for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class NotObserved(AssertionError):
+    """What a test waited for did not come; the message has the last thing that was seen instead."""
+
+
+async def until(what: str, look: Callable[[], Awaitable[T | None]], seconds: float = 30.0) -> T:
+    """The first answer of ``look`` that is neither None nor False. Raises NotObserved."""
+    deadline = time.monotonic() + seconds
+    seen: Any = None
+    while True:
+        try:
+            seen = await look()
+        except AssertionError as error:
+            seen = error
+        else:
+            if seen is not None and seen is not False:
+                return seen
+        if time.monotonic() > deadline:
+            raise NotObserved(f"{what}: not observed within {seconds:.0f} s, but {seen!r}")
+        await asyncio.sleep(0.05)
+
+
+async def stays(what: str, look: Callable[[], Awaitable[Any]], seconds: float) -> None:
+    """``look`` answers something true all the time. Raises NotObserved at the first answer that is not."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        seen = await look()
+        if not seen:
+            raise NotObserved(f"{what}: did not stay so, but {seen!r}")
+        await asyncio.sleep(0.1)
