@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from .errors import Json, bad_request
 from .kinds import Write
 from .metadata import later
-from .store import Stored
+from .registry import Registry
+from .store import Collection, Stored
 from .write import check_preconditions
 
 ORPHAN = "orphan"
@@ -65,6 +66,19 @@ def delete(write: Write, stored: Stored, options: DeleteOptions) -> tuple[Stored
     if write.dry_run:
         return Stored(obj, stored.revision, stored.fields), False
     return collection.put(obj, kind.fields(obj)), False
+
+
+def delete_all(registry: Registry, collection: Collection, namespace: str = "") -> int:
+    """Delete all objects of a collection, or of a namespace in it; returns how many are still there."""
+    resource = registry.of_collection(collection)
+    if resource is None:
+        return 0
+    left = 0
+    for stored in list(collection.all(namespace)):
+        write = Write(registry, resource, namespace=stored.namespace, verb="delete")
+        _, gone = delete(write, stored, DeleteOptions(propagation="Background"))
+        left += not gone
+    return left
 
 
 def _choose_finalizers(meta: Json, propagation: str) -> None:

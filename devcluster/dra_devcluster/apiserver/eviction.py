@@ -54,10 +54,8 @@ def _check_budgets(registry: Registry, pod: Json) -> None:
         healthy = sum(_is_ready(other) for other in pods)
         wanted = _wanted(budget["spec"], len(pods))
         if healthy - 1 < wanted:
-            cause = {
-                "reason": "DisruptionBudget",
-                "message": f"The disruption budget {stored.name} needs {wanted} healthy pods and has {healthy} currently",
-            }
+            message = f"The disruption budget {stored.name} needs {wanted} healthy pods and has {healthy} currently"
+            cause = {"reason": "DisruptionBudget", "message": message}
             raise too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", causes=[cause])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .delete import DeleteOptions, delete
+from .delete import delete_all
 from .errors import Json
 from .kinds import Write
 from .kinds.namespaces import FINALIZER
@@ -31,7 +31,6 @@ class NamespaceController(Worker[str]):
         self._registry = registry
         self._namespaces = registry.resource("", "v1", "namespaces")
         self._accounts = registry.resource("", "v1", "serviceaccounts")
-        self._roots = registry.resource("", "v1", "configmaps")
         for stored in registry.collection(self._namespaces).all():
             self.add(stored.name)
         registry.store.listen(self._see)
@@ -61,11 +60,8 @@ class NamespaceController(Worker[str]):
             resource = self._registry.of_collection(collection)
             if resource is None or not resource.namespaced:
                 continue
-            for item in list(collection.all(stored.name)):
-                write = Write(self._registry, resource, namespace=stored.name, verb="delete")
-                _, gone = delete(write, item, DeleteOptions(propagation="Background"))
-                if not gone:
-                    left[resource.group_resource] = left.get(resource.group_resource, 0) + 1
+            if count := delete_all(self._registry, collection, stored.name):
+                left[resource.group_resource] = count
         self._report(stored, namespace, left)
 
     def _report(self, stored: Stored, namespace: Json, left: dict[str, int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dra_api.gates import FeatureGates
 from dra_api.validation import SelectorCheck, accept_selectors
 
-from .errors import no_such_resource
+from .errors import Json, no_such_resource
 from .kinds import Kind, kind_of
 from .store import Collection, Store
 from .structure import Resource, Structure
@@ -62,6 +62,15 @@ class Registry:
             found = self._kinds[key] = kind_of(resource)
         return found
 
-    def forget_kind(self, group: str, plural: str) -> None:
-        """A custom resource is defined anew, or no longer."""
+    def add_definition(self, definition: Json) -> None:
+        """Serve what a CustomResourceDefinition defines, instead of what it defined before."""
+        for resource in self.structure.add_definition(definition):
+            self._kinds.pop((resource.group, resource.plural), None)
+            self.collection(resource)
+
+    def remove_definition(self, definition: Json) -> None:
+        """Serve what a CustomResourceDefinition defines no longer."""
+        self.structure.remove_definition(definition)
+        group, plural = definition["spec"]["group"], definition["spec"]["names"]["plural"]
         self._kinds.pop((group, plural), None)
+        self.store.drop(group, plural)

@@ -24,9 +24,11 @@ from aiohttp import web
 from aiohttp.web_runner import ServerRunner
 from dra_api.gates import FeatureGates
 
+from . import snapshot as snapshots
 from .app import App
 from .certificates import make_identity
 from .collector import GarbageCollector
+from .definitions import DefinitionController
 from .kubeconfig import kubeconfig, write_kubeconfig
 from .namespaces import NamespaceController, ensure_namespaces
 from .registry import Registry
@@ -103,12 +105,23 @@ class DevApiServer:
         async with AsyncExitStack() as stack:
             folder = stack.enter_context(TemporaryDirectory(prefix="dra-devcluster-"))
             self._folder = Path(folder)
+            self._load(stack)
             ensure_namespaces(self.registry)
             await stack.enter_async_context(GarbageCollector(self.registry))
             await stack.enter_async_context(NamespaceController(self.registry))
+            await stack.enter_async_context(DefinitionController(self.registry))
             await self._listen(stack)
             self._resources = stack.pop_all()
         return self
+
+    def _load(self, stack: AsyncExitStack) -> None:
+        if self._snapshot is None:
+            return
+        try:
+            snapshots.load(self.registry, self._snapshot)
+        except snapshots.SnapshotError as error:
+            raise ServerError(str(error)) from error
+        stack.callback(snapshots.save, self.registry, self._snapshot)
 
     async def _listen(self, stack: AsyncExitStack) -> None:
         server = web.Server(App(self.registry, self.tokens), access_log=None, handler_cancellation=True)

@@ -4,6 +4,7 @@ from dra_devcluster.apiserver.structure import Resource
 
 from .base import Kind, Write
 from .custom import CustomKind
+from .definitions import DefinitionKind
 from .dra import DraKind
 from .events import EventKind
 from .namespaces import NamespaceKind
@@ -16,6 +17,7 @@ _KINDS: dict[tuple[str, str], type[Kind]] = {
     ("events.k8s.io", "events"): EventKind,
     ("", "namespaces"): NamespaceKind,
     ("", "pods"): PodKind,
+    ("apiextensions.k8s.io", "customresourcedefinitions"): DefinitionKind,
     ("apps", "daemonsets"): DaemonSets,
     ("apps", "deployments"): Deployments,
     ("apps", "replicasets"): ReplicaSets,

@@ -1,0 +1,105 @@
+"""CustomResourceDefinitions: accepted at once when they are valid, since nobody else can claim their names here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dra_devcluster.apiserver import faults
+from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.metadata import now
+from dra_devcluster.apiserver.structure import Fault, Structure
+
+from .base import Kind, Write
+
+CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+_SCOPES = ("Cluster", "Namespaced")
+
+
+class DefinitionKind(Kind):
+    has_generation = True
+    unconditional_update = False
+
+    def default(self, obj: Json, write: Write) -> None:
+        spec = obj.setdefault("spec", {})
+        names = spec.setdefault("names", {})
+        kind = names.get("kind", "")
+        names.setdefault("singular", kind.lower())
+        names.setdefault("listKind", f"{kind}List")
+        spec.setdefault("conversion", {"strategy": "None"})
+
+    def prepare_create(self, obj: Json, write: Write) -> None:
+        finalizers = obj["metadata"].setdefault("finalizers", [])
+        if CLEANUP not in finalizers:
+            finalizers.append(CLEANUP)
+        obj["status"] = {
+            "conditions": [
+                _condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+                _condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+            ]
+        }
+        _accept(obj, {})
+
+    def prepare_update(self, obj: Json, old: Json, write: Write) -> None:
+        super().prepare_update(obj, old, write)
+        if not write.subresource:
+            _accept(obj, old)
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        spec = obj["spec"]
+        found = [*_names(obj["metadata"].get("name", ""), spec), *_versions(spec)]
+        if old is not None and spec.get("scope") != old["spec"].get("scope"):
+            found.append(faults.immutable("spec.scope", spec.get("scope")))
+        if found:
+            return found
+        try:
+            # Whether its schemas can be served is known best by who serves them.
+            Structure([], write.registry.structure.components.raw).add_definition(obj)
+        except ValueError as error:
+            return [faults.invalid("spec.versions", None, str(error))]
+        return []
+
+
+def _condition(kind: str, reason: str, message: str) -> Json:
+    return {"type": kind, "status": "True", "lastTransitionTime": now(), "reason": reason, "message": message}
+
+
+def _accept(obj: Json, old: Json) -> None:
+    stored = list((old.get("status") or {}).get("storedVersions") or ())
+    storage = [version.get("name") for version in obj["spec"].get("versions") or () if version.get("storage")]
+    obj["status"] = {
+        **obj["status"],
+        "acceptedNames": obj["spec"]["names"],
+        "storedVersions": stored + [name for name in storage if name not in stored],
+    }
+
+
+def _names(name: str, spec: Json) -> Iterator[Fault]:
+    names, group = spec["names"], spec.get("group", "")
+    if not group:
+        yield faults.required("spec.group")
+    for field in ("plural", "kind"):
+        if not names.get(field):
+            yield faults.required(f"spec.names.{field}")
+    if group and names.get("plural") and name != f"{names['plural']}.{group}":
+        detail = 'must be spec.names.plural+"."+spec.group'
+        yield faults.invalid("metadata.name", name, detail)
+    if spec.get("scope") not in _SCOPES:
+        yield faults.unsupported("spec.scope", spec.get("scope"), _SCOPES)
+
+
+def _versions(spec: Json) -> Iterator[Fault]:
+    versions = spec.get("versions") or []
+    if sum(bool(version.get("storage")) for version in versions) != 1:
+        yield faults.invalid("spec.versions", [], "must have exactly one version marked as storage version")
+    seen = set()
+    for index, version in enumerate(versions):
+        path = f"spec.versions[{index}]"
+        if version.get("name") in seen:
+            yield faults.duplicate(f"{path}.name", version.get("name"))
+        seen.add(version.get("name"))
+        schema = (version.get("schema") or {}).get("openAPIV3Schema")
+        if not schema:
+            yield faults.required(f"{path}.schema.openAPIV3Schema", "schemas are required")
+        elif schema.get("type") != "object":
+            where = f"{path}.schema.openAPIV3Schema.type"
+            yield faults.invalid(where, schema.get("type", ""), "must be object at the root")
