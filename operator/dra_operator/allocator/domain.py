@@ -35,6 +35,8 @@ class Domain:
 
     alternative: Alternative
     claim: int
+    number: int
+    """Position among all domains of the problem."""
     usable: int = 0
     """Devices that pass all filters."""
     raised: int = 0
@@ -83,7 +85,13 @@ class Problem:
         self._constraints: dict[tuple[int, int], Constraint] = {}
         self.in_use = self._gather(lambda place: view.pools[place].bits(self._usage[place].exclusive))
         self.domains: list[tuple[Domain, ...]] = []
+        self._count = 0
         self._prepare()
+
+    @property
+    def counters(self) -> list[Counters]:
+        """The counters that requests may draw on."""
+        return list(self._counters.values())
 
     def exempt(self, domain: Domain) -> bool:
         """Ordinary allocations do not concern the domain, nor does it concern others."""
@@ -119,7 +127,8 @@ class Problem:
                 )
 
     def _domain(self, step: Step, alternative: Alternative) -> Domain:
-        domain = Domain(alternative, step.claim)
+        domain = Domain(alternative, step.claim, self._count)
+        self._count += 1
         if alternative.everything:
             self._collect(domain)
         else:
@@ -246,12 +255,13 @@ class Problem:
         known = self._counters.get(place)
         if known is None:
             pool, offset = self.view.pools[place], self.view.offsets[place]
+            kinds = [kind for _, kind in pool.counters.names]
             charged = self._usage[place].charged
             left = pool.counters.available(charged)
             groups = [(charges, devices << offset) for charges, devices in pool.counter_groups()]
             paid = pool.bits(charged) & pool.shareable if self._features.consumable_capacity else 0
             shareable = pool.shareable if self._features.consumable_capacity else 0
-            known = self._counters[place] = Counters(left, groups, shareable << offset, paid << offset)
+            known = self._counters[place] = Counters(kinds, left, groups, shareable << offset, paid << offset)
         return known
 
     def _constraint(self, claim: int, number: int) -> Constraint:

@@ -95,10 +95,14 @@ class Counters:
     consume it: section 10 asks for all counters of the pool (AL-14 would only look at consumed ones).
     """
 
-    def __init__(self, left: list[int], groups: Sequence[tuple[Charges, int]], shareable: int, paid: int) -> None:
+    def __init__(
+        self, kinds: Sequence[str], left: list[int], groups: Sequence[tuple[Charges, int]], shareable: int, paid: int
+    ) -> None:
+        self.groups = groups
+        self._kinds = kinds
         self._left = left
-        self._groups = groups
-        self._charges = {device: charges for charges, devices in groups for device in each(devices)}
+        self._charges: dict[int, Charges] = {}
+        self._costs: list[tuple[dict[str, int], int]] = []
         self._shareable = shareable
         self._paid = paid
         self._holders: dict[int, int] = {}
@@ -106,36 +110,74 @@ class Counters:
 
     def admit(self, devices: int, taker: Taker) -> int:
         left = self._left
-        for charges, group in self._groups:
+        for charges, group in self.groups:
             if devices & group and (self._overdrawn or any(amount > left[number] for number, amount in charges)):
                 devices &= ~group | self._paid
         return devices
 
     def take(self, device: int, taker: Taker) -> None:
-        bit = 1 << device
-        if device not in self._charges or (self._paid & bit and device not in self._holders):
+        if not self._pays(device):
             return
-        if bit & self._shareable:
+        if self._shareable >> device & 1:
             self._holders[device] = self._holders.get(device, 0) + 1
             if self._holders[device] > 1:
                 return
-            self._paid |= bit
+            self._paid |= 1 << device
         self._charge(device, -1)
 
     def give_back(self, device: int, taker: Taker) -> None:
-        bit = 1 << device
-        if device not in self._charges or (self._paid & bit and device not in self._holders):
+        if not self._pays(device):
             return
-        if bit & self._shareable:
+        if self._shareable >> device & 1:
             self._holders[device] -= 1
             if self._holders[device]:
                 return
             del self._holders[device]
-            self._paid &= ~bit
+            self._paid &= ~(1 << device)
         self._charge(device, 1)
 
     def state(self) -> Hashable:
         return (tuple(self._left), self._paid)
+
+    def left_by_kind(self) -> dict[str, int]:
+        """What is left, summed over all sets for each counter name."""
+        left: dict[str, int] = {}
+        for kind, amount in zip(self._kinds, self._left, strict=True):
+            left[kind] = left.get(kind, 0) + max(0, amount)
+        return left
+
+    def costs_by_kind(self) -> list[tuple[dict[str, int], int]]:
+        """What the devices of each group consume, summed over all sets for each counter name."""
+        if not self._costs:
+            for charges, group in self.groups:
+                costs: dict[str, int] = {}
+                for number, amount in charges:
+                    costs[self._kinds[number]] = costs.get(self._kinds[number], 0) + amount
+                self._costs.append((costs, group))
+        return self._costs
+
+    def bottlenecks(self, devices: int) -> list[tuple[int, int]]:
+        """Sets of the devices with how many of each can be taken together at most.
+
+        Each group counts for the counter of which it takes the largest part.
+        """
+        members: dict[int, int] = {}
+        least: dict[int, int] = {}
+        for charges, group in self.groups:
+            if devices & group:
+                number, amount = max(charges, key=lambda charge: charge[1] / max(1, self._left[charge[0]]))
+                if amount > 0:
+                    members[number] = members.get(number, 0) | devices & group
+                    least[number] = min(amount, least.get(number, amount))
+        return [(members[number], max(0, self._left[number]) // least[number]) for number in members]
+
+    def _pays(self, device: int) -> bool:
+        """The device consumes counters, and the allocated state has not charged them yet."""
+        if not self._charges:
+            self._charges = {member: charges for charges, group in self.groups for member in each(group)}
+        if device not in self._charges:
+            return False
+        return not self._paid >> device & 1 or device in self._holders
 
     def _charge(self, device: int, sign: int) -> None:
         for number, amount in self._charges[device]:

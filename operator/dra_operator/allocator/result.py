@@ -26,7 +26,7 @@ from .nodes import first_match, parse
 from .outcome import Chosen
 from .plan import Alternative
 from .pools import Slice
-from .search import Grant
+from .state import Grant
 
 NewShareId = Callable[[], str]
 

@@ -1,0 +1,81 @@
+"""What a search that does not come to an end learns about its problem.
+
+Three things cut branches that cannot hold the first solution: looking ahead, trying one of several
+interchangeable devices, and remembering failures. A remembered failure is a place in the search together
+with everything that its future depends on: devices still available to what follows, and the ledgers of
+what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from .domain import Domain, Problem
+from .ledgers import Ledger
+from .lookahead import Ahead, Lookahead
+from .node_view import each
+from .state import State
+from .symmetry import interchangeable
+
+if TYPE_CHECKING:
+    from .search import End
+
+
+class Guide:
+    """Knowledge about one problem, gathered during its search."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._lookahead = Lookahead(problem)
+        self._like = interchangeable(problem)
+        self.failed: dict[object, End] = {}
+        self._ahead = [self._behind(step) for step in range(len(problem.domains))]
+
+    def _behind(self, step: int) -> tuple[list[Domain], list[Ledger]]:
+        """The domains behind a step, and the ledgers of the step and behind."""
+        domains = [domain for later in self._problem.domains[step + 1 :] for domain in later]
+        ledgers: dict[int, Ledger] = {}
+        for domain in (*self._problem.domains[step], *domains):
+            for ledger in domain.ledgers:
+                ledgers[id(ledger)] = ledger
+        return domains, list(ledgers.values())
+
+    def sees(self, step: int) -> bool:
+        """Looking ahead is allowed: from here on no fatal error can be met."""
+        return step >= self._lookahead.quiet_from
+
+    def start(self) -> Ahead | None:
+        """What is ahead of the first choice; None when there is no solution."""
+        return self._lookahead.start()
+
+    def after(
+        self, ahead: Ahead | None, state: State, step: int, domain: Domain, missing: int, behind: int
+    ) -> Ahead | None:
+        """What is ahead after a choice; None when there is no solution behind it."""
+        if ahead is None:
+            ahead = self._lookahead.everything()
+        return self._lookahead.after(ahead, state, step, domain, missing, behind)
+
+    def like(self, device: int) -> int:
+        """The devices that fail when this one fails, which has just been given back."""
+        members = self._like.get(device, 0)
+        if members and self._problem.view.shareable >> device & 1:
+            left = self._problem.shares.left
+            mine = left.get(device)
+            for other in each(members):
+                if left.get(other) != mine:
+                    members &= ~(1 << other)
+        return members
+
+    def key(self, state: State, step: int, domain: Domain, missing: int, rest: int) -> Hashable:
+        """Equal for two places in the search only if what follows is equal."""
+        domains, ledgers = self._ahead[step]
+        return (
+            domain.number,
+            missing,
+            rest,
+            state.results[domain.claim],
+            tuple((later.usable | later.raised) & ~state.blocked(later) for later in domains),
+            tuple(ledger.state() for ledger in ledgers),
+        )

@@ -1,0 +1,61 @@
+"""Interchangeable devices: nothing that a problem asks can tell them apart.
+
+Two devices are interchangeable when they are in the same domains, have the same values in all constrained
+attributes and consume the same counters. When the search fails with one, it fails with the other, so only
+the first is tried. Of devices that can be shared, only those are alike that also have the same capacity
+left at the moment (see ``Guide.like``); those that consume counters besides are told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .domain import Problem
+from .node_view import each
+
+
+def interchangeable(problem: Problem) -> dict[int, int]:
+    """For each device that is not alone: the set of devices interchangeable with it, itself included."""
+    if any(domain.alternative.admin for domains in problem.domains for domain in domains):
+        return {}  # admin access sees devices as free that others do not
+    classes = [_concerned(problem)]
+    for distinguishing in _sets(problem):
+        classes = [
+            part for members in classes for part in (members & distinguishing, members & ~distinguishing) if part
+        ]
+    return {device: members for members in classes if members & (members - 1) for device in each(members)}
+
+
+def _concerned(problem: Problem) -> int:
+    devices = 0
+    for domains in problem.domains:
+        for domain in domains:
+            devices |= domain.usable | domain.raised | domain.collected
+    return devices
+
+
+def _sets(problem: Problem) -> Iterable[int]:
+    """Everything that tells devices apart, without repetition."""
+    sets: set[int] = set()
+    for domains in problem.domains:
+        for domain in domains:
+            sets |= {domain.usable, domain.raised, domain.collected}
+            for constraint in domain.constraints:
+                sets.update(constraint.column.having.values())
+    for counters in problem.counters:
+        sets.update(devices for _, devices in counters.groups)
+    sets.add(problem.view.shareable)
+    sets.update(1 << device for device in each(problem.view.shareable & problem.view.consuming))
+    sets.update(_amounts(problem).values())
+    return sets
+
+
+def _amounts(problem: Problem) -> dict[tuple[int, tuple[tuple[str, int], ...]], int]:
+    """The devices that can be shared, by what each domain consumes of them."""
+    groups: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
+    for domains in problem.domains:
+        for domain in domains:
+            for device, amounts in domain.amounts.items():
+                key = domain.number, tuple((name, amount.nanos) for name, amount in amounts.items())
+                groups[key] = groups.get(key, 0) | 1 << device
+    return groups
