@@ -54,7 +54,7 @@ def _parse(text: str) -> tuple[int, Format]:
         written, digits = Format.BINARY, digits << _BINARY[suffix]
     elif suffix in _DECIMAL:
         written, shift = Format.DECIMAL, shift + _DECIMAL[suffix]
-    elif suffix[0] in "eE" and len(suffix) > 1:
+    elif suffix[0] in "eE" and suffix[-1].isdigit():
         written, shift = Format.EXPONENT, shift + _power(suffix[1:], text)
     else:
         raise QuantityError(f"{text!r} is not a quantity: unknown suffix {suffix!r}")

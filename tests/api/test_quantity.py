@@ -78,6 +78,7 @@ def test_value(text: str, nanos: int) -> None:
         "0x1",
         "٣",
         "1Ee3",
+        "EA",
         "nan",
         "1e1001",
         "9" * 10_000,

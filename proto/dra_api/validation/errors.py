@@ -7,12 +7,11 @@ reason of its causes. Spec: api.md section 11.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from dra_api.codec import to_dict
+from dra_api.codec import encode
 
 
 class ErrorType(StrEnum):
@@ -56,7 +55,7 @@ class FieldError(NamedTuple):
         """The fault without its field: the message of a cause."""
         parts = [_TITLES[self.type]]
         if self.type not in _WITHOUT_VALUE:
-            parts.append(_shown(self.bad_value))
+            parts.append(encode(self.bad_value).decode(errors="replace"))
         if self.detail:
             parts.append(self.detail)
         return ": ".join(parts)
@@ -109,10 +108,3 @@ def too_many(field: str, count: int, limit: int) -> FieldError:
 
 def immutable(field: str, value: Any) -> FieldError:
     return invalid(field, value, "field is immutable")
-
-
-def _shown(value: Any) -> str:
-    try:
-        return json.dumps(to_dict(value), ensure_ascii=False, separators=(",", ":"))
-    except (TypeError, ValueError):  # raw parameters need not be JSON, and that may be the very fault
-        return json.dumps("<value omitted>")
