@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from variants import both
 from dra_kube import NODES, PODS, RESOURCE_SLICES, Object
 from dra_kubeletplugin import Pool, attribute, device
 from scene import Scene
+from variants import both
 from waiting import stays, until
 
 
