@@ -266,6 +266,8 @@ class OneNode:
     def cdi_root(self) -> Path:
         return self.root / "cdi"
 
+    until = staticmethod(_until)
+
     async def start(self) -> NodeAgent:
         """Start the agent (again)."""
         self._agent = NodeAgent(self.api, self.name, root=self.root, settings=self.settings, runtime=self.runtime)

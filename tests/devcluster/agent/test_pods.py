@@ -1,0 +1,417 @@
+"""Pods without devices: containers as processes, restarts, status, deletion, logs and exec."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from dra_devcluster.agent.runtime import LocalRuntime
+from dra_kube import CONFIG_MAPS, LEASES, NODES, SECRETS, ApiError
+
+Until = Callable[..., Awaitable[Any]]
+Json = dict[str, Any]
+
+
+def conditions(status: Json) -> dict[str, str]:
+    return {condition["type"]: condition["status"] for condition in status["conditions"]}
+
+
+def container(name: str, script: str, **more: Any) -> Json:
+    return {"name": name, "image": "busybox", "command": ["sh", "-c", script]} | more
+
+
+async def state_of(node: Any, pod: str, index: int = 0) -> Json:
+    """The status of one container."""
+    statuses = ((await node.get(pod)).get("status") or {}).get("containerStatuses") or [{}]
+    found: Json = statuses[index]
+    return found
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Processes whose working directory lies below the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and Path(os.readlink(entry / "cwd")).is_relative_to(folder):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+# --- the node itself ---
+
+
+async def test_a_node_is_ready_and_renews_its_lease(node: Any, until: Until) -> None:
+    found = await node.api.get(NODES, "node-1")
+    assert {c["type"]: c["status"] for c in found["status"]["conditions"]}["Ready"] == "True"
+    assert found["metadata"]["labels"]["kubernetes.io/hostname"] == "node-1"
+    assert found["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] > 0
+    assert set(found["status"]["allocatable"]) == {"cpu", "memory", "pods", "ephemeral-storage"}
+
+    async def lease() -> Any:
+        leases, _ = await node.api.list(LEASES, "kube-node-lease")
+        return [lease["spec"]["holderIdentity"] for lease in leases]
+
+    await until(lease)
+    assert await lease() == ["node-1"]
+
+
+async def test_a_node_that_exists_keeps_its_labels_when_its_agent_starts_again(node: Any) -> None:
+    await node.stop()
+    await node.api.patch(NODES, "node-1", {"metadata": {"labels": {"zone": "a"}}})
+    await node.start()
+    assert (await node.api.get(NODES, "node-1"))["metadata"]["labels"]["zone"] == "a"
+
+
+# --- phases and conditions ---
+
+
+async def test_a_running_pod_is_ready_and_a_finished_one_is_completed(node: Any) -> None:
+    await node.pod("idle")
+    status = await node.phase("idle", "Running")
+    assert set(conditions(status).values()) == {"True"}
+    assert len(conditions(status)) == 5
+    assert status["containerStatuses"][0]["ready"] is True
+    assert status["podIP"] == status["hostIP"]
+    assert status["startTime"]
+
+    await node.pod("done", "exit 0")
+    status = await node.phase("done", "Succeeded")
+    terminated = status["containerStatuses"][0]["state"]["terminated"]
+    assert (terminated["exitCode"], terminated["reason"]) == (0, "Completed")
+    ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "PodCompleted")
+
+
+ENDS = {
+    "Never, success": ("Never", "exit 0", "Succeeded", 0, 0),
+    "Never, failure": ("Never", "exit 3", "Failed", 3, 0),
+    "Never, killed by a signal": ("Never", "kill -9 $$", "Failed", 137, 0),
+    "OnFailure, success": ("OnFailure", "exit 0", "Succeeded", 0, 0),
+    "OnFailure, success at the second try": (
+        "OnFailure",
+        "test -e tried || { touch tried; exit 1; }",
+        "Succeeded",
+        0,
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+async def test_a_pod_ends_as_its_restart_policy_says(case: str, node: Any) -> None:
+    policy, script, phase, code, restarts = ENDS[case]
+    await node.pod("pod-a", script, policy=policy)
+    status = await node.phase("pod-a", phase)
+    assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == code
+    assert status["containerStatuses"][0]["restartCount"] == restarts
+
+
+async def test_e2e024_a_container_that_keeps_ending_is_restarted_with_growing_pauses(node: Any, until: Until) -> None:
+    await node.pod("pod-a", "exit 1", policy="Always")
+
+    async def waits() -> Any:
+        status = await state_of(node, "pod-a")
+        return status if (status.get("state") or {}).get("waiting", {}).get("reason") == "CrashLoopBackOff" else None
+
+    status = await until(waits)
+    assert status["lastState"]["terminated"]["exitCode"] == 1
+    assert "restarting failed container=c pod=pod-a_default(" in status["state"]["waiting"]["message"]
+    await until(lambda: _restarts(node, "pod-a", 3))
+    assert (await node.get("pod-a"))["status"]["phase"] == "Running"
+    event = await node.event("pod-a", "BackOff")
+    assert event["message"].startswith("Back-off restarting failed container c in pod pod-a_default(")
+
+
+async def _restarts(node: Any, pod: str, count: int) -> bool:
+    return bool((await state_of(node, pod)).get("restartCount", 0) >= count)
+
+
+async def test_a_pod_over_its_deadline_fails(node: Any) -> None:
+    await node.pod("pod-a", activeDeadlineSeconds=1)
+    status = await node.phase("pod-a", "Failed")
+    assert status["reason"] == "DeadlineExceeded"
+    assert processes_in(node.root) == []
+
+
+# --- init containers and sidecars ---
+
+
+async def test_init_containers_run_one_after_the_other_before_the_rest(node: Any, tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    say = f"echo %s >> {order}"
+    await node.pod("pod-a", say % "main", initContainers=[container(name, say % name) for name in ("first", "second")])
+    status = await node.phase("pod-a", "Succeeded")
+    assert order.read_text().split() == ["first", "second", "main"]
+    assert [one["ready"] for one in status["initContainerStatuses"]] == [True, True]
+
+
+async def test_a_failing_init_container_fails_a_pod_that_is_never_restarted(node: Any) -> None:
+    await node.pod("pod-a", "exit 0", initContainers=[container("init", "exit 4")])
+    status = await node.phase("pod-a", "Failed")
+    assert status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 4
+    assert status["containerStatuses"][0]["state"]["terminated"]["reason"] == "ContainerStatusUnknown"
+
+
+async def test_a_sidecar_runs_beside_the_containers_and_ends_after_them(node: Any, tmp_path: Path) -> None:
+    alive = tmp_path / "alive"
+    sidecar = container("side", f"touch {alive}; sleep 1000", restartPolicy="Always")
+    await node.pod("pod-a", f"while ! test -e {alive}; do sleep 0.05; done", initContainers=[sidecar])
+    await node.phase("pod-a", "Succeeded")
+    assert processes_in(node.root) == []
+
+
+# --- environment and commands ---
+
+
+async def test_a_container_gets_exactly_the_environment_that_the_pod_asks_for(node: Any) -> None:
+    await node.api.create(
+        CONFIG_MAPS, {"metadata": {"name": "settings", "namespace": "default"}, "data": {"A": "1", "B": "2"}}
+    )
+    await node.api.create(SECRETS, {"metadata": {"name": "keys", "namespace": "default"}, "data": {"K": "c2VjcmV0"}})
+
+    def field(path: str) -> Json:
+        return {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}
+
+    env = [
+        {"name": "PLAIN", "value": "x"},
+        {"name": "COMPOSED", "value": "$(PLAIN)-$(UNKNOWN)-$$(PLAIN)"},
+        {"name": "NAME", "valueFrom": field("metadata.name")},
+        {"name": "NODE", "valueFrom": field("spec.nodeName")},
+        {"name": "LABEL", "valueFrom": field("metadata.labels['app']")},
+        {"name": "FROM_MAP", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "B"}}},
+        {"name": "FROM_SECRET", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "K"}}},
+        {"name": "ABSENT", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "B", "optional": True}}},
+    ]
+    one = {"name": "c", "image": "busybox", "command": ["env"], "env": env}
+    one["envFrom"] = [{"prefix": "MAP_", "configMapRef": {"name": "settings"}}]
+    await node.pod("pod-a", containers=[one])
+    await node.phase("pod-a", "Succeeded")
+    lines = dict(line.split("=", 1) for line in (await node.log("pod-a")).splitlines())
+    assert lines.pop("PATH") == node.settings.search_path
+    assert lines == {
+        "HOSTNAME": "pod-a",
+        "PLAIN": "x",
+        "COMPOSED": "x-$(UNKNOWN)-$(PLAIN)",
+        "NAME": "pod-a",
+        "NODE": "node-1",
+        "LABEL": "",
+        "FROM_MAP": "2",
+        "FROM_SECRET": "secret",
+        "MAP_A": "1",
+        "MAP_B": "2",
+    }
+
+
+CANNOT_START: dict[str, tuple[Json, str, str]] = {
+    "a ConfigMap is missing": (
+        {"command": ["env"], "envFrom": [{"configMapRef": {"name": "none"}}]},
+        "CreateContainerConfigError",
+        'configmap "none" not found',
+    ),
+    "the program does not exist": (
+        {"command": ["no-such-program"]},
+        "RunContainerError",
+        'exec: "no-such-program": executable file not found in $PATH',
+    ),
+    "the entrypoint of the image is not known": (
+        {"image": "registry.example.com/app:1", "args": ["--serve"]},
+        "RunContainerError",
+        "give the container a command",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CANNOT_START)
+async def test_a_container_that_cannot_start_says_why_and_keeps_trying(case: str, node: Any, until: Until) -> None:
+    fields, reason, message = CANNOT_START[case]
+    await node.pod("pod-a", containers=[{"name": "c", "image": "busybox"} | fields])
+
+    async def waiting() -> Any:
+        found = ((await state_of(node, "pod-a")).get("state") or {}).get("waiting") or {}
+        return found if found.get("reason") == reason else None
+
+    assert message in (await until(waiting))["message"]
+    event = await node.event("pod-a", "Failed")
+    assert message in event["message"]
+    await until(lambda: _counted(node, "pod-a", "Failed"))
+
+
+async def _counted(node: Any, pod: str, reason: str) -> bool:
+    return bool((await node.event(pod, reason))["count"] >= 2)
+
+
+async def test_an_image_with_a_shell_runs_the_arguments(node: Any) -> None:
+    await node.pod("pod-a", containers=[{"name": "c", "image": "docker.io/busybox:1.36", "args": ["echo", "hi"]}])
+    await node.phase("pod-a", "Succeeded")
+    assert await node.log("pod-a") == "hi\n"
+
+
+# --- deletion ---
+
+
+async def test_a_deleted_pod_may_clean_up_and_is_then_removed(node: Any, tmp_path: Path) -> None:
+    cleaned, ready = tmp_path / "cleaned", tmp_path / "ready"
+    script = f"trap 'touch {cleaned}; exit 0' TERM; touch {ready}; while :; do sleep 0.05; done"
+    await node.pod("pod-a", script, terminationGracePeriodSeconds=20)
+    await node.phase("pod-a", "Running")
+    await node.until(ready.exists)
+    await node.delete("pod-a")
+    await node.gone("pod-a")
+    assert cleaned.exists()
+    assert (await node.event("pod-a", "Killing"))["message"] == "Stopping container c"
+
+
+async def test_a_pod_that_ignores_the_signal_is_killed_with_all_its_processes(node: Any, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    await node.pod("pod-a", f"trap '' TERM; sleep 1000 & touch {ready}; while :; do sleep 0.05; done")
+    await node.until(ready.exists)
+    await node.delete("pod-a")
+    await node.gone("pod-a")
+    assert processes_in(node.root) == []
+
+
+async def test_a_pending_pod_is_removed_without_ever_running(node: Any) -> None:
+    await node.pod("pod-a", claims=("missing",))
+    await node.event("pod-a", "FailedPrepareDynamicResources")
+    await node.delete("pod-a")
+    await node.gone("pod-a")
+
+
+async def test_no_process_outlives_the_agent(node: Any, until: Until) -> None:
+    for index in range(3):
+        await node.pod(f"pod-{index}", "sleep 1000 & sleep 1000", policy="Always")
+    for index in range(3):
+        await node.phase(f"pod-{index}", "Running")
+    assert processes_in(node.root)
+    await node.stop()
+    assert processes_in(node.root) == []
+
+
+async def test_leftovers_of_a_crashed_runtime_are_killed_and_count_as_killed(short_path: Path, until: Until) -> None:
+    crashed = LocalRuntime(short_path)
+    await crashed.start("uid", "c", ["sleep", "1000"], {"PATH": os.environ["PATH"]}, "")
+    async with LocalRuntime(short_path) as runtime:
+        state = runtime.state("uid", "c")
+        assert state is not None
+        assert state.current.exit_code == 137
+        await until(lambda: not processes_in(short_path))
+    await crashed.wait("uid", "c")
+
+
+# --- logs ---
+
+
+async def test_logs_are_filtered_as_asked(node: Any) -> None:
+    await node.pod("pod-a", "echo one; echo two >&2; printf 'three'")
+    await node.phase("pod-a", "Succeeded")
+    assert sorted((await node.log("pod-a")).splitlines()) == ["one", "three", "two"]
+    assert len((await node.log("pod-a", tailLines="1")).splitlines()) == 1
+    assert await node.log("pod-a", tailLines="0") == ""
+    assert len(await node.log("pod-a", limitBytes="5")) == 5
+    assert len((await node.log("pod-a", sinceSeconds="3600")).splitlines()) == 3
+    assert await node.log("pod-a", sinceTime="2999-01-01T00:00:00Z") == ""
+    stamped = (await node.log("pod-a", timestamps="true")).splitlines()
+    assert all(line[10] == "T" and line.split(" ")[0].endswith("Z") for line in stamped)
+
+
+async def test_logs_of_the_run_before_are_kept(node: Any, until: Until) -> None:
+    await node.pod("pod-a", "echo run $(ls | wc -l); touch run-$$; sleep 0.1; exit 1", policy="Always")
+    await until(lambda: _restarts(node, "pod-a", 1))
+    assert (await node.log("pod-a", previous="true")).startswith("run ")
+
+
+async def test_logs_are_followed_until_the_container_ends(node: Any, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    await node.pod("pod-a", f"echo before; while ! test -e {go}; do sleep 0.05; done; echo after")
+    await node.phase("pod-a", "Running")
+    following = asyncio.create_task(node.log("pod-a", follow="true"))
+    await node.until(lambda: _logged(node, "before"))
+    go.touch()
+    assert await following == "before\nafter\n"
+
+
+async def _logged(node: Any, text: str) -> bool:
+    return text in await node.log("pod-a")
+
+
+NO_LOG: dict[str, tuple[Json, str]] = {
+    "several containers and none named": ({}, "a container name must be specified for pod pod-a, choose one of: [a b]"),
+    "an unknown container": ({"container": "x"}, "container x is not valid for pod pod-a"),
+    "no earlier run": (
+        {"container": "a", "previous": "true"},
+        'previous terminated container "a" in pod "pod-a" not found',
+    ),
+    "a filter that is no number": ({"container": "a", "tailLines": "x"}, "tailLines: 'x' is not a number"),
+}
+
+
+@pytest.mark.parametrize("case", NO_LOG)
+async def test_a_log_that_cannot_be_had_is_refused_with_the_reason(case: str, node: Any) -> None:
+    query, message = NO_LOG[case]
+    await node.pod("pod-a", containers=[container("a", "sleep 100"), container("b", "sleep 100")])
+    await node.phase("pod-a", "Running")
+    with pytest.raises(ApiError, match=re.escape(message)) as caught:
+        await node.log("pod-a", **query)
+    assert caught.value.code == 400
+
+
+# --- exec ---
+
+
+async def execute(
+    node: Any, *command: str, stdin: bytes = b"", protocol: str = "v5.channel.k8s.io"
+) -> tuple[bytes, Json]:
+    """Standard output, and the Status at the end."""
+    link = node.api.connection
+    query = [("command", word) for word in command] + [("stdout", "true"), ("stdin", "true" if stdin else "false")]
+    url = f"{link.host}/api/v1/namespaces/default/pods/pod-a/exec"
+    async with aiohttp.ClientSession(headers={"Authorization": link.authorization()}) as session:
+        async with session.ws_connect(url, params=query, protocols=[protocol], ssl=link.tls) as socket:
+            assert socket.protocol == protocol
+            if stdin:
+                await socket.send_bytes(b"\0" + stdin)
+                await socket.send_bytes(b"\xff\0")
+            output: dict[int, bytes] = {}
+            async for message in socket:
+                output[message.data[0]] = output.get(message.data[0], b"") + message.data[1:]
+            return output.get(1, b""), json.loads(output[3])
+
+
+async def test_exec_runs_a_program_in_the_environment_of_the_container(node: Any) -> None:
+    await node.pod("pod-a", containers=[container("c", "sleep 100", env=[{"name": "X", "value": "seen"}])])
+    await node.phase("pod-a", "Running")
+    output, status = await execute(node, "sh", "-c", "echo $X; exit 0")
+    assert (output, status["status"]) == (b"seen\n", "Success")
+    assert await execute(node, "cat", stdin=b"in and out") == (b"in and out", {"metadata": {}, "status": "Success"})
+    _, status = await execute(node, "sh", "-c", "exit 7", protocol="v4.channel.k8s.io")
+    assert status["details"]["causes"] == [{"reason": "ExitCode", "message": "7"}]
+    _, status = await execute(node, "no-such-program")
+    assert "executable file not found" in status["message"]
+
+
+async def test_what_is_not_offered_is_refused_clearly(node: Any) -> None:
+    await node.pod("pod-a")
+    await node.phase("pod-a", "Running")
+    link = node.api.connection
+    async with aiohttp.ClientSession(headers={"Authorization": link.authorization()}) as session:
+        for path in ("attach", "portforward", "exec?command=sh&tty=true"):
+            url = f"{link.host}/api/v1/namespaces/default/pods/pod-a/{path}"
+            async with session.get(url, ssl=link.tls) as answer:
+                assert answer.status == 501
+                assert (await answer.json())["kind"] == "Status"
+
+
+async def test_the_server_of_the_node_answers_only_to_the_api_server(node: Any) -> None:
+    port = (await node.api.get(NODES, "node-1"))["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"http://127.0.0.1:{port}/containerLogs/default/pod-a/c") as answer:
+            assert answer.status == 401
