@@ -25,12 +25,11 @@ from .formats import (
     checked,
     counter_name,
     dns_label,
-    dns_subdomain,
     is_native_resource,
     qualified_name,
 )
 from .lists import each, limited, mapping, unique
-from .node_selector import node_selector
+from .nodechoice import node_choice
 from .taints import taint
 
 ATTRIBUTES_AND_CAPACITIES_LIMIT: Final = 32
@@ -69,7 +68,7 @@ def device(device: Device, path: str, *, old: Device | None, chooses_node: bool)
         lambda item: item.counter_set,
     )
     if chooses_node:
-        yield from _node_choice(device, path)
+        yield from node_choice(device, path, _ONE_NODE_CHOICE)
     elif device.node_name is not None or device.node_selector is not None or device.all_nodes is not None:
         detail = (
             "`nodeName`, `nodeSelector` and `allNodes` can only be set "
@@ -127,26 +126,6 @@ def _attribute(attribute: DeviceAttribute, path: str) -> Errors:
 def _consumption(consumption: DeviceCounterConsumption, path: str) -> Errors:
     yield from counter_name(consumption.counter_set, f"{path}.counterSet")
     yield from counters(consumption.counters, f"{path}.counters")
-
-
-def _node_choice(device: Device, path: str) -> Errors:
-    chosen = []
-    if device.node_name:
-        chosen.append("`nodeName`")
-        yield from checked(dns_subdomain, device.node_name, f"{path}.nodeName")
-    elif device.node_name is not None:
-        yield invalid(f"{path}.nodeName", "", "must not be empty")
-    if device.node_selector is not None:
-        chosen.append("`nodeSelector`")
-        yield from node_selector(device.node_selector, f"{path}.nodeSelector")
-    if device.all_nodes:
-        chosen.append("`allNodes`")
-    elif device.all_nodes is not None:
-        yield invalid(f"{path}.allNodes", False, "must be either unset or set to true")
-    if not chosen:
-        yield required(path, _ONE_NODE_CHOICE)
-    elif len(chosen) > 1:
-        yield invalid(path, f"{{{', '.join(chosen)}}}", _ONE_NODE_CHOICE)
 
 
 def _native_resource(

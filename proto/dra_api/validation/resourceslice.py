@@ -7,11 +7,11 @@ from typing import Final
 from dra_api.resource import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
 
 from .device import counters, device, has_list_attributes
-from .errors import Errors, FieldError, immutable, invalid, required
-from .formats import checked, counter_name, dns_subdomain, driver_name, pool_name
+from .errors import Errors, FieldError, immutable, invalid
+from .formats import counter_name, driver_name, pool_name
 from .lists import unique
 from .metadata import metadata, metadata_update
-from .node_selector import node_selector
+from .nodechoice import node_choice
 
 DEVICES_LIMIT: Final = 128
 ADVANCED_DEVICES_LIMIT: Final = 64
@@ -51,7 +51,11 @@ def _identity(new: ResourceSliceSpec, old: ResourceSliceSpec) -> Errors:
 def _spec(new: ResourceSliceSpec, old: ResourceSliceSpec | None) -> Errors:
     yield from driver_name(new.driver, "spec.driver")
     yield from _pool(new.pool, "spec.pool")
-    yield from _node_choice(new, "spec")
+    yield from node_choice(new, "spec", _ONE_NODE_CHOICE)
+    if new.node_selector is not None and len(new.node_selector.node_selector_terms or ()) != 1:
+        # selectors of several slices are merged into one term
+        terms = list(new.node_selector.node_selector_terms or ())
+        yield invalid("spec.nodeSelector.nodeSelectorTerms", terms, "must have exactly one node selector term")
     if new.shared_counters is not None and new.devices is not None:
         yield invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed")
     stored = {item.name: item for item in (old.devices if old is not None else None) or ()}
@@ -78,31 +82,3 @@ def _pool(pool: ResourcePool, path: str) -> Errors:
 def _counter_set(counter_set: CounterSet, path: str) -> Errors:
     yield from counter_name(counter_set.name, f"{path}.name")
     yield from counters(counter_set.counters, f"{path}.counters")
-
-
-def _node_choice(spec: ResourceSliceSpec, path: str) -> Errors:
-    chosen = []
-    if spec.node_name:
-        chosen.append("`nodeName`")
-        yield from checked(dns_subdomain, spec.node_name, f"{path}.nodeName")
-    elif spec.node_name is not None:
-        yield invalid(f"{path}.nodeName", "", "must be either unset or set to a non-empty string")
-    if spec.node_selector is not None:
-        chosen.append("`nodeSelector`")
-        yield from node_selector(spec.node_selector, f"{path}.nodeSelector")
-        terms = spec.node_selector.node_selector_terms or ()
-        if len(terms) != 1:  # selectors of several slices are merged into one term
-            terms_path = f"{path}.nodeSelector.nodeSelectorTerms"
-            yield invalid(terms_path, list(terms), "must have exactly one node selector term")
-    for name, flag in (
-        ("allNodes", spec.all_nodes),
-        ("perDeviceNodeSelection", spec.per_device_node_selection),
-    ):
-        if flag:
-            chosen.append(f"`{name}`")
-        elif flag is not None:
-            yield invalid(f"{path}.{name}", False, "must be either unset or set to true")
-    if not chosen:
-        yield required(path, _ONE_NODE_CHOICE)
-    elif len(chosen) > 1:
-        yield invalid(path, f"{{{', '.join(chosen)}}}", f"{_ONE_NODE_CHOICE}, but multiple fields are set")
