@@ -2,7 +2,7 @@
 
 A container sees ``PATH`` and ``HOSTNAME`` (which every runtime sets), the variables of ``envFrom`` and ``env``,
 and on top those of its CDI devices. Nothing of the node agent's own environment gets in. ``$(NAME)`` in values,
-commands and arguments refers to variables defined before, ``$$(NAME)`` stands for itself.
+commands and arguments refers to variables defined before; ``$$`` becomes ``$`` everywhere, as in Kubernetes.
 """
 
 from __future__ import annotations

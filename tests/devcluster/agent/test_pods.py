@@ -94,7 +94,7 @@ async def test_a_running_pod_is_ready_and_a_finished_one_is_completed(node: Any)
 ENDS = {
     "Never, success": ("Never", "exit 0", "Succeeded", 0, 0),
     "Never, failure": ("Never", "exit 3", "Failed", 3, 0),
-    "Never, killed by a signal": ("Never", "kill -9 $$", "Failed", 137, 0),
+    "Never, killed by a signal": ("Never", "kill -9 $$$$", "Failed", 137, 0),
     "OnFailure, success": ("OnFailure", "exit 0", "Succeeded", 0, 0),
     "OnFailure, success at the second try": (
         "OnFailure",
