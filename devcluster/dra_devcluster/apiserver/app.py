@@ -10,7 +10,7 @@ from aiohttp import web
 
 from . import discovery, openapi
 from .call import Call
-from .errors import Json, StatusError, internal, no_such_resource, unauthorized
+from .errors import Json, StatusError, bad_request, internal, no_such_resource, unauthorized
 from .objects import handle_collection, handle_object
 from .registry import Registry
 from .structure import Structure
@@ -39,6 +39,8 @@ class App:
             return _refusal(error)
         except (ConnectionError, web.HTTPException):
             raise
+        except RecursionError:
+            return _refusal(bad_request("the body of the request is nested too deeply"))
         except Exception as error:  # a bug of ours: the client gets an answer all the same, the log the trace
             log.exception("%s %s failed", request.method, request.path_qs)
             return _refusal(internal(repr(error)))

@@ -77,11 +77,20 @@ def parse_document(body: bytes, *, is_yaml: bool = False) -> Any:
         raise bad_request(f"the object provided is unrecognized (must be of type json or yaml): {error}") from error
 
 
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # which of the two is known at run time
+    """YAML without aliases: a few lines of them can stand for gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.YAMLError("aliases are not accepted: write the value out, or send JSON")
+        return super().compose_node(parent, index)
+
+
 def _yaml(body: bytes) -> Any:
     try:
         return orjson.loads(body)  # JSON is YAML, and the usual case
     except orjson.JSONDecodeError:
-        document = yaml.safe_load(body)
+        document = yaml.load(body, _Loader)
     # Once through JSON: dates become texts, and keys that JSON cannot have are refused.
     try:
         return orjson.loads(orjson.dumps(document))

@@ -22,6 +22,10 @@ _STREAM_FROM = 2 * 2**20  # longer lists are sent in pieces
 async def handle_object(call: Call) -> web.StreamResponse:
     """A request to one object, or to its status or another sub-resource that shows the whole object."""
     match call.request.method:
+        case "GET" if is_true(call.query, "watch") and not call.target.subresource:
+            call.need("watch")
+            call.query["fieldSelector"] = f"metadata.name={call.target.name}"
+            return await _watch(call)
         case "GET":
             call.need("get")
             return call.answer(_current(call))

@@ -114,15 +114,15 @@ class DraKind(Kind):
 
     def admit(self, obj: Json, old: Json | None, write: Write) -> None:
         """Admin access needs the permission of the namespace (CC 11.2)."""
-        new = _decoded(self._rules.struct, obj)
-        if not isinstance(new, ResourceClaim | ResourceClaimTemplate):
+        if self._rules.struct not in (ResourceClaim, ResourceClaimTemplate) or (old and not write.subresource):
             return
+        new = _decoded(self._rules.struct, obj)
         stored = write.registry.store.collection("", "namespaces").get("", new.metadata.namespace)
         namespace = None if stored is None else _decoded(Namespace, stored.decode())
         why = None
-        if old is None:
+        if old is None and isinstance(new, ResourceClaim | ResourceClaimTemplate):
             why = admin_access.refuse_creation(new, namespace)
-        elif isinstance(new, ResourceClaim) and write.subresource == "status":
+        elif old is not None and isinstance(new, ResourceClaim):
             why = admin_access.refuse_status_update(new, _decoded(ResourceClaim, old), namespace)
         if why:
             raise forbidden(write.resource.group, write.resource.plural, new.metadata.name, why)

@@ -50,6 +50,14 @@ class Services(Kind):
     returns_deleted = True
     selectable: Mapping[str, str] = MappingProxyType({"spec.clusterIP": "spec.clusterIP", "spec.type": "spec.type"})
 
+    def default(self, obj: Json, write: Write) -> None:
+        spec = obj.setdefault("spec", {})
+        for key, value in (("type", "ClusterIP"), ("sessionAffinity", "None"), ("internalTrafficPolicy", "Cluster")):
+            spec.setdefault(key, value)
+        for port in spec.get("ports") or ():
+            port.setdefault("protocol", "TCP")
+            port.setdefault("targetPort", port.get("port"))
+
 
 class RoleKinds(Kind):
     name_rule = staticmethod(metadata.path_segment)
