@@ -12,7 +12,7 @@ A driver is one class; ``KubeletPlugin`` brings it onto its node (docs/driver-au
 """
 
 from .cdi import CdiDevice, CdiFolder, CdiSpec, ContainerEdits, DeviceNode, Mount
-from .driver import ClaimRef, Driver, PreparedDevice, PrepareResults, UnprepareResults, each_claim
+from .driver import ClaimRef, Driver, PreparedDevice, PrepareResults, UnprepareResults, each_claim, results_for
 from .errors import (
     CdiError,
     ClaimError,
@@ -91,5 +91,6 @@ __all__ = [
     "device",
     "each_claim",
     "request_id",
+    "results_for",
     "serve",
 ]

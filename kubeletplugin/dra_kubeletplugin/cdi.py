@@ -67,7 +67,7 @@ class CdiSpec(_Part, frozen=True, omit_defaults=False):
 
     kind: str
     devices: tuple[CdiDevice, ...]
-    cdi_version: str = "0.3.0"
+    cdi_version: str = ""
 
     def __post_init__(self) -> None:
         vendor, _, class_ = self.kind.partition("/")
@@ -79,22 +79,22 @@ class CdiSpec(_Part, frozen=True, omit_defaults=False):
             for variable in device.container_edits.env:
                 if not variable.partition("=")[0] or "=" not in variable or "\0" in variable:
                     raise CdiError(f"{variable!r} is no environment variable: expected NAME=value")
-
-    def id_of(self, device: str) -> str:
-        """The fully qualified name of a device."""
-        return f"{self.kind}={device}"
+        if not self.cdi_version:
+            nodes = (node for device in self.devices for node in device.container_edits.device_nodes)
+            msgspec.structs.force_setattr(self, "cdi_version", "0.5.0" if any(n.host_path for n in nodes) else "0.3.0")
 
 
 class CdiFolder:
-    """The CDI files of one driver, named ``<driver>-<claim uid>-<part>.json``.
+    """The CDI files of one driver, named ``<driver>-<claim uid>-<part>.json``, of kind ``<driver>/<class_name>``.
 
     Any object with the same three methods can stand in, for instance to write on another machine (TD-04).
     All methods raise CdiError naming the file.
     """
 
-    def __init__(self, folder: Path, driver: str) -> None:
+    def __init__(self, folder: Path, driver: str, class_name: str = "claim") -> None:
         self.folder = folder
         self._driver = driver
+        self._kind = f"{driver}/{class_name}"
 
     def create(self) -> None:
         """Make the folder if it is missing."""
@@ -103,20 +103,26 @@ class CdiFolder:
         except OSError as error:
             raise CdiError(f"cannot create the CDI folder {self.folder}: {error}") from error
 
-    def write(self, claim_uid: str, part: str, spec: CdiSpec) -> None:
-        """Write or replace the file for a part of a claim, usually one of its requests."""
+    def write(self, claim_uid: str, part: str, edits: ContainerEdits) -> str:
+        """Say what a part of a claim, usually a request or a device of it, changes in containers; returns its CDI id.
+
+        Writing the same part again replaces it.
+        """
         path = self.folder / f"{self._prefix(claim_uid)}{_checked(part)}.json"
+        device = CdiDevice(name=f"claim-{claim_uid}-{part}", container_edits=edits)
+        content = msgspec.json.encode(CdiSpec(kind=self._kind, devices=(device,)))
         hidden = None
         try:
             descriptor, hidden = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)
             with open(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(spec))
+                file.write(content)
                 os.fchmod(file.fileno(), 0o644)
             Path(hidden).rename(path)
         except OSError as error:
             if hidden:
                 Path(hidden).unlink(missing_ok=True)
             raise CdiError(f"cannot write the CDI file {path}: {error}") from error
+        return f"{self._kind}={device.name}"
 
     def remove(self, claim_uid: str) -> None:
         """Remove all files of a claim; none is fine."""

@@ -50,7 +50,7 @@ async def _simulated(config: SimulatedConfig, rolling_update_uid: str) -> None:
         rolling_update_uid=rolling_update_uid,
     )
     resources = resources_of(config)
-    cdi = CdiFolder(Path(config.cdi_dir), config.driver_name)
+    cdi = CdiFolder(Path(config.cdi_dir), config.driver_name, "test")
     cdi.create()
     try:
         settings.folder.mkdir(mode=0o750, parents=True, exist_ok=True)

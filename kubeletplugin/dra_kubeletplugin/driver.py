@@ -10,9 +10,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Self, TypeVar
 
-from dra_api.resource import ResourceClaim
+from dra_api.resource import DeviceRequestAllocationResult, ResourceClaim
 
 from .errors import PluginError, Recoverable
 
@@ -46,6 +46,17 @@ class PreparedDevice:
     cdi_ids: tuple[str, ...] = ()
     share_id: str | None = None
 
+    @classmethod
+    def of(cls, result: DeviceRequestAllocationResult, *cdi_ids: str) -> Self:
+        """The device of an allocation result, with the CDI names that containers using it are given."""
+        return cls(
+            pool=result.pool,
+            device=result.device,
+            requests=(result.request,),
+            cdi_ids=cdi_ids,
+            share_id=result.share_id,
+        )
+
 
 Prepared = Sequence[PreparedDevice]
 PrepareResults = Mapping[str, Prepared | Exception]
@@ -56,7 +67,8 @@ class Driver(ABC):
     """A DRA driver on one node.
 
     A call that the kubelet has given up on is cancelled: ``asyncio.CancelledError`` is raised at the next
-    ``await``, and the kubelet will call again. Blocking work belongs into ``asyncio.to_thread``.
+    ``await``, and the kubelet will call again. Work that blocks for long belongs into ``asyncio.to_thread``, but mind
+    that a thread goes on after its call was cancelled, and may then meet the next call.
     """
 
     @abstractmethod
@@ -74,6 +86,12 @@ class Driver(ABC):
     def handle_error(self, error: PluginError, message: str) -> None:
         """Told about trouble in the background: ``Recoverable`` or ``Fatal``. Logs it unless overridden."""
         log.log(logging.WARNING if isinstance(error, Recoverable) else logging.CRITICAL, "%s: %s", message, error)
+
+
+def results_for(driver: str, claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
+    """The devices of this driver that a claim holds; a claim may hold devices of several drivers."""
+    allocation = claim.status.allocation
+    return [result for result in (allocation.devices.results if allocation else None) or () if result.driver == driver]
 
 
 Claim = TypeVar("Claim", ResourceClaim, ClaimRef)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import tempfile
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,9 +171,10 @@ def settings(short_path: Path) -> PluginSettings:
 
 
 @pytest.fixture
-def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose sockets stay below the limit of 107 bytes."""
-    return tmp_path_factory.mktemp("s")
+def short_path() -> Iterator[Path]:
+    """A folder whose sockets stay below the limit of 107 bytes, which ``tmp_path`` does not promise."""
+    with tempfile.TemporaryDirectory(prefix="dra-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

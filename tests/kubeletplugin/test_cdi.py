@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from dra_kubeletplugin import CdiDevice, CdiError, CdiFolder, CdiSpec, ContainerEdits, DeviceNode, Mount
 
+EDITS = ContainerEdits(env=("A=1",))
+
 
 def spec(kind: str = "gpu.example.com/test", name: str = "claim-1-req", *env: str) -> CdiSpec:
     return CdiSpec(kind=kind, devices=(CdiDevice(name=name, container_edits=ContainerEdits(env=env)),))
@@ -27,16 +29,16 @@ def test_a_file_says_what_the_container_runtime_needs(cdi: CdiFolder) -> None:
         device_nodes=(DeviceNode(path="/dev/gpu0", host_path="/dev/real", permissions="rw"),),
         mounts=(Mount(host_path="/opt", container_path="/opt", options=("ro", "bind")),),
     )
-    cdi.write("uid-1", "req", CdiSpec(kind="v.io/c", devices=(CdiDevice(name="d", container_edits=edits),)))
+    assert cdi.write("uid-1", "req", edits) == "gpu.example.com/claim=claim-uid-1-req"
     (path,) = cdi.folder.iterdir()
     assert path.name == "gpu.example.com-uid-1-req.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert json.loads(path.read_text()) == {
-        "cdiVersion": "0.3.0",
-        "kind": "v.io/c",
+        "cdiVersion": "0.5.0",
+        "kind": "gpu.example.com/claim",
         "devices": [
             {
-                "name": "d",
+                "name": "claim-uid-1-req",
                 "containerEdits": {
                     "env": ["A=1", "B="],
                     "deviceNodes": [{"path": "/dev/gpu0", "hostPath": "/dev/real", "permissions": "rw"}],
@@ -47,13 +49,15 @@ def test_a_file_says_what_the_container_runtime_needs(cdi: CdiFolder) -> None:
     }
 
 
-def test_the_id_is_fully_qualified() -> None:
-    assert spec().id_of("claim-1-req") == "gpu.example.com/test=claim-1-req"
+def test_the_oldest_version_that_suffices_is_declared() -> None:
+    assert spec().cdi_version == "0.3.0"
+    node = ContainerEdits(device_nodes=(DeviceNode(path="/dev/a", host_path="/dev/b"),))
+    assert CdiSpec(kind="v/c", devices=(CdiDevice(name="d", container_edits=node),)).cdi_version == "0.5.0"
 
 
 def test_all_files_of_a_claim_go_and_no_others(cdi: CdiFolder) -> None:
     for uid, part in (("uid-1", "a"), ("uid-1", "b"), ("uid-10", "a"), ("uid", "1-a")):
-        cdi.write(uid, part, spec())
+        cdi.write(uid, part, EDITS)
     (cdi.folder / "other.example.com-uid-1-a.json").write_text("{}")
     cdi.remove("uid-1")
     cdi.remove("uid-1")
@@ -63,8 +67,8 @@ def test_all_files_of_a_claim_go_and_no_others(cdi: CdiFolder) -> None:
 
 
 def test_writing_again_replaces(cdi: CdiFolder) -> None:
-    cdi.write("uid-1", "a", spec())
-    cdi.write("uid-1", "a", spec("gpu.example.com/test", "d", "X=1"))
+    cdi.write("uid-1", "a", EDITS)
+    cdi.write("uid-1", "a", ContainerEdits(env=("X=1",)))
     (path,) = cdi.folder.iterdir()
     assert json.loads(path.read_text())["devices"][0]["containerEdits"] == {"env": ["X=1"]}
 
@@ -72,7 +76,7 @@ def test_writing_again_replaces(cdi: CdiFolder) -> None:
 def test_a_failed_write_leaves_nothing_behind(cdi: CdiFolder) -> None:
     (cdi.folder / "gpu.example.com-uid-1-a.json").mkdir()
     with pytest.raises(CdiError, match=r"cannot write the CDI file .*gpu\.example\.com-uid-1-a\.json"):
-        cdi.write("uid-1", "a", spec())
+        cdi.write("uid-1", "a", EDITS)
     assert [path.name for path in cdi.folder.iterdir()] == ["gpu.example.com-uid-1-a.json"]
     with pytest.raises(CdiError, match="cannot remove the CDI file"):
         cdi.remove("uid-1")
@@ -99,7 +103,7 @@ def test_what_is_no_environment_variable(variable: str) -> None:
 @pytest.mark.parametrize("uid", ["", "../../etc/passwd", "*", "a/b"])
 def test_a_uid_cannot_lead_out_of_the_folder(cdi: CdiFolder, uid: str) -> None:
     with pytest.raises(CdiError, match="cannot be part of a CDI file name"):
-        cdi.write(uid, "a", spec())
+        cdi.write(uid, "a", EDITS)
     with pytest.raises(CdiError, match="cannot be part of a CDI file name"):
         cdi.remove(uid)
 

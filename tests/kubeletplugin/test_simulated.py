@@ -20,7 +20,7 @@ REF = ClaimRef("default", "my-claim", "uid-1")
 
 @pytest.fixture
 def cdi(tmp_path: Path) -> CdiFolder:
-    folder = CdiFolder(tmp_path / "cdi", DRIVER)
+    folder = CdiFolder(tmp_path / "cdi", DRIVER, "test")
     folder.create()
     return folder
 

@@ -7,18 +7,15 @@ Spec: plugin-helper.md section 7.2, TD-01 to TD-03.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from dra_api.references import base_request, configs_for_result
-from dra_api.resource import DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim
+from dra_api.resource import DeviceRequestAllocationResult, ResourceClaim
 
 from dra_kubeletplugin import (
-    CdiDevice,
     CdiFolder,
-    CdiSpec,
     ClaimError,
     ClaimRef,
     ContainerEdits,
@@ -27,6 +24,7 @@ from dra_kubeletplugin import (
     PrepareResults,
     UnprepareResults,
     each_claim,
+    results_for,
 )
 
 _PREFIXES = {"FromClass": "admin_", "FromClaim": "user_"}
@@ -58,40 +56,24 @@ class SimulatedDriver(Driver):
         key = (claim.metadata.name, claim.metadata.uid)
         if key in self._prepared:
             return self._prepared[key]
-        allocation = claim.status.allocation
-        results = [r for r in (allocation.devices.results if allocation else None) or () if r.driver == self._name]
-        configs = (allocation.devices.config if allocation else None) or ()
+        results = results_for(self._name, claim)
         environment: dict[str, dict[str, str]] = {}
         for result in results:
             variables = environment.setdefault(base_request(result.request), {})
-            variables |= self._environment(claim, result, configs)
+            variables |= self._environment(claim, result)
         ids: dict[str, str] = {}
         for request, variables in environment.items():
-            spec = _cdi_spec(self._name, claim, request, variables)
-            await asyncio.to_thread(self._cdi.write, claim.metadata.uid, request, spec)
-            ids[request] = spec.id_of(spec.devices[0].name)
-        self._prepared[key] = tuple(
-            PreparedDevice(
-                pool=result.pool,
-                device=result.device,
-                requests=(result.request,),
-                cdi_ids=(ids[base_request(result.request)],),
-                share_id=result.share_id,
-            )
-            for result in results
-        )
+            edits = ContainerEdits(env=tuple(sorted(f"{name}={value}" for name, value in variables.items())))
+            ids[request] = self._cdi.write(claim.metadata.uid, request, edits)
+        self._prepared[key] = tuple(PreparedDevice.of(result, ids[base_request(result.request)]) for result in results)
         return self._prepared[key]
 
     async def _unprepare(self, claim: ClaimRef) -> None:
-        await asyncio.to_thread(self._cdi.remove, claim.uid)
+        self._cdi.remove(claim.uid)
         self._prepared.pop((claim.name, claim.uid), None)
 
-    def _environment(
-        self,
-        claim: ResourceClaim,
-        result: DeviceRequestAllocationResult,
-        configs: Iterable[DeviceAllocationConfiguration],
-    ) -> dict[str, str]:
+    def _environment(self, claim: ResourceClaim, result: DeviceRequestAllocationResult) -> dict[str, str]:
+        configs = claim.status.allocation.devices.config if claim.status.allocation else None
         marker = _NOT_IN_NAMES.sub("_", f"claim_{claim.metadata.name}_{base_request(result.request)}")
         variables = {marker: "true"}
         for config in configs_for_result(configs, result.request):
@@ -114,9 +96,3 @@ def _parameters(claim: ResourceClaim, raw: bytes) -> dict[str, str]:
         if "=" in key or "\0" in key + parameters[key]:
             raise ClaimError(f"claim {claim.key}: the parameter {key!r} cannot be the name of an environment variable")
     return parameters
-
-
-def _cdi_spec(driver: str, claim: ResourceClaim, request: str, variables: dict[str, str]) -> CdiSpec:
-    edits = ContainerEdits(env=tuple(sorted(f"{name}={value}" for name, value in variables.items())))
-    device = CdiDevice(name=f"claim-{claim.metadata.uid}-{request}", container_edits=edits)
-    return CdiSpec(kind=f"{driver}/test", devices=(device,))

@@ -1,0 +1,57 @@
+"""A complete DRA driver: its devices are greetings, and a container that gets one finds it in $GREETING.
+
+python examples/hello_driver.py worker-1 [ROOT]     # KUBECONFIG says where the API server is
+"""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+import dra_kubeletplugin as dra
+
+NAME = "hello.example.com"
+GREETINGS = {"hello-0": "good morning", "hello-1": "good day", "hello-2": "good night"}
+
+
+class HelloDriver(dra.Driver):
+    def __init__(self, cdi: dra.CdiFolder) -> None:
+        self.cdi = cdi  # files that tell the container runtime what a device means for a container
+
+    async def prepare(self, claims):
+        # By claim uid, the prepared devices or an error. What prepare_one raises fails just that claim.
+        return await dra.each_claim(claims, self.prepare_one)
+
+    async def unprepare(self, claims):
+        return await dra.each_claim(claims, self.unprepare_one)
+
+    async def prepare_one(self, claim):
+        prepared = []
+        for result in dra.results_for(NAME, claim):
+            edits = dra.ContainerEdits(env=(f"GREETING={GREETINGS[result.device]}",))
+            # The kubelet may ask again, so preparing twice must do no harm: the same file is written.
+            cdi_id = self.cdi.write(claim.metadata.uid, result.device, edits)
+            prepared.append(dra.PreparedDevice.of(result, cdi_id))
+        return prepared
+
+    async def unprepare_one(self, claim):
+        # Only names are known here, since the claim may be gone; never prepared is fine, too.
+        self.cdi.remove(claim.uid)
+
+
+def main(node: str, root: str = "/") -> None:
+    logging.basicConfig(level="INFO")
+    kubelet = Path(root, "var/lib/kubelet")
+    cdi = dra.CdiFolder(Path(root, "var/run/cdi"), NAME)
+    cdi.create()
+    folder = kubelet / "plugins" / NAME  # for the plugin's own socket
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = dra.PluginSettings(
+        driver_name=NAME, node_name=node, registry_dir=kubelet / "plugins_registry", data_dir=folder
+    )
+    devices = [dra.device(name, attributes={"text": text}) for name, text in GREETINGS.items()]
+    asyncio.run(dra.serve(HelloDriver(cdi), settings, {node: dra.Pool.of(devices)}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
