@@ -22,7 +22,7 @@ VERSIONS: Final = {
     "ResourceClaim": ("v1", "v1beta2", "v1beta1"),
     "ResourceClaimTemplate": ("v1", "v1beta2", "v1beta1"),
     "DeviceTaintRule": ("v1", "v1beta2", "v1alpha3"),
-    "ResourcePoolStatusRequest": ("v1", "v1beta2", "v1alpha3"),
+    "ResourcePoolStatusRequest": ("v1alpha3",),
 }
 _FLAT: Final = "v1beta1"
 _REQUESTS: Final = {

@@ -17,6 +17,8 @@ POD_CLAIM_NAME_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 EXTENDED_RESOURCE_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 EXTENDED_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
+NULL = Raw(b"null")
+"""No data: what a missing raw field holds, so that it is left out when written."""
 RESULTS_LIMIT = 32
 RESERVED_FOR_LIMIT = 256
 
@@ -129,10 +131,10 @@ class DeviceSelector(Part, frozen=True):
 
 
 class OpaqueDeviceConfiguration(Part, frozen=True):
-    """``parameters`` are the exact bytes of a JSON object; missing, empty or null counts as missing."""
+    """``parameters`` are the exact bytes of a JSON object; null when there are none."""
 
     driver: str = ""
-    parameters: Raw = field(default_factory=Raw)
+    parameters: Raw = NULL
 
 
 class DeviceClassConfiguration(Part, frozen=True):
@@ -260,7 +262,7 @@ class AllocatedDeviceStatus(Part, frozen=True):
     device: str = ""
     share_id: str | None = field(default=None, name="shareID")
     conditions: tuple[Condition, ...] | None = None
-    data: Raw = field(default_factory=Raw)
+    data: Raw = NULL
     network_data: NetworkDeviceData | None = None
 
 

@@ -8,7 +8,14 @@ import pytest
 from dra_api.codec import DecodeError, convert, decode, decode_list, encode, to_dict
 from dra_api.core import Pod
 from dra_api.quantity import Quantity
-from dra_api.resource import Counter, DeviceCapacity, ResourceClaim, ResourceSlice
+from dra_api.resource import (
+    AllocatedDeviceStatus,
+    Counter,
+    DeviceCapacity,
+    OpaqueDeviceConfiguration,
+    ResourceClaim,
+    ResourceSlice,
+)
 
 
 def test_a_struct_keeps_what_it_knows_and_ignores_the_rest() -> None:
@@ -38,6 +45,12 @@ def test_raw_parameters_keep_their_bytes() -> None:
     assert config.opaque is not None
     assert bytes(config.opaque.parameters) == b'{ "b":1,  "a":null}'
     assert b'{ "b":1,  "a":null}' in encode(it)
+
+
+def test_missing_raw_data_is_left_out() -> None:
+    for it in (OpaqueDeviceConfiguration(driver="d"), AllocatedDeviceStatus(driver="d")):
+        assert to_dict(it) == {"driver": "d"}
+    assert json.loads(bytes(OpaqueDeviceConfiguration().parameters)) is None
 
 
 @pytest.mark.parametrize(

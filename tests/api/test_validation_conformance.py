@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from dra_api import conversion
 from dra_api.codec import convert
 from dra_api.gates import FeatureGates
 from dra_api.meta import Object
@@ -91,6 +92,11 @@ def cases() -> Iterator[Any]:
             yield pytest.param(file, kind, case, id=f"{file}: {kind} {case['operation']} {case['name']}")
 
 
+def versions(case: dict[str, Any]) -> list[str]:
+    """The versions in which the reference ran a case with the same outcome."""
+    return [f"resource.k8s.io/{version}" for version in case.get("requestVersions") or ()]
+
+
 def with_raw(value: Any) -> Any:
     """A struct in which ``{"$raw": text}`` became the bytes of the text."""
     if isinstance(value, msgspec.Raw):
@@ -140,3 +146,17 @@ def test_the_reference_finds_the_same_errors(file: str, kind: str, case: dict[st
         assert set(found) == set(expected)
     else:
         assert found == expected
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no reference cases at {FOLDER}")
+@pytest.mark.parametrize(
+    ("file", "kind", "case"),
+    [case for case in cases() if "resource.k8s.io/v1beta1" in versions(case.values[2])],
+)
+def test_the_errors_are_the_same_when_the_object_came_as_v1beta1(file: str, kind: str, case: dict[str, Any]) -> None:
+    there_and_back = {
+        name: conversion.convert(conversion.convert(case[name], "resource.k8s.io/v1beta1"), case[name]["apiVersion"])
+        for name in ("object", "oldObject")
+        if name in case
+    }
+    assert errors_of(kind, case | there_and_back) == errors_of(kind, case)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from dra_api.equality import same
 from dra_api.resource import (
+    NULL,
     RESERVED_FOR_LIMIT,
     RESULTS_LIMIT,
     AllocatedDeviceStatus,
@@ -134,7 +135,7 @@ def _device_status(status: AllocatedDeviceStatus, path: str, allocated: Set[Allo
     if len(status.conditions or ()) > STATUS_CONDITIONS_LIMIT:
         yield too_many(f"{path}.conditions", len(status.conditions or ()), STATUS_CONDITIONS_LIMIT)
     yield from conditions(status.conditions, f"{path}.conditions")
-    if bytes(status.data):
+    if bytes(status.data) not in (b"", bytes(NULL)):
         yield from raw_object(status.data, f"{path}.data")
     if status.network_data is not None:
         yield from _network_data(status.network_data, f"{path}.networkData")

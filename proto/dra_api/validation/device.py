@@ -39,6 +39,7 @@ CONSUMED_SETS_LIMIT: Final = 2
 COUNTERS_LIMIT: Final = 32
 
 _LISTS: Final = ("bools", "ints", "strings", "versions")
+_NO_LISTS: Final = (None, None, None, None)
 _ONE_NODE_CHOICE: Final = (
     "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required "
     "when `perDeviceNodeSelection` is set to true in the ResourceSlice spec"
@@ -93,8 +94,10 @@ def counters(items: dict[str, Counter] | None, path: str) -> Errors:
 
 
 def _lists(attribute: DeviceAttribute) -> dict[str, tuple[object, ...]]:
-    values = ((name, getattr(attribute, name)) for name in _LISTS)
-    return {name: value for name, value in values if value is not None}
+    lists = (attribute.bools, attribute.ints, attribute.strings, attribute.versions)
+    if lists == _NO_LISTS:  # nearly always, and this runs for every attribute of a cluster
+        return {}
+    return {name: values for name, values in zip(_LISTS, lists, strict=True) if values is not None}
 
 
 def _sizes(device: Device, path: str) -> Errors:
