@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any, TypeVar
 
 from dra_api.core import NodeSelector
 from dra_api.resource import CounterSet, Device
-from msgspec import Struct
+from msgspec import Struct, structs
 
 DEVICES_PER_SLICE = 128
 RICH_DEVICES_PER_SLICE = 64  # as soon as one of them has taints, counters or attributes with lists
@@ -93,15 +94,25 @@ def tidy(value: T) -> T:
     """A struct with every empty collection replaced by None: the API server stores both alike."""
     if not isinstance(value, Struct):
         return value
-    return type(value)(**{name: _tidy_field(getattr(value, name)) for name in value.__struct_fields__})
+    changed = {}
+    for name in value.__struct_fields__:
+        field = getattr(value, name)
+        if isinstance(field, tuple | dict | Struct) and (tidied := _tidy_field(field)) is not field:
+            changed[name] = tidied
+    return structs.replace(value, **changed) if changed else value
 
 
 def _tidy_field(value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        return tuple(map(tidy, value)) or None
-    if isinstance(value, dict):
-        return {key: tidy(item) for key, item in value.items()} or None
-    return tidy(value)
+    """The value itself when there is nothing to tidy, which is the usual case and has to be fast."""
+    if isinstance(value, Struct):
+        return tidy(value)
+    if not value:
+        return None
+    if isinstance(value, tuple):
+        items = tuple(map(tidy, value))
+        return value if all(map(is_, items, value)) else items
+    tidied = {key: tidy(item) for key, item in value.items()}
+    return value if all(map(is_, tidied.values(), value.values())) else tidied
 
 
 def _is_rich(device: Device) -> bool:
