@@ -1,11 +1,14 @@
 """Which devices a node can give to claims: a snapshot in, a decision out (design section 3). Pure."""
 
 from .allocator import DEFAULT_BUDGET, Allocator, Decision
+from .candidates import Candidates
 from .errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError
 from .features import Features
 from .ids import DeviceId, PoolId, ShareId
 from .inventory import Inventory
+from .nodes import matches as node_matches
 from .outcome import Allocated, Chosen, Failed, GaveUp, NodeFailure, Outcome, Refused
+from .plan import Plan
 from .refusal import Refusal, Rule, Tally, summarize
 from .rules import Rules
 from .usage import PoolUsage, Usage
@@ -15,6 +18,7 @@ __all__ = [
     "Allocated",
     "AllocationError",
     "Allocator",
+    "Candidates",
     "Chosen",
     "ClaimError",
     "Decision",
@@ -26,6 +30,7 @@ __all__ = [
     "NodeFailure",
     "NodeSelectionError",
     "Outcome",
+    "Plan",
     "PoolError",
     "PoolId",
     "PoolUsage",
@@ -37,5 +42,6 @@ __all__ = [
     "ShareId",
     "Tally",
     "Usage",
+    "node_matches",
     "summarize",
 ]

@@ -13,6 +13,7 @@ from typing import Final
 from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 
+from .candidates import CandidateIndex, Candidates
 from .domain import Problem
 from .errors import AllocationError
 from .explain import refuse
@@ -104,13 +105,31 @@ class Decision:
 class Allocator:
     """Decides over one inventory. ``new_share_id`` makes the UUIDs of shares: the room knows no randomness."""
 
+    _PLANS: Final = 1024
+
     def __init__(self, inventory: Inventory, *, new_share_id: NewShareId) -> None:
         self.inventory = inventory
         self._new_share_id = new_share_id
+        self._plans: dict[tuple[int, ...], Plan] = {}
+        self._planned_for = -1
+        self._index = CandidateIndex(inventory)
+
+    def candidates(self, claims: Sequence[ResourceClaim] | Plan, usage: Usage) -> Candidates:
+        """The nodes worth trying for the claims; keeps up with ``usage`` as long as it is the same object."""
+        plan = claims if isinstance(claims, Plan) else self.plan(claims)
+        return self._index.candidates(plan, usage)
 
     def plan(self, claims: Sequence[ResourceClaim]) -> Plan:
-        """Checks the claims once, for decisions on many nodes. Outdated when a class changes."""
-        return make_plan(claims, self.inventory.device_class, self.inventory.features)
+        """Checks the claims, once for the same objects as long as no class changes."""
+        inventory = self.inventory
+        if self._planned_for != inventory.class_version or len(self._plans) >= self._PLANS:
+            self._plans.clear()
+            self._planned_for = inventory.class_version
+        key = tuple(map(id, claims))
+        plan = self._plans.get(key)
+        if plan is None:  # a plan holds its claims, so no other object can get their ids meanwhile
+            plan = self._plans[key] = make_plan(claims, inventory.device_class, inventory.features)
+        return plan
 
     def search(
         self,

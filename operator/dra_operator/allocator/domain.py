@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dra_api.quantity import Quantity
 from dra_api.resource import RESULTS_LIMIT
 
 from .capacity import consumption
@@ -21,12 +20,11 @@ from .features import Features
 from .ledgers import Counters, Ledger, Shares
 from .node_view import NodeView, each
 from .plan import Alternative, Plan, Step, attribute_of
+from .pools import Amounts, Requests
 from .refusal import Rule
 from .selectors import Compiled, Selector
 from .taints import blocking
 from .usage import Usage
-
-Amounts = dict[str, Quantity]
 
 
 @dataclass(slots=True)
@@ -184,21 +182,28 @@ class Problem:
         """Capacity against the allocated state (section 9); remembers what each device would give."""
         if not self._features.consumable_capacity:
             return
-        requests = dict(domain.alternative.capacity)
+        requests = domain.alternative.capacity
         consumed = self._gather(lambda place: self.view.pools[place].bits(self._usage[place].consumed))
         relevant = domain.usable if requests else domain.usable & (self.view.shareable | consumed)
         if not relevant:
             return
         kept = domain.usable
         for number in each(relevant):
-            capacities = self.view.devices[number].capacity or {}
-            amounts = consumption(requests, capacities)
+            amounts = self._consumption(number, requests)
             left = self._left(number, exempt=self.exempt(domain))
             if amounts is None or any(amount.nanos > left[name] for name, amount in amounts.items()):
                 kept &= ~(1 << number)
             elif self.view.shareable >> number & 1:
                 domain.amounts[number] = amounts
         domain.narrow(Rule.CAPACITY, kept)
+
+    def _consumption(self, number: int, requests: Requests) -> Amounts | None:
+        pool = self.view.pools[self.view.pool_of[number]]
+        known = pool.consumptions.setdefault(requests, {})
+        own = number - self.view.offsets[self.view.pool_of[number]]
+        if own not in known:
+            known[own] = consumption(dict(requests), pool.devices[own].capacity or {})
+        return known[own]
 
     def _left(self, number: int, *, exempt: bool) -> dict[str, int]:
         """What the allocated state leaves of each capacity; admin access ignores allocations (section 15)."""
@@ -258,7 +263,7 @@ class Problem:
             kinds = [kind for _, kind in pool.counters.names]
             charged = self._usage[place].charged
             left = pool.counters.available(charged)
-            groups = [(charges, devices << offset) for charges, devices in pool.counter_groups()]
+            groups = [(charges, devices << offset) for charges, devices in pool.counter_groups]
             paid = pool.bits(charged) & pool.shareable if self._features.consumable_capacity else 0
             shareable = pool.shareable if self._features.consumable_capacity else 0
             known = self._counters[place] = Counters(kinds, left, groups, shareable << offset, paid << offset)

@@ -15,6 +15,7 @@ from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceSlice
 
 from .features import Features
 from .ids import PoolId
+from .journal import Journal
 from .node_view import NodeView
 from .pools import Pool, PoolView, Reach, Slice, Status
 from .rules import Rules
@@ -23,13 +24,14 @@ from .taint_rules import Change, TaintedSlices
 
 
 class Inventory:
-    """The published devices of a cluster. ``version`` grows with each change that decisions can see."""
+    """The published devices of a cluster."""
 
     def __init__(self, features: Features | None = None, *, language: Language, rules: Rules | None = None) -> None:
         self.features = features or Features()
         self.rules = rules or Rules()
         self.compiled = Compiled(language)
-        self.version = 0
+        self._journal: Journal[PoolId] = Journal()
+        self.class_version = 0
         self._tainted = TaintedSlices(self.rules)
         self._classes: dict[str, DeviceClass] = {}
         self._pools: dict[PoolId, Pool] = {}
@@ -39,6 +41,15 @@ class Inventory:
         self._troubled: dict[PoolId, PoolView] = {}
         self._unchecked: set[PoolId] = set()
         self._views: dict[str, tuple[int, Node, NodeView]] = {}
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of a slice."""
+        return self._journal.revision
+
+    def touched_since(self, version: int) -> set[PoolId] | None:
+        """The pools changed after a version; None when that is too long ago to know."""
+        return self._journal.since(version)
 
     def put_slice(self, slice_: ResourceSlice) -> None:
         """A slice was added or changed."""
@@ -59,10 +70,12 @@ class Inventory:
     def put_class(self, class_: DeviceClass) -> None:
         """A class was added or changed."""
         self._classes[class_.metadata.name] = class_
+        self.class_version += 1
 
     def remove_class(self, name: str) -> None:
         """A class is gone."""
         self._classes.pop(name, None)
+        self.class_version += 1
 
     def device_class(self, name: str) -> DeviceClass | None:
         """The class of a name."""
@@ -75,6 +88,10 @@ class Inventory:
     def pool(self, pool: PoolId) -> Pool | None:
         """One pool."""
         return self._pools.get(pool)
+
+    def pools(self) -> Iterable[PoolId]:
+        """All pools."""
+        return self._pools
 
     def view(self, node: Node) -> NodeView:
         """What a node sees. Raises NodeSelectionError for malformed node selectors of slices."""
@@ -106,6 +123,8 @@ class Inventory:
                 before = Slice(old, partitionable=partitionable)
                 self._list(before, -1)
                 self._pools[before.pool].remove(before.name)
+                if not len(self._pools[before.pool]):
+                    del self._pools[before.pool]
             if new is not None:
                 after = Slice(new, partitionable=partitionable)
                 if after.pool not in self._pools:
@@ -125,7 +144,7 @@ class Inventory:
         elif slice_.reach is Reach.COUNTERS:
             _count(self._counters, slice_.pool, change)
         self._unchecked.add(slice_.pool)
-        self.version += 1
+        self._journal.add(slice_.pool)
 
 
 def _count(pools: Counter[PoolId], pool: PoolId, change: int) -> None:

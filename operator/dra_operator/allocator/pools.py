@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
 from dra_api.core import Node, NodeSelector
+from dra_api.quantity import Quantity
 from dra_api.resource import Device, ResourceSlice
 
 from .errors import NodeSelectionError
@@ -20,6 +21,9 @@ from .ids import DeviceId, PoolId
 from .nodes import first_match, parse
 from .rules import Rules
 from .selectors import Compiled, Verdicts, evaluate
+
+Requests = tuple[tuple[str, Quantity], ...]
+Amounts = dict[str, Quantity]
 
 
 class Status(Enum):
@@ -124,6 +128,10 @@ class PoolView:
         self.counters = CounterTable([*slices, *others]) if counters else CounterTable(())
         first = min(slices, key=lambda s: s.name)
         self.status = self._status(first, len(slices), len(slices) + len(others))
+        self.counter_groups = self._counter_groups()
+        """The consuming devices by what they consume."""
+        self.consumptions: dict[Requests, dict[int, Amounts | None]] = {}
+        """What a share of a device consumes, by what is requested; kept for whoever computes it."""
         self._verdicts: dict[str, Verdicts] = {}
 
     def _status(self, first: Slice, relevant: int, total: int) -> Status:
@@ -154,8 +162,7 @@ class PoolView:
             known = self._verdicts[expression] = Verdicts(true, raised)
         return known
 
-    def counter_groups(self) -> list[tuple[Charges, int]]:
-        """The consuming devices by what they consume."""
+    def _counter_groups(self) -> list[tuple[Charges, int]]:
         groups: dict[Charges, int] = {}
         for number, device in enumerate(self.devices):
             charges = self.counters.charges.get(device.name)
@@ -290,6 +297,19 @@ class Pool:
         self._refresh()
         relevant = [*self._by_home.get(node.metadata.name, ()), *(s for s in self._roaming if s.concerns(node))]
         return self._view(relevant)
+
+    @property
+    def home(self) -> str | None:
+        """The one node that all slices are for; None when other nodes may see the pool, too."""
+        self._refresh()
+        if len(self._by_home) != 1 or any(s.reach is not Reach.COUNTERS for s in self._roaming):
+            return None
+        return next(iter(self._by_home))
+
+    def own_view(self) -> PoolView | None:
+        """All that anybody can see of the pool; for a pool with a home exactly what that node sees."""
+        self._refresh()
+        return self._view([*(s for slices in self._by_home.values() for s in slices), *self._roaming])
 
     def counters_view(self) -> PoolView | None:
         """What nodes see that only the counters of the pool concern."""

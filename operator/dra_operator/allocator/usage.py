@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from dra_api.resource import AllocationResult, DeviceRequestAllocationResult
 
 from .ids import DeviceId, PoolId, ShareId
+from .journal import Journal
 
 Key = TypeVar("Key")
 Amounts = Mapping[str, int]
@@ -54,13 +55,10 @@ class Usage:
     is how an index over nodes keeps up without looking at all pools.
     """
 
-    _JOURNAL: Final = 20_000
-
     def __init__(self, allocations: Iterable[AllocationResult] = (), *, shares: bool = True) -> None:
         self._shares = shares
         self._pools: dict[PoolId, PoolUsage] = {}
-        self._journal: list[PoolId] = []
-        self._forgotten = 0
+        self._journal: Journal[PoolId] = Journal()
         for allocation in allocations:
             self.add(allocation)
 
@@ -87,13 +85,11 @@ class Usage:
     @property
     def revision(self) -> int:
         """Number of changes so far."""
-        return self._forgotten + len(self._journal)
+        return self._journal.revision
 
     def touched_since(self, revision: int) -> set[PoolId] | None:
         """The pools changed after a revision, or None when that is too long ago to know."""
-        if revision < self._forgotten:
-            return None
-        return set(self._journal[revision - self._forgotten :])
+        return self._journal.since(revision)
 
     def devices(self) -> Iterator[DeviceId]:
         """All exclusively allocated devices."""
@@ -155,11 +151,7 @@ class Usage:
             self._pools[pool] = usage
         else:
             self._pools.pop(pool, None)
-        self._journal.append(pool)
-        if len(self._journal) > self._JOURNAL:
-            dropped = self._JOURNAL // 2
-            del self._journal[:dropped]
-            self._forgotten += dropped
+        self._journal.add(pool)
 
 
 def _count(counts: Mapping[Key, int], key: Key, change: int) -> dict[Key, int]:

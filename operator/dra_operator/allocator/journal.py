@@ -1,0 +1,36 @@
+"""Which keys changed since a revision: how indexes keep up without looking at everything."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+
+
+class Journal(Generic[Key]):
+    """Remembers the latest changes; older ones are forgotten, and ``since`` then says so."""
+
+    _LIMIT = 20_000
+
+    def __init__(self) -> None:
+        self._entries: list[Key] = []
+        self._forgotten = 0
+
+    @property
+    def revision(self) -> int:
+        """Number of changes so far."""
+        return self._forgotten + len(self._entries)
+
+    def add(self, key: Key) -> None:
+        """A key changed."""
+        self._entries.append(key)
+        if len(self._entries) > self._LIMIT:
+            dropped = self._LIMIT // 2
+            del self._entries[:dropped]
+            self._forgotten += dropped
+
+    def since(self, revision: int) -> set[Key] | None:
+        """The keys changed after a revision; None when that is too long ago to know."""
+        if revision < self._forgotten:
+            return None
+        return set(self._entries[revision - self._forgotten :])
