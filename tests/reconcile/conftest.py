@@ -36,6 +36,7 @@ from dra_kube import (
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cluster import ClaimTemplate, Cluster, check
 from dra_operator.reconcile import Control
+from prometheus_client import CollectorRegistry
 
 Obj = dict[str, Any]
 KINDS = {
@@ -296,7 +297,6 @@ class World:
     def __init__(self, features: Features) -> None:
         self.api = FakeApi()
         self.features = features
-        self.deliver = True
 
     def start(self) -> Control:
         """A fresh operator that knows what a LIST would tell it."""
@@ -304,7 +304,10 @@ class World:
         self.cluster = Cluster(inventory)
         numbers = iter(range(1, 1000))
         allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}")
-        self.control = Control(self.cluster, self.api, allocator, workers=4, now=lambda: "2026-01-01T00:00:00Z")
+        self.registry = CollectorRegistry()
+        self.control = Control(
+            self.cluster, self.api, allocator, registry=self.registry, workers=4, now=lambda: "2026-01-01T00:00:00Z"
+        )
         self.api.events.clear()
         self.control.load(convert(KINDS[kind], obj) for (kind, _, _), obj in self.api.objects.items() if kind in KINDS)
         return self.control
@@ -318,6 +321,7 @@ class World:
         finally:
             task.cancel()
             await asyncio.wait((task,))
+            assert task.cancelled(), f"the operator ended by itself: {task.exception()!r}"
 
     async def settle(self) -> None:
         """Start an operator, let it work until there is nothing left to do, and stop it."""
@@ -331,8 +335,12 @@ class World:
             while self.api.events or not self.control.queue.is_quiet:
                 self.bring_events()
                 await self.control.queue.idle()
-                await asyncio.sleep(0.001)
+                await self.tick()
         check(self.cluster)
+
+    async def tick(self) -> None:
+        """Let the operator do a little."""
+        await asyncio.sleep(0.001)
 
     def bring_events(self) -> None:
         """What the watch would do."""
@@ -352,6 +360,11 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World(Features())
+
+
+@pytest.fixture
+def default_features() -> Features:
+    return Features()
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from dra_operator.cluster import Key
 
 from .backoff import Backoff
 
+SOON = 0.1  # seconds
+
 
 class WorkQueue:
     """``get`` a key, work, then exactly one of ``done`` and ``retry``. Bound to the running event loop."""
@@ -69,12 +71,17 @@ class WorkQueue:
         self._finish(key)
 
     def retry(self, key: Key) -> float:
-        """Handling failed: the key comes back after its back-off. Returns the seconds."""
+        """Handling failed: the key comes back after its back-off. Returns the seconds.
+
+        A change that came in meanwhile may have mended it, so the key comes back sooner then, but never at once:
+        a failure whose own traces wake the key would go round for ever.
+        """
         seconds = self._backoff.failed(key)
-        again = key in self._again
+        if key in self._again:
+            self._again.discard(key)
+            seconds = min(seconds, SOON)
         self._finish(key)
-        if not again:
-            self.add_after(key, seconds)
+        self.add_after(key, seconds)
         return seconds
 
     def failures(self, key: Key) -> int:

@@ -1,0 +1,196 @@
+"""Every write may fail, conflict, happen without an answer, or be the last one before a crash: the end is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from dra_kube import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Unreachable,
+)
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+Story = Callable[[Any, Any], Awaitable[None]]
+
+
+def furnish(world: Any, make: Any) -> None:
+    """A node with three devices, a pod with two generated claims and one shared claim."""
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.api.add(NODES, make.node("node-0"))
+    world.api.add(RESOURCE_SLICES, make.slice("node-0", 3))
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE, make.use("shared"), make.FROM_TEMPLATE]))
+
+
+def finish_pod(world: Any) -> None:
+    world.api.change(PODS, "ns/pod", lambda pod: pod["status"].update(phase="Succeeded"))
+
+
+def delete_pod(world: Any) -> None:
+    world.api.drop(PODS, "ns/pod")
+
+
+def assert_placed(world: Any) -> None:
+    pod = world.api[PODS, "ns/pod"]
+    claims = {claim["metadata"]["name"]: claim for claim in world.api.of(RESOURCE_CLAIMS)}
+    recorded = {entry["name"]: entry["resourceClaimName"] for entry in pod["status"]["resourceClaimStatuses"]}
+    assert pod["spec"]["nodeName"] == "node-0"
+    assert set(recorded) == {"entry-0", "entry-2"}
+    assert set(claims) == {"shared", *recorded.values()}
+    assert len(claims) == 3
+    for claim in claims.values():
+        assert claim["metadata"]["finalizers"] == [FINALIZER]
+        assert [entry["uid"] for entry in claim["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
+    given = [
+        result["device"] for claim in claims.values() for result in claim["status"]["allocation"]["devices"]["results"]
+    ]
+    assert sorted(given) == ["dev-0", "dev-1", "dev-2"]
+
+
+def assert_released(world: Any) -> None:
+    """Generated claims are gone (or left to the garbage collector, unallocated), the shared one is free again."""
+    for claim in world.api.of(RESOURCE_CLAIMS):
+        assert not claim.get("status", {}).get("allocation")
+        assert not claim.get("status", {}).get("reservedFor")
+    assert "ns/shared" in {f"ns/{claim['metadata']['name']}" for claim in world.api.of(RESOURCE_CLAIMS)}
+
+
+class Nth:
+    """A fault that hits the n-th write (events aside) once; after a ``crash`` nothing gets through any more."""
+
+    def __init__(self, number: int, make: Callable[[], Exception], *, crash: bool = False) -> None:
+        self.left, self.make, self.crash = number, make, crash
+        self.hit = self.down = False
+
+    def __call__(self, call: Any) -> Exception | None:
+        if self.down:
+            return Unreachable("the operator is gone")
+        if call.verb == "get" or call.plural == "events":
+            return None
+        self.left -= 1
+        if self.left == 0:
+            self.hit, self.down = True, self.crash
+            return self.make()
+        return None
+
+    def is_down(self, call: Any) -> Exception | None:
+        """For the other side of the calls: a crashed operator sends nothing more."""
+        return Unreachable("the operator is gone") if self.down else None
+
+
+FAULTS = {
+    "is refused by a conflict": ("before", "conflict"),
+    "fails in the server": ("before", "server error"),
+    "does not reach the server": ("before", "no answer"),
+    "is forbidden for a moment": ("before", "forbidden"),
+    "happens but the answer is lost": ("after", "no answer"),
+    "happens but is reported as a server error": ("after", "server error"),
+}
+
+
+async def run_with_fault(world: Any, errors: Any, number: int, when: str, error: str) -> bool:
+    fault = Nth(number, errors[error])
+    setattr(world.api, when, fault)
+    await world.settle()
+    return fault.hit
+
+
+async def run_and_crash(world: Any, number: int, when: str) -> bool:
+    """Whether there was an n-th write; then the operator crashed right before or after it and another one went on."""
+    fault = Nth(number, lambda: Unreachable("crash"), crash=True)
+    setattr(world.api, when, fault)
+    setattr(world.api, "before" if when == "after" else "after", fault.is_down)
+    world.start()
+    async with world.running():
+        while not fault.hit and not (world.control.queue.is_quiet and not world.api.events):
+            world.bring_events()
+            await world.tick()
+    world.api.before = world.api.after = lambda call: None
+    await world.settle()
+    return fault.hit
+
+
+async def every_write(attempt: Callable[[int], Awaitable[bool]]) -> int:
+    """Runs an attempt for the first write, the second, ..., until there is none left; how many there were."""
+    number = 1
+    while await attempt(number):
+        number += 1
+        assert number < 100
+    return number - 1
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_pod_is_placed_although_any_one_write(
+    fault: str, worlds: Any, make: Any, errors: Any, default_features: Any
+) -> None:
+    async def attempt(number: int) -> bool:
+        world = worlds(default_features)
+        furnish(world, make)
+        hit = await run_with_fault(world, errors, number, *FAULTS[fault])
+        assert_placed(world)
+        return hit
+
+    assert await every_write(attempt) >= 10
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_pod_is_placed_although_the_operator_crashes_around_any_write(
+    when: str, worlds: Any, make: Any, default_features: Any
+) -> None:
+    async def attempt(number: int) -> bool:
+        world = worlds(default_features)
+        furnish(world, make)
+        hit = await run_and_crash(world, number, when)
+        assert_placed(world)
+        return hit
+
+    assert await every_write(attempt) >= 10
+
+
+@pytest.mark.parametrize("end", [finish_pod, delete_pod])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_claims_are_released_although_any_one_write(
+    fault: str, end: Callable[[Any], None], worlds: Any, make: Any, errors: Any, default_features: Any
+) -> None:
+    async def attempt(number: int) -> bool:
+        world = worlds(default_features)
+        furnish(world, make)
+        await world.settle()
+        end(world)
+        hit = await run_with_fault(world, errors, number, *FAULTS[fault])
+        assert_released(world)
+        return hit
+
+    assert await every_write(attempt) >= 6
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_claims_are_released_although_the_operator_crashes_around_any_write(
+    when: str, worlds: Any, make: Any, default_features: Any
+) -> None:
+    async def attempt(number: int) -> bool:
+        world = worlds(default_features)
+        furnish(world, make)
+        await world.settle()
+        finish_pod(world)
+        hit = await run_and_crash(world, number, when)
+        assert_released(world)
+        return hit
+
+    assert await every_write(attempt) >= 6
+
+
+async def test_a_second_pass_over_a_settled_cluster_writes_nothing(world: Any, make: Any) -> None:
+    furnish(world, make)
+    await world.settle()
+    before = len(world.api.writes)
+    await world.settle()
+    assert len(world.api.writes) == before
