@@ -75,7 +75,7 @@ class ContainerEdits(_Part, frozen=True):
     device_nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Hook, ...] = ()
-    additional_gids: tuple[int, ...] = msgspec.field(default=(), name="additionalGids")
+    additional_gids: tuple[int, ...] = ()
 
     def __add__(self, other: ContainerEdits) -> ContainerEdits:
         return ContainerEdits(

@@ -133,7 +133,7 @@ class ContainerKeeper:
             environment["CDI_FACTS"] = self._write_facts(ids, edits)
         command = command_of(container, environment)
         try:
-            await node.runtime.start(self._uid, container.name, command, environment, container.working_dir)
+            node.runtime.start(self._uid, container.name, command, environment, container.working_dir)
         except OSError as error:
             raise ContainerError("CreateContainerError", f"the node cannot keep the container: {error}") from error
         node.events.normal(pod, "Created", f"Created container: {container.name}", container.name)

@@ -25,7 +25,8 @@ from dra_kube import PODS, Conflict, KubeError, NotFound
 
 from .containers import ContainerKeeper, Node
 from .errors import ClaimError
-from .pod_status import Ending, PodView, changes, status_of
+from .pod_reporter import PodReporter
+from .pod_status import Ending, PodView
 from .podspec import RunPod
 
 logger = logging.getLogger(__name__)
@@ -49,12 +50,11 @@ class PodWorker:
         self._was_over = self.pod.is_terminal
         self._over = self._was_over
         self._ending: Ending | None = None
-        self._dirty = asyncio.Event()
         self._poked = asyncio.Event()
         self._must_end = asyncio.Event()
         self._deleted = asyncio.Event()
         self._gone = asyncio.Event()
-        self._writing = asyncio.Lock()
+        self._reporter = PodReporter(node.api, node.address, self._start_time, self._view, self.update)
         self._take(obj)
 
     # --- what the API says ---
@@ -84,16 +84,16 @@ class PodWorker:
 
     async def run(self) -> None:
         """The whole life; returns when the object is gone."""
-        reporter = asyncio.create_task(self._keep_reporting(), name=f"status of pod {self.pod.key}")
+        reporting = asyncio.create_task(self._keep_reporting(), name=f"status of pod {self.pod.key}")
         try:
             if not self._must_end.is_set():
                 await self._live_until_end()
             await self._stop_containers()
             await self._give_back()
+            await self._reporter.finish(reporting)
         finally:
-            async with self._writing:  # a write that is cut off may still arrive after the next one
-                reporter.cancel()
-            await asyncio.gather(reporter, return_exceptions=True)
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
         self._node.runtime.close_sandbox(self._uid)
         self._over = True
         if not self._was_over:
@@ -206,12 +206,12 @@ class PodWorker:
     # --- status ---
 
     def _changed(self) -> None:
-        self._dirty.set()
+        self._reporter.dirty.set()
 
     async def _keep_reporting(self) -> None:
         while True:
-            await self._dirty.wait()
-            self._dirty.clear()
+            await self._reporter.dirty.wait()
+            self._reporter.dirty.clear()
             await self._persist(self._report)
 
     async def _persist(self, step: Callable[[], Awaitable[None]]) -> None:
@@ -225,23 +225,7 @@ class PodWorker:
                 await self._pause()
 
     async def _report(self) -> None:
-        """Write what differs between the status as it should be and as it is."""
-        async with self._writing:
-            await self._write_status()
-
-    async def _write_status(self) -> None:
-        meta = self.pod.metadata
-        wanted = status_of(self._view(), self._node.address, self._start_time)
-        patch = changes(wanted, self._obj.get("status") or {}, _now())
-        if not patch:
-            return
-        body = {"metadata": {"uid": meta.uid}, "status": patch}
-        with suppress(NotFound, Conflict):  # deleted by force, or replaced by another pod of that name
-            self.update(
-                await self._node.api.patch(
-                    PODS, meta.name, body, meta.namespace, kind="strategic", subresource="status"
-                )
-            )
+        await self._reporter.report(self._obj)
 
     def _view(self) -> PodView:
         runtime, names = self._node.runtime, list(self._keepers)

@@ -15,6 +15,7 @@ from .pod_worker import PodWorker
 logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 _RETRY_SECONDS = 1.0
+_WATCH_PAUSE = 0.05  # should the server end every watch at once
 
 
 class Pods:
@@ -65,6 +66,7 @@ class Pods:
                     self._remove(event.object["metadata"]["uid"])
                 elif event.type != "BOOKMARK":
                     self._update(event.object)
+            await asyncio.sleep(_WATCH_PAUSE)
 
     async def _replace(self, objects: list[Json]) -> None:
         listed = {obj["metadata"]["uid"] for obj in objects}
@@ -98,6 +100,7 @@ class Pods:
             await worker.run()
         except Exception:
             logger.exception("pod %s: unexpected failure, the pod is no longer looked after", worker.pod.key)
+            await self._node.runtime.kill_pod(uid)
             return
         del self._workers[uid], self._tasks[uid]
         await self._node.runtime.remove_pod(uid)

@@ -107,14 +107,15 @@ class NodeServer:
         socket = web.WebSocketResponse(protocols=PROTOCOLS)
         await socket.prepare(request)
         try:
-            process = await self._runtime.execute(uid, name, command, stdin=_flag(request, "stdin"))
+            container = self._runtime.process(uid, name)
+            process = await container.execute(command, stdin=_flag(request, "stdin"))
         except ContainerError as error:
             await refuse(socket, error.message)
             return socket
         try:
             await run_session(socket, process)
         finally:
-            self._runtime.finish_exec(uid, name, process)
+            container.leave(process)
         return socket
 
 

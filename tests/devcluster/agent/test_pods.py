@@ -298,7 +298,7 @@ async def test_no_process_outlives_the_agent(node: Any, until: Until) -> None:
 
 async def test_leftovers_of_a_crashed_runtime_are_killed_and_count_as_killed(short_path: Path, until: Until) -> None:
     crashed = LocalRuntime(short_path)
-    await crashed.start("uid", "c", ["sleep", "1000"], {"PATH": os.environ["PATH"]}, "")
+    crashed.start("uid", "c", ["sleep", "1000"], {"PATH": os.environ["PATH"]})
     async with LocalRuntime(short_path) as runtime:
         state = runtime.state("uid", "c")
         assert state is not None

@@ -1,0 +1,55 @@
+"""Writes the status of one pod: what differs, as often as needed, in the order in which it happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from dra_kube import PODS, Api, Conflict, NotFound
+
+from .pod_status import PodView, changes, status_of
+
+Json = dict[str, Any]
+
+
+class PodReporter:
+    """``view`` gives the pod as it should be shown; ``take`` gets the object that the API server answers with."""
+
+    def __init__(
+        self, api: Api, address: str, start_time: str, view: Callable[[], PodView], take: Callable[[Json], None]
+    ) -> None:
+        self.dirty = asyncio.Event()
+        self._api = api
+        self._address = address
+        self._start_time = start_time
+        self._view = view
+        self._take = take
+        self._writing = asyncio.Lock()
+
+    async def report(self, obj: Json) -> None:
+        """Write what differs between the status as it should be and that of ``obj``, if anything.
+
+        Raises KubeError; a pod that is gone or was replaced by another one of its name is fine.
+        """
+        async with self._writing:
+            meta = obj["metadata"]
+            wanted = status_of(self._view(), self._address, self._start_time)
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            patch = changes(wanted, obj.get("status") or {}, now)
+            if not patch:
+                return
+            body = {"metadata": {"uid": meta["uid"]}, "status": patch}
+            with suppress(NotFound, Conflict):
+                self._take(
+                    await self._api.patch(
+                        PODS, meta["name"], body, meta["namespace"], kind="strategic", subresource="status"
+                    )
+                )
+
+    async def finish(self, reporting: asyncio.Task[None]) -> None:
+        """End the task that reports, but not amid a write: cut off, it may still arrive after the next one."""
+        async with self._writing:
+            reporting.cancel()

@@ -1,0 +1,152 @@
+"""The processes of one container: a first process that leads a group of its own, and what ``exec`` adds.
+
+When the first process ends, the rest of the group is killed, as with process 1 of a container. Where ``setpriv``
+exists, the kernel kills the first process should this one die. Starting is a plain call without a gap in which a
+cancelled task could lose a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from .errors import ContainerError
+from .logs import LogFile, StreamToLog
+
+_SETPRIV = shutil.which("setpriv")
+_DRAIN_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+
+
+class ContainerProcess:
+    """Starts the process; its output goes to the log. Raises ContainerError(RunContainerError)."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], folder: Path, log: LogFile) -> None:
+        self.over = asyncio.Event()
+        self._environment = dict(environment)
+        self._folder = folder
+        self._log = log
+        self._joined: set[int] = set()
+        try:
+            self._process = subprocess.Popen(
+                command_line(argv, environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                cwd=folder,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except (OSError, ValueError) as error:
+            raise ContainerError("RunContainerError", f"starting {argv[0]!r} failed: {error}") from error
+        self.pid = self._process.pid
+
+    async def attend(self) -> int:
+        """Read the output until the process ends; returns its exit code when nothing of the group is left."""
+        outputs = (("stdout", self._process.stdout), ("stderr", self._process.stderr))
+        streams = [await self._connect(name, pipe) for name, pipe in outputs if pipe is not None]
+        code = await _wait(self._process)
+        for group in (self.pid, *self._joined):
+            signal_group(group, signal.SIGKILL)
+        await asyncio.wait([stream.closed for stream in streams], timeout=_DRAIN_SECONDS)
+        for stream in streams:
+            stream.stop()
+        self._log.close()
+        return exit_code(code)
+
+    async def _connect(self, name: str, pipe: IO[bytes]) -> StreamToLog:
+        stream = StreamToLog(self._log, name)
+        await asyncio.get_running_loop().connect_read_pipe(partial(_same, stream), pipe)
+        return stream
+
+    async def stop(self, grace: float) -> None:
+        """SIGTERM to the group, SIGKILL after ``grace`` seconds; returns when ``over`` is set."""
+        if grace > 0:
+            signal_group(self.pid, signal.SIGTERM)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.over.wait(), grace)
+        signal_group(self.pid, signal.SIGKILL)
+        await self.over.wait()
+
+    async def execute(self, argv: Sequence[str], *, stdin: bool) -> asyncio.subprocess.Process:
+        """Start another program in the container's environment. Raises ContainerError(RunContainerError)."""
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command_line(argv, self._environment),
+                stdin=pipe if stdin else asyncio.subprocess.DEVNULL,
+                stdout=pipe,
+                stderr=pipe,
+                env=self._environment,
+                cwd=self._folder,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise ContainerError("RunContainerError", f"starting {argv[0]!r} failed: {error}") from error
+        self._joined.add(process.pid)
+        return process
+
+    def leave(self, process: asyncio.subprocess.Process) -> None:
+        """A program that ``execute`` started is no longer wanted: nothing of it stays."""
+        signal_group(process.pid, signal.SIGKILL)
+        self._joined.discard(process.pid)
+
+
+async def _wait(process: subprocess.Popen[bytes]) -> int:
+    """The return code; the kernel tells of the end where it can, elsewhere the process is asked again and again."""
+    if not hasattr(os, "pidfd_open"):
+        while process.poll() is None:  # noqa: ASYNC110  (nobody could set an event)
+            await asyncio.sleep(_POLL_SECONDS)
+        return process.wait()
+    ended = asyncio.Event()
+    descriptor = os.pidfd_open(process.pid)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    return process.wait()
+
+
+def _same(stream: StreamToLog) -> StreamToLog:
+    return stream
+
+
+def command_line(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The program by its full path, guarded against outliving us. Raises ContainerError(RunContainerError)."""
+    program = shutil.which(argv[0], path=environment.get("PATH", os.defpath))
+    if program is None:
+        raise ContainerError("RunContainerError", f'exec: "{argv[0]}": executable file not found in $PATH')
+    guard = [_SETPRIV, "--pdeathsig", "KILL", "--"] if _SETPRIV else []
+    return [*guard, program, *argv[1:]]
+
+
+def signal_group(group: int, number: int) -> None:
+    """Signal all processes of a group; a group that is gone is fine."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def exit_code(code: int) -> int:
+    """A return code as container runtimes report it: 128 and the number for a signal."""
+    return 128 - code if code < 0 else code
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in the kernel's ticks: tells it from a later one with its number. 0: not known."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[19])
