@@ -1,0 +1,140 @@
+"""Valid objects of every kind, and how to spoil them one field at a time."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.meta import Object
+from dra_api.resource import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourcePoolStatusRequest,
+    ResourceSlice,
+)
+from dra_api.validation import FieldError
+
+META = {"name": "x", "resourceVersion": "1"}
+ID = {"driver": "d.example.com", "pool": "p", "device": "a"}
+CONDITION = {"type": "T", "status": "True", "reason": "R", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+SLICE: dict[str, Any] = {
+    "metadata": META,
+    "spec": {
+        "driver": "d.example.com",
+        "pool": {"name": "p", "resourceSliceCount": 1},
+        "nodeName": "n",
+        "devices": [
+            {
+                "name": "a",
+                "attributes": {"model": {"string": "m"}},
+                "capacity": {"memory": {"value": "10Gi"}},
+                "taints": [{"key": "k", "effect": "NoSchedule"}],
+            }
+        ],
+    },
+}
+CLAIM: dict[str, Any] = {
+    "metadata": {**META, "namespace": "ns"},
+    "spec": {
+        "devices": {
+            "requests": [
+                {
+                    "name": "r",
+                    "exactly": {
+                        "deviceClassName": "c",
+                        "allocationMode": "ExactCount",
+                        "count": 1,
+                        "selectors": [{"cel": {"expression": "true"}}],
+                        "tolerations": [{"operator": "Exists"}],
+                    },
+                },
+                {
+                    "name": "s",
+                    "firstAvailable": [{"name": "t", "deviceClassName": "c", "allocationMode": "All"}],
+                },
+            ],
+            "constraints": [{"requests": ["r", "s/t"], "matchAttribute": "a.b/c"}],
+            "config": [{"requests": ["s"], "opaque": {"driver": "d", "parameters": {}}}],
+        }
+    },
+    "status": {
+        "allocation": {
+            "devices": {
+                "results": [{"request": "s/t", **ID}],
+                "config": [{"source": "FromClaim", "opaque": {"driver": "d", "parameters": {}}}],
+            },
+            "nodeSelector": {
+                "nodeSelectorTerms": [
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]},
+                ]
+            },
+        },
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
+        "devices": [{**ID, "conditions": [CONDITION], "data": {"a": 1}, "networkData": {"ips": ["10.0.0.1/24"]}}],
+    },
+}
+CLASS: dict[str, Any] = {"metadata": META, "spec": {"selectors": [{"cel": {"expression": "true"}}], "config": []}}
+TEMPLATE: dict[str, Any] = {"metadata": CLAIM["metadata"], "spec": {"spec": CLAIM["spec"]}}
+RULE: dict[str, Any] = {"metadata": META, "spec": {"taint": {"key": "k", "effect": "NoExecute"}}}
+POOL_STATUS: dict[str, Any] = {
+    "metadata": META,
+    "spec": {"driver": "d", "limit": 1},
+    "status": {
+        "poolCount": 1,
+        "pools": [{"driver": "d", "poolName": "p", "generation": 0, "resourceSliceCount": 1}],
+        "conditions": [CONDITION],
+    },
+}
+
+SAMPLES: dict[type[Object], dict[str, Any]] = {
+    ResourceSlice: SLICE,
+    ResourceClaim: CLAIM,
+    DeviceClass: CLASS,
+    ResourceClaimTemplate: TEMPLATE,
+    DeviceTaintRule: RULE,
+    ResourcePoolStatusRequest: POOL_STATUS,
+}
+
+
+class Samples:
+    """Valid objects, and copies of them that differ in one or more fields."""
+
+    def raw(self, kind: type[Object], changes: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A sample as plain JSON with other values at paths such as ``spec.devices.0.name``.
+
+        A value of ``...`` removes the field; a function is applied to the value that is there.
+        """
+        obj = copy.deepcopy(SAMPLES[kind])
+        for path, value in (changes or {}).items():
+            part: Any = obj
+            *steps, last = (int(step) if step.isdigit() else step for step in path.split("."))
+            for step in steps:
+                part = part[step] if isinstance(step, int) else part.setdefault(step, {})
+            if value is ...:
+                del part[last]
+            else:
+                part[last] = value(part[last]) if callable(value) else copy.deepcopy(value)
+        return obj
+
+    def __call__(self, kind: type[Object], changes: dict[str, Any] | None = None) -> Any:
+        """The same, decoded."""
+        return convert(kind, self.raw(kind, changes))
+
+
+@pytest.fixture(scope="session")
+def sample() -> Samples:
+    return Samples()
+
+
+@pytest.fixture(scope="session")
+def found() -> Any:
+    """Turns errors into short texts, sorted, each once: ``Required spec.driver``."""
+
+    def shortened(errors: list[FieldError]) -> list[str]:
+        return sorted({f"{error.type.removeprefix('FieldValue')} {error.field}" for error in errors})
+
+    return shortened

@@ -1,0 +1,98 @@
+"""Rules of DeviceClass, DeviceTaintRule and ResourcePoolStatusRequest (api.md sections 5 and 7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourcePoolStatusRequest
+from dra_api.validation import (
+    SelectorVerdict,
+    validate_device_class,
+    validate_device_taint_rule,
+    validate_device_taint_rule_status,
+    validate_resource_pool_status_request,
+    validate_resource_pool_status_request_status,
+)
+
+
+def test_what_a_class_keeps_is_judged_as_stored(sample: Any, found: Any) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def check_selector(expression: str, stored: bool) -> SelectorVerdict:
+        seen.append((expression, stored))
+        return SelectorVerdict()
+
+    big = [{"opaque": {"driver": "d", "parameters": {"a": "x" * 10240}}}]
+    old = sample(DeviceClass, {"spec.config": big})
+    assert validate_device_class(old, old, check_selector=check_selector) == []
+    new = sample(DeviceClass, {"spec.config": big * 2, "spec.selectors": lambda selectors: selectors * 2})
+    errors = validate_device_class(new, old, check_selector=check_selector)
+    assert found(errors) == ["TooLong spec.config[0].opaque.parameters", "TooLong spec.config[1].opaque.parameters"]
+    assert seen == [("true", True), ("true", False), ("true", False)]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("spec.taint.key", "", ["Invalid spec.taint.key"]),
+        ("spec.taint.effect", "", ["Required spec.taint.effect"]),
+        ("spec.taint.effect", "Odd", ["NotSupported spec.taint.effect"]),
+        ("spec.taint.value", "a b", ["Invalid spec.taint.value"]),
+        ("spec.deviceSelector", {}, []),
+        (
+            "spec.deviceSelector",
+            {"driver": "", "pool": "", "device": ""},
+            [
+                "Invalid spec.deviceSelector.device",
+                "Required spec.deviceSelector.driver",
+                "Required spec.deviceSelector.pool",
+            ],
+        ),
+    ],
+)
+def test_taint_rules(sample: Any, found: Any, path: str, value: Any, expected: list[str]) -> None:
+    assert found(validate_device_taint_rule(sample(DeviceTaintRule, {path: value}))) == expected
+
+
+def test_an_unknown_effect_that_is_stored_may_stay(sample: Any, found: Any) -> None:
+    odd, odder = (sample(DeviceTaintRule, {"spec.taint.effect": effect}) for effect in ("Odd", "Odder"))
+    assert validate_device_taint_rule(odd, odd) == []
+    assert found(validate_device_taint_rule(odder, odd)) == ["NotSupported spec.taint.effect"]
+
+
+def test_conditions_of_a_taint_rule(sample: Any, found: Any) -> None:
+    condition = {"status": "True", "reason": "R", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    conditions = [{**condition, "type": f"T{index}"} for index in range(9)]
+    good, bad = (sample(DeviceTaintRule, {"status.conditions": conditions[:count]}) for count in (8, 9))
+    assert validate_device_taint_rule_status(good, sample(DeviceTaintRule)) == []
+    assert found(validate_device_taint_rule_status(bad, good)) == ["TooMany status.conditions"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("status.poolCount", ..., ["Required status.poolCount"]),
+        ("status.pools.0.totalDevices", -1, ["Invalid status.pools[0].totalDevices"]),
+        ("status.pools.0.resourceSliceCount", 0, ["Invalid status.pools[0].resourceSliceCount"]),
+        ("status.pools.0.validationError", "ä" * 129, ["TooLong status.pools[0].validationError"]),
+        ("status", ..., []),
+    ],
+)
+def test_pool_status(sample: Any, found: Any, path: str, value: Any, expected: list[str]) -> None:
+    new, old = (sample(ResourcePoolStatusRequest, changes) for changes in ({path: value}, {"status": ...}))
+    assert found(validate_resource_pool_status_request_status(new, old)) == expected
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001])
+def test_the_limit_of_a_pool_status_request(sample: Any, found: Any, limit: int) -> None:
+    it = sample(ResourcePoolStatusRequest, {"spec.limit": limit})
+    assert found(validate_resource_pool_status_request(it)) == ["Invalid spec.limit"]
+
+
+def test_pool_status_requests_never_change(sample: Any, found: Any) -> None:
+    old = sample(ResourcePoolStatusRequest)
+    limit, count = (sample(ResourcePoolStatusRequest, {path: 2}) for path in ("spec.limit", "status.poolCount"))
+    assert found(validate_resource_pool_status_request(limit, old)) == ["Invalid spec"]
+    assert found(validate_resource_pool_status_request_status(count, old)) == ["Invalid status"]
+    assert validate_resource_pool_status_request_status(old, old) == []

@@ -1,0 +1,128 @@
+"""Rules of ResourceSlice, one fault at a time (api.md section 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dra_api.resource import ResourceSlice
+from dra_api.validation import driver_warnings, validate_resource_slice
+
+POLICY = "spec.devices.0.capacity.memory.requestPolicy"
+IN_POLICY = "spec.devices[0].capacity[memory].requestPolicy"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("spec.driver", "", ["Required spec.driver"]),
+        ("spec.driver", "D.example.com", []),
+        ("spec.pool.name", "a//b", ["Invalid spec.pool.name"]),
+        ("spec.pool.generation", -1, ["Invalid spec.pool.generation"]),
+        ("spec.pool.resourceSliceCount", 0, ["Invalid spec.pool.resourceSliceCount"]),
+        ("spec.nodeName", ..., ["Required spec"]),
+        ("spec.nodeName", "", ["Invalid spec.nodeName", "Required spec"]),
+        ("spec.allNodes", True, ["Invalid spec"]),
+        ("spec.allNodes", False, ["Invalid spec.allNodes"]),
+        ("spec.sharedCounters", [{"name": "s", "counters": {"c": {"value": "1"}}}], ["Invalid spec"]),
+        ("spec.devices", [], []),
+        ("spec.devices", [{"name": "a"}, {"name": "a"}], ["Duplicate spec.devices[1]"]),
+        ("spec.devices", [{"name": f"d{i}"} for i in range(129)], ["TooMany spec.devices"]),
+        ("spec.devices", [{"name": f"d{i}"} for i in range(128)], []),
+        (
+            "spec.devices",
+            lambda devices: devices + [{"name": f"d{i}"} for i in range(64)],
+            ["TooMany spec.devices"],
+        ),
+        ("spec.devices.0.name", "A", ["Invalid spec.devices[0].name"]),
+        ("spec.devices.0.attributes", {f"a{i}": {"int": i} for i in range(32)}, ["Invalid spec.devices[0]"]),
+        ("spec.devices.0.attributes.model", {}, ["Invalid spec.devices[0].attributes[model]"]),
+        ("spec.devices.0.attributes.model", {"int": 0}, []),
+        ("spec.devices.0.attributes.model", {"ints": []}, ["Invalid spec.devices[0].attributes[model].ints"]),
+        (
+            "spec.devices.0.attributes.model",
+            {"strings": ["", "x" * 65]},
+            ["TooLong spec.devices[0].attributes[model].strings[1]"],
+        ),
+        ("spec.devices.0.attributes.model", {"ints": [0] * 49}, ["Invalid spec.devices[0]"]),
+        (
+            "spec.devices.0.capacity",
+            {"x" * 120: {"value": "1", "requestPolicy": {}}},
+            [
+                "Forbidden spec.devices[0].capacity[" + "x" * 47 + "..." + "x" * 46 + "].requestPolicy",
+                "TooLong spec.devices[0].capacity",
+            ],
+        ),
+        ("spec.devices.0.taints.0.effect", "", ["Required spec.devices[0].taints[0].effect"]),
+        ("spec.devices.0.nodeName", "n", ["Invalid spec.devices[0]"]),
+        (
+            "spec.devices.0.consumesCounters",
+            [{"counterSet": "s", "counters": {}}, {"counterSet": "s", "counters": {"c": {"value": "1"}}}],
+            ["Duplicate spec.devices[0].consumesCounters[1]", "Required spec.devices[0].consumesCounters[0].counters"],
+        ),
+        ("spec.devices.0.bindingConditions", ["a"], ["Invalid spec.devices[0].bindingFailureConditions"]),
+        (
+            "spec.devices.0.nodeAllocatableResourceMappings",
+            {"cpu": {"capacityKey": "no"}, "a.b/c": {"allocationMultiplier": "1"}},
+            [
+                "Invalid spec.devices[0].nodeAllocatableResourceMappings[a.b/c]",
+                "NotFound spec.devices[0].nodeAllocatableResourceMappings[cpu].capacityKey",
+            ],
+        ),
+        (POLICY, {}, [f"Forbidden {IN_POLICY}"]),
+    ],
+)
+def test_slices(sample: Any, found: Any, path: str, value: Any, expected: list[str]) -> None:
+    assert found(validate_resource_slice(sample(ResourceSlice, {path: value}))) == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ({}, []),
+        ({"default": "1Gi"}, []),
+        (
+            {"default": "1", "validRange": {"min": "1", "step": "0"}},
+            [f"Invalid {IN_POLICY}.validRange.step"],
+        ),
+        (
+            {"default": "1", "validRange": {"min": "1", "step": "-1"}},
+            [f"Invalid {IN_POLICY}.validRange.step"],
+        ),
+        (
+            {"default": "1", "validValues": [str(i) for i in range(1, 12)]},
+            [f"TooMany {IN_POLICY}.validValues"],
+        ),
+    ],
+)
+def test_shareable_capacities(sample: Any, found: Any, policy: Any, expected: list[str]) -> None:
+    it = sample(ResourceSlice, {"spec.devices.0.allowMultipleAllocations": True, POLICY: policy})
+    assert found(validate_resource_slice(it)) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("spec.driver", "other", ["Invalid spec.driver"]),
+        ("spec.pool.name", "other", ["Invalid spec.pool.name"]),
+        ("spec.nodeName", "other", ["Invalid spec.nodeName"]),
+        ("spec.pool.generation", 2, []),
+        ("spec.devices", [], []),
+        ("spec.devices.0.taints.0.effect", "Odd", ["NotSupported spec.devices[0].taints[0].effect"]),
+    ],
+)
+def test_slice_updates(sample: Any, found: Any, path: str, value: Any, expected: list[str]) -> None:
+    assert found(validate_resource_slice(sample(ResourceSlice, {path: value}), sample(ResourceSlice))) == expected
+
+
+def test_faulty_taints_and_capacities_that_are_stored_do_not_block_updates(sample: Any) -> None:
+    faults = {"spec.devices.0.taints.0.effect": "Odd", POLICY: {}}
+    old = sample(ResourceSlice, faults)
+    assert validate_resource_slice(old) != []
+    assert validate_resource_slice(sample(ResourceSlice, {**faults, "spec.pool.generation": 3}), old) == []
+
+
+def test_upper_case_in_the_name_of_a_driver_is_warned_about(sample: Any) -> None:
+    assert driver_warnings(sample(ResourceSlice)) == []
+    (warning,) = driver_warnings(sample(ResourceSlice, {"spec.driver": "D.io"}))
+    assert warning == 'spec.driver: driver names should be lowercase; "D.io" contains uppercase characters'
