@@ -70,12 +70,21 @@ class Inventory:
     def put_class(self, class_: DeviceClass) -> None:
         """A class was added or changed."""
         self._classes[class_.metadata.name] = class_
-        self.class_version += 1
+        self._classes_changed()
 
     def remove_class(self, name: str) -> None:
         """A class is gone."""
         self._classes.pop(name, None)
+        self._classes_changed()
+
+    def _classes_changed(self) -> None:
         self.class_version += 1
+        self.compiled.common = {
+            selector.cel.expression: None
+            for class_ in self._classes.values()
+            for selector in class_.spec.selectors or ()
+            if selector.cel is not None
+        }
 
     def device_class(self, name: str) -> DeviceClass | None:
         """The class of a name."""

@@ -78,8 +78,11 @@ class Slice:
         """Where the selector is true, and where it raises; evaluated once."""
         known = self._verdicts.get(expression)
         if known is None:
-            known = evaluate(compiled.predicate(expression), self.pool.driver, self.devices)
-            self._verdicts[expression] = known
+            wanted = compiled.common if expression in compiled.common else (expression,)
+            missing = [text for text in wanted if text not in self._verdicts]
+            predicates = [compiled.predicate(text) for text in missing]
+            self._verdicts.update(zip(missing, evaluate(predicates, self.pool.driver, self.devices), strict=True))
+            known = self._verdicts[expression]
         return known
 
     def concerns(self, node: Node) -> bool:

@@ -59,13 +59,18 @@ class CompileFailure(Exception):
 
 
 class Compiled:
-    """Remembers compiled expressions, also those that do not compile."""
+    """Remembers compiled expressions, also those that do not compile.
+
+    ``common`` are the selectors of classes: a slice evaluates them all at once, since a language may have to
+    prepare a device, which is best done once.
+    """
 
     _LIMIT = 4096
 
     def __init__(self, language: Language) -> None:
         self._language = language
         self._known: dict[str, Predicate] = {}
+        self.common: dict[str, None] = {}
 
     def predicate(self, expression: str) -> Predicate:
         """The compiled expression; one that does not compile raises CompileFailure when called."""
@@ -88,13 +93,15 @@ class Compiled:
             return fail
 
 
-def evaluate(predicate: Predicate, driver: str, devices: Sequence[Device]) -> Verdicts:
-    """The verdicts over some devices, bit i standing for the i-th."""
-    true = raised = 0
+def evaluate(predicates: Sequence[Predicate], driver: str, devices: Sequence[Device]) -> list[Verdicts]:
+    """The verdicts of each predicate over some devices, bit i standing for the i-th."""
+    true = [0] * len(predicates)
+    raised = [0] * len(predicates)
     for position, device in enumerate(devices):
-        try:
-            if predicate(driver, device):
-                true |= 1 << position
-        except Exception:
-            raised |= 1 << position
-    return Verdicts(true, raised)
+        for number, predicate in enumerate(predicates):
+            try:
+                if predicate(driver, device):
+                    true[number] |= 1 << position
+            except Exception:
+                raised[number] |= 1 << position
+    return [Verdicts(*pair) for pair in zip(true, raised, strict=True)]
