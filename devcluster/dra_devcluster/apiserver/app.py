@@ -75,7 +75,10 @@ class App:
 
     def _document(self, request: web.BaseRequest, path: str) -> web.Response:
         structure = self.registry.structure
-        found = discovery.answer(structure, path, request.headers.get("Accept", ""))
+        accept = request.headers.get("Accept", "")
+        if path == "/openapi/v2" and "protobuf" in accept and "json" not in accept:
+            return web.Response(body=openapi.v2_frame(), headers={"Content-Type": openapi.V2_PROTOBUF})
+        found = discovery.answer(structure, path, accept)
         body, content_type = found if found else (orjson.dumps(_openapi(structure, path)), "application/json")
         return web.Response(body=body, headers={"Content-Type": content_type})
 

@@ -3,6 +3,7 @@
     v3_index(structure) -> Json                      /openapi/v3
     v3_document(structure, group, version)           /openapi/v3/apis/<group>/<version>; None when nothing is served
     v2_document(structure) -> Json                   /openapi/v2 (as JSON; definitions only)
+    V2_PROTOBUF, v2_frame() -> bytes                 /openapi/v2 for clients that read protobuf only (kubectl)
 
 They are built from the same components that the decoder uses; documents are computed when asked for, and the index
 carries a digest of what went into each, by which clients keep them in their caches. Texts for `kubectl explain` are
@@ -20,6 +21,8 @@ from .structure import Resource, Structure, load_data
 
 Json = dict[str, Any]
 
+# The media type of the answer; clients ask for `...spec.v2@v1.0+protobuf`, which is no legal media type.
+V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _REF = "#/components/schemas/"
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 _INFO = {"title": "Kubernetes", "version": "v1.36.0"}
@@ -66,6 +69,14 @@ def v2_document(structure: Structure) -> Json:
             _collect(structure, name, schema, schemas)
     text = orjson.dumps(schemas).replace(_REF.encode(), b"#/definitions/")
     return {"swagger": "2.0", "info": _INFO, "paths": {}, "definitions": orjson.loads(text)}
+
+
+def v2_frame() -> bytes:
+    """A version 2 document without content, as protobuf: kubectl asks for it when version 3 does not know a kind, and
+    needs to find nothing there to say that the kind does not exist."""
+    title, version = _INFO["title"].encode(), _INFO["version"].encode()
+    info = b"\x0a" + bytes([len(title)]) + title + b"\x12" + bytes([len(version)]) + version
+    return b"\x0a\x032.0" + b"\x12" + bytes([len(info)]) + info + b"\x42\x00\x4a\x00"
 
 
 @cache

@@ -59,6 +59,8 @@ def create(write: Write, obj: Json) -> Stored:
     kind = registry.kind(resource)
     _begin(write, obj)
     kind.default(obj, write)
+    if write.manager:
+        _track_created(write, obj)
     obj = to_stored(resource, obj)
     kind.prepare_create(obj, write)
     meta = obj["metadata"]
@@ -171,21 +173,29 @@ def _same(obj: Json, old: Json) -> bool:
 
 
 def _store(write: Write, collection: Collection, kind: Kind, obj: Json, old: Json | None) -> Stored:
-    if write.manager:
+    if write.manager and old is not None:
         _track(write, obj, old)
     if write.dry_run:
         return Stored(obj, write.registry.store.revision, kind.fields(obj))
     return collection.put(obj, kind.fields(obj))
 
 
-def _track(write: Write, obj: Json, old: Json | None) -> None:
-    """Note in managedFields who changed what; an apply has done so itself."""
+def _track_created(write: Write, obj: Json) -> None:
+    """Note in managedFields what the client set, before the server adds what belongs to nobody."""
+    asked = {key: value for key, value in obj.items() if key != "status" or "status" not in write.resource.subresources}
+    _note(write, obj, asked, None)
+
+
+def _track(write: Write, obj: Json, old: Json) -> None:
+    """Note in managedFields who changed what."""
+    _note(write, obj, to_served(write.resource, obj), to_served(write.resource, old))
+
+
+def _note(write: Write, obj: Json, new: Json, live: Json | None) -> None:
     if write.verb == "apply":
-        return
-    resource = write.resource
-    writer = Writer(write.manager, resource.api_version, write.subresource)
-    new, live = to_served(resource, obj), to_served(resource, old) if old is not None else None
-    entries = track_update(live, new, resource.schema, by=writer, now=now())
+        return  # an apply has done so itself
+    writer = Writer(write.manager, write.resource.api_version, write.subresource)
+    entries = track_update(live, new, write.resource.schema, by=writer, now=now())
     obj["metadata"]["managedFields"] = entries
     if not entries:
         del obj["metadata"]["managedFields"]
