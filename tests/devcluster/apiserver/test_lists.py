@@ -1,0 +1,186 @@
+"""Lists: selectors, pages, revisions, and the shapes a client may ask for."""
+
+from __future__ import annotations
+
+import pytest
+from bare_client import CONFIG_MAPS, EVENTS, NODES, PODS, Client, config_map, names, pod
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+
+
+async def make_labelled(client: Client) -> None:
+    for name, labels in (
+        ("a", {"app": "x", "tier": "1"}),
+        ("b", {"app": "x", "tier": "2"}),
+        ("c", {"app": "y"}),
+        ("d", {}),
+    ):
+        await client.post(CONFIG_MAPS, config_map(name, labels=labels))
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("app=x", "ab"),
+        ("app==x", "ab"),
+        ("app!=x", "cd"),
+        ("app", "abc"),
+        ("!app", "d"),
+        ("app in (x, y)", "abc"),
+        ("app in (x),tier=2", "b"),
+        ("app notin (x)", "cd"),
+        ("app,tier notin (1,3)", "bc"),
+        ("tier>1", "b"),
+        ("tier<2", "a"),
+        ("", "abcd"),
+    ],
+)
+async def test_label_selectors(client: Client, selector: str, expected: str) -> None:
+    await make_labelled(client)
+    assert names(await client.get(CONFIG_MAPS, labelSelector=selector)) == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("spec.nodeName=n1", ["a"]),
+        ("spec.nodeName=", ["c"]),
+        ("spec.nodeName!=n1", ["b", "c"]),
+        ("status.phase=Pending,spec.nodeName!=", ["a", "b"]),
+        ("spec.schedulerName=mine", ["c"]),
+        ("metadata.name=b", ["b"]),
+        ("metadata.namespace=other", []),
+    ],
+)
+async def test_field_selectors_of_pods(client: Client, selector: str, expected: list[str]) -> None:
+    await client.post(PODS, pod("a", nodeName="n1"))
+    await client.post(PODS, pod("b", nodeName="n2"))
+    await client.post(PODS, pod("c", schedulerName="mine"))
+    assert names(await client.get(PODS, fieldSelector=selector)) == expected
+    assert names(await client.get("/api/v1/pods", fieldSelector=selector)) == expected
+
+
+async def test_field_selectors_of_events_and_nodes(client: Client) -> None:
+    for number, about in enumerate(("p", "q")):
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"e{number}"},
+            "involvedObject": {"kind": "Pod", "name": about, "namespace": "default"},
+            "reason": "Because",
+            "type": "Normal",
+        }
+        await client.post(EVENTS, body)
+    selector = "involvedObject.name=q,reason=Because,type=Normal"
+    assert names(await client.get(EVENTS, fieldSelector=selector)) == ["e1"]
+    for name, off in (("n1", True), ("n2", False)):
+        await client.post(
+            NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"unschedulable": off}}
+        )
+    assert names(await client.get(NODES, fieldSelector="spec.unschedulable=true")) == ["n1"]
+    assert names(await client.get(NODES, fieldSelector="spec.unschedulable=false")) == ["n2"]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"labelSelector": "a==b=c"}, "unable to parse requirement"),
+        ({"labelSelector": "a in x"}, "unable to parse requirement"),
+        ({"labelSelector": "-a"}, "unable to parse requirement"),
+        ({"labelSelector": "a=b,"}, "unable to parse requirement"),
+        ({"fieldSelector": "spec.replicas=1"}, "field label not supported: spec.replicas"),
+        ({"fieldSelector": "metadata.name"}, "invalid field selector"),
+        ({"limit": "many"}, "limit"),
+        ({"limit": "-1"}, "limit"),
+        ({"resourceVersion": "x"}, "resourceVersion"),
+        ({"resourceVersionMatch": "Exact"}, "resourceVersionMatch is forbidden unless resourceVersion is provided"),
+        ({"continue": "nonsense"}, "continue key is not valid"),
+        ({"continue": "AAAA"}, "continue key is not valid"),
+        ({"continue": "bnVsbA"}, "continue key is not valid"),
+    ],
+)
+async def test_queries_that_make_no_sense_are_bad_requests(client: Client, query: dict[str, str], message: str) -> None:
+    answer = await client.call("GET", CONFIG_MAPS, **query)
+    assert (answer.code, answer.reason) == (400, "BadRequest")
+    assert message in answer.message
+
+
+async def test_pages_show_every_object_once(client: Client) -> None:
+    for number in range(7):
+        await client.post(CONFIG_MAPS, config_map(f"c{number}"))
+    seen, token, remaining = [], "", []
+    while True:
+        page = await client.get(CONFIG_MAPS, limit="3", **({"continue": token} if token else {}))
+        seen += names(page)
+        remaining.append(page["metadata"].get("remainingItemCount"))
+        token = page["metadata"].get("continue", "")
+        if not token:
+            break
+        await client.patch(f"{CONFIG_MAPS}/c0", {"data": {"touched": str(len(seen))}})
+    assert seen == [f"c{number}" for number in range(7)]
+    assert remaining == [4, 1, None]
+
+
+async def test_later_pages_name_the_revision_of_the_first(client: Client) -> None:
+    for number in range(3):
+        await client.post(CONFIG_MAPS, config_map(f"c{number}"))
+    first = await client.get(CONFIG_MAPS, limit="2")
+    await client.post(CONFIG_MAPS, config_map("c9"))
+    second = await client.get(CONFIG_MAPS, limit="2", **{"continue": first["metadata"]["continue"]})
+    assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+
+
+async def test_a_revision_of_the_future_is_refused(client: Client) -> None:
+    answer = await client.call("GET", CONFIG_MAPS, resourceVersion="999999")
+    assert answer.code == 504
+    assert answer.json["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
+
+
+async def test_items_of_builtin_lists_do_not_repeat_their_kind(client: Client) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    listed = await client.get(CONFIG_MAPS)
+    assert (listed["kind"], listed["apiVersion"]) == ("ConfigMapList", "v1")
+    assert set(listed["items"][0]) == {"metadata", "data"}
+
+
+async def test_tables_have_columns_cells_and_the_metadata_of_their_objects(client: Client) -> None:
+    await client.post(PODS, pod("p"))
+    table = await client.get(PODS, accept=TABLE)
+    assert table["kind"] == "Table"
+    assert [column["name"] for column in table["columnDefinitions"]][:5] == [
+        "Name",
+        "Ready",
+        "Status",
+        "Restarts",
+        "Age",
+    ]
+    (row,) = table["rows"]
+    assert row["cells"][:4] == ["p", "0/1", "Pending", "0"]
+    assert row["object"]["kind"] == "PartialObjectMetadata"
+    whole = await client.get(f"{PODS}/p", accept=TABLE, includeObject="Object")
+    assert whole["rows"][0]["object"]["spec"]
+
+
+async def test_metadata_alone_can_be_had(client: Client) -> None:
+    made = await client.post(PODS, pod("p"))
+    listed = await client.get(PODS, accept=METADATA_LIST)
+    assert listed["kind"] == "PartialObjectMetadataList"
+    expected = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": made["metadata"]}
+    assert listed["items"] == [expected]
+    assert await client.get(f"{PODS}/p", accept=METADATA) == expected
+
+
+@pytest.mark.parametrize(
+    ("accept", "code"), [("application/vnd.kubernetes.protobuf", 406), ("text/html", 406), ("*/*", 200)]
+)
+async def test_only_json_and_yaml_are_served(client: Client, accept: str, code: int) -> None:
+    answer = await client.call("GET", CONFIG_MAPS, accept=accept)
+    assert answer.code == code
+
+
+async def test_yaml_is_served_when_asked_for(client: Client) -> None:
+    answer = await client.call("GET", "/api/v1/namespaces/default", accept="application/yaml")
+    assert answer.headers["Content-Type"].startswith("application/yaml")
+    assert answer.body.startswith(b"kind: Namespace")

@@ -1,0 +1,206 @@
+"""Objects from their creation to their end: identity, conflicts, finalizers, grace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from bare_client import CONFIG_MAPS, NAMESPACES, NODES, PODS, Client, config_map, pod
+
+
+async def test_a_new_object_gets_its_identity_from_the_server(client: Client) -> None:
+    made = await client.post(CONFIG_MAPS, config_map("a", uid="mine", creationTimestamp="2001-01-01T00:00:00Z"))
+    meta = made["metadata"]
+    assert meta["uid"] != "mine"
+    assert meta["creationTimestamp"] > "2020"
+    assert meta["namespace"] == "default"
+    assert int(meta["resourceVersion"]) > 0
+    assert (made["kind"], made["apiVersion"]) == ("ConfigMap", "v1")
+    assert await client.get(f"{CONFIG_MAPS}/a") == made
+
+
+async def test_generate_name_is_cut_to_58_characters_and_gets_five_more(client: Client) -> None:
+    body = config_map("")
+    body["metadata"] = {"generateName": "x" * 70}
+    names = {(await client.post(CONFIG_MAPS, body))["metadata"]["name"] for _ in range(3)}
+    assert len(names) == 3
+    assert all(len(name) == 63 and name.startswith("x" * 58) for name in names)
+
+
+async def test_names_are_taken_only_once(client: Client) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    answer = await client.call("POST", CONFIG_MAPS, config_map("a"))
+    assert (answer.code, answer.reason) == (409, "AlreadyExists")
+    assert answer.message == 'configmaps "a" already exists'
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "details"),
+    [
+        (f"{CONFIG_MAPS}/x", 'configmaps "x" not found', {"name": "x", "kind": "configmaps"}),
+        (
+            "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/x",
+            'resourceclaims.resource.k8s.io "x" not found',
+            {"name": "x", "group": "resource.k8s.io", "kind": "resourceclaims"},
+        ),
+        ("/api/v1/namespaces/default/widgets", "the server could not find the requested resource", {}),
+        ("/apis/nobody.example.com/v1/things", "the server could not find the requested resource", {}),
+        (f"{PODS}/x/nothing", "the server could not find the requested resource", {}),
+    ],
+)
+async def test_what_is_not_there_is_named(client: Client, path: str, message: str, details: Any) -> None:
+    answer = await client.call("GET", path)
+    assert answer.code == 404
+    assert answer.json == {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": "NotFound",
+        "details": details,
+        "code": 404,
+    }
+
+
+async def test_an_update_with_an_old_resource_version_conflicts(client: Client) -> None:
+    old = await client.post(CONFIG_MAPS, config_map("a"))
+    await client.put(f"{CONFIG_MAPS}/a", {**old, "data": {"a": "1"}})
+    answer = await client.call("PUT", f"{CONFIG_MAPS}/a", {**old, "data": {"a": "2"}})
+    assert (answer.code, answer.reason) == (409, "Conflict")
+    assert answer.message == (
+        'Operation cannot be fulfilled on configmaps "a": the object has been modified; '
+        "please apply your changes to the latest version and try again"
+    )
+    assert answer.json["details"] == {"name": "a", "kind": "configmaps"}
+
+
+async def test_an_update_without_resource_version_wins_for_most_kinds_but_not_for_leases(client: Client) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    await client.put(f"{CONFIG_MAPS}/a", config_map("a"))
+    leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": {}}
+    await client.post(leases, lease)
+    answer = await client.call("PUT", f"{leases}/l", lease)
+    assert answer.code == 422
+    assert "metadata.resourceVersion" in answer.message
+    assert "must be specified for an update" in answer.message
+
+
+async def test_an_update_that_changes_nothing_writes_nothing(client: Client) -> None:
+    made = await client.post(CONFIG_MAPS, config_map("a"))
+    assert await client.put(f"{CONFIG_MAPS}/a", made) == made
+    assert await client.patch(f"{CONFIG_MAPS}/a", {"data": {"a": "b"}}) == made
+
+
+async def test_an_update_cannot_change_the_identity(client: Client) -> None:
+    made = await client.post(CONFIG_MAPS, config_map("a"))
+    meta = {"name": "a", "creationTimestamp": "2001-01-01T00:00:00Z", "generation": 7}
+    changed = await client.put(f"{CONFIG_MAPS}/a", {**made, "metadata": meta, "data": {"x": "y"}})
+    for key in ("uid", "creationTimestamp"):
+        assert changed["metadata"][key] == made["metadata"][key]
+    answer = await client.call("PUT", f"{CONFIG_MAPS}/a", {**made, "metadata": {"name": "a", "uid": "other"}})
+    assert answer.code == 409
+    assert "Precondition failed: UID in precondition: other, UID in object meta" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [({"uid": "other"}, 409), ({"resourceVersion": "1"}, 409), ({"uid": "", "resourceVersion": ""}, 200)],
+)
+async def test_a_deletion_can_be_bound_to_a_state(client: Client, conditions: Any, expected: int) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    answer = await client.call("DELETE", f"{CONFIG_MAPS}/a", {"preconditions": conditions})
+    assert answer.code == expected
+
+
+async def test_deletion_answers_with_a_status_that_names_the_object(client: Client) -> None:
+    made = await client.post(CONFIG_MAPS, config_map("a"))
+    status = await client.delete(f"{CONFIG_MAPS}/a")
+    assert (status["kind"], status["status"]) == ("Status", "Success")
+    assert status["details"] == {"name": "a", "kind": "configmaps", "uid": made["metadata"]["uid"]}
+    assert await client.code(f"{CONFIG_MAPS}/a") == 404
+
+
+async def test_finalizers_hold_an_object_until_the_last_is_gone(client: Client) -> None:
+    await client.post(CONFIG_MAPS, config_map("a", finalizers=["example.com/one", "example.com/two"]))
+    marked = await client.delete(f"{CONFIG_MAPS}/a")
+    assert marked["metadata"]["deletionTimestamp"]
+    answer = await client.call(
+        "PATCH", f"{CONFIG_MAPS}/a", {"metadata": {"finalizers": ["new.com/x"]}}, kind="application/merge-patch+json"
+    )
+    assert answer.code == 422
+    assert "no new finalizers can be added if the object is being deleted" in answer.message
+    await client.patch(f"{CONFIG_MAPS}/a", {"metadata": {"finalizers": ["example.com/two"]}})
+    assert await client.code(f"{CONFIG_MAPS}/a") == 200
+    await client.patch(f"{CONFIG_MAPS}/a", {"metadata": {"finalizers": None}})
+    assert await client.code(f"{CONFIG_MAPS}/a") == 404
+
+
+async def test_a_pod_on_a_node_is_deleted_when_its_node_agent_says_so(client: Client) -> None:
+    await client.post(PODS, pod("p", nodeName="n", terminationGracePeriodSeconds=7))
+    marked = await client.delete(f"{PODS}/p")
+    assert marked["metadata"]["deletionGracePeriodSeconds"] == 7
+    again = await client.delete(f"{PODS}/p")
+    assert again["metadata"]["deletionTimestamp"] == marked["metadata"]["deletionTimestamp"]
+    shorter = await client.delete(f"{PODS}/p", {"gracePeriodSeconds": 1})
+    assert shorter["metadata"]["deletionGracePeriodSeconds"] == 1
+    await client.delete(f"{PODS}/p", {"gracePeriodSeconds": 0})
+    assert await client.code(f"{PODS}/p") == 404
+
+
+@pytest.mark.parametrize("state", ["without a node", "finished"])
+async def test_a_pod_that_runs_nowhere_goes_at_once(client: Client, state: str) -> None:
+    await client.post(PODS, pod("p", **({"nodeName": "n"} if state == "finished" else {})))
+    if state == "finished":
+        await client.patch(f"{PODS}/p/status", {"status": {"phase": "Succeeded"}})
+    await client.delete(f"{PODS}/p")
+    assert await client.code(f"{PODS}/p") == 404
+
+
+async def test_generation_counts_changes_of_the_spec_only(client: Client) -> None:
+    path = "/apis/resource.k8s.io/v1/deviceclasses"
+    made = await client.post(
+        path, {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "c"}, "spec": {}}
+    )
+    assert made["metadata"]["generation"] == 1
+    labelled = await client.patch(f"{path}/c", {"metadata": {"labels": {"a": "b"}}})
+    assert labelled["metadata"]["generation"] == 1
+    changed = await client.patch(f"{path}/c", {"spec": {"extendedResourceName": "example.com/gpu"}})
+    assert changed["metadata"]["generation"] == 2
+
+
+async def test_the_two_doors_of_an_object_keep_to_their_part(client: Client) -> None:
+    await client.post(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+    both = {"spec": {"unschedulable": True}, "status": {"phase": "Running"}}
+    through_main = await client.patch(f"{NODES}/n", both)
+    assert through_main["spec"] == {"unschedulable": True}
+    assert "status" not in through_main or not through_main["status"]
+    through_status = await client.patch(f"{NODES}/n/status", {**both, "spec": {"unschedulable": False}})
+    assert through_status["spec"] == {"unschedulable": True}
+    assert through_status["status"] == {"phase": "Running"}
+
+
+@pytest.mark.parametrize("verb", ["POST", "PUT", "PATCH", "DELETE"])
+async def test_a_dry_run_changes_nothing(client: Client, verb: str) -> None:
+    if verb != "POST":
+        await client.post(CONFIG_MAPS, config_map("a"))
+    before = (await client.get(CONFIG_MAPS))["metadata"]["resourceVersion"]
+    path = CONFIG_MAPS if verb == "POST" else f"{CONFIG_MAPS}/a"
+    kind = "application/merge-patch+json" if verb == "PATCH" else "application/json"
+    body = None if verb == "DELETE" else {**config_map("a"), "data": {"c": "d"}}
+    answer = await client.call(verb, path, body, kind=kind, dryRun="All")
+    assert answer.code in (200, 201)
+    if verb != "DELETE":
+        assert answer.json["data"]["c"] == "d"
+    after = await client.get(CONFIG_MAPS)
+    assert after["metadata"]["resourceVersion"] == before
+    assert [item["data"] for item in after["items"]] == ([] if verb == "POST" else [{"a": "b"}])
+
+
+async def test_deletecollection_deletes_what_is_selected(client: Client) -> None:
+    for name, label in (("a", "x"), ("b", "x"), ("c", "y")):
+        await client.post(CONFIG_MAPS, config_map(name, labels={"l": label}))
+    await client.delete(CONFIG_MAPS, labelSelector="l=x")
+    assert [item["metadata"]["name"] for item in (await client.get(CONFIG_MAPS))["items"]] == ["c"]
+    assert (await client.call("DELETE", NAMESPACES)).code == 405

@@ -1,0 +1,126 @@
+"""Patches in their four formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from bare_client import CONFIG_MAPS, PATCH, PODS, Client, config_map, pod
+
+
+@pytest.mark.parametrize(
+    ("how", "patch", "expected"),
+    [
+        ("merge", {"data": {"a": None, "c": "d"}}, {"c": "d"}),
+        ("strategic", {"data": {"a": None, "c": "d"}}, {"c": "d"}),
+        ("json", [{"op": "replace", "path": "/data/a", "value": "z"}], {"a": "z"}),
+        ("json", [{"op": "test", "path": "/data/a", "value": "b"}, {"op": "remove", "path": "/data/a"}], {}),
+    ],
+)
+async def test_patches_change_what_they_say(client: Client, how: str, patch: Any, expected: Any) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    changed = await client.patch(f"{CONFIG_MAPS}/a", patch, how)
+    assert changed["data"] == expected
+    assert await client.get(f"{CONFIG_MAPS}/a") == changed
+
+
+async def test_strategic_patches_merge_lists_by_their_keys(client: Client) -> None:
+    await client.post(PODS, pod("p"))
+    changed = await client.patch(
+        f"{PODS}/p", {"spec": {"containers": [{"name": "main", "image": "other"}]}}, "strategic"
+    )
+    (container,) = changed["spec"]["containers"]
+    assert container["image"] == "other"
+    assert container["imagePullPolicy"]
+
+
+async def test_a_patch_may_name_the_version_that_it_is_for(client: Client) -> None:
+    made = await client.post(CONFIG_MAPS, config_map("a"))
+    patch = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "data": {"a": "1"}}
+    await client.patch(f"{CONFIG_MAPS}/a", patch)
+    answer = await client.call("PATCH", f"{CONFIG_MAPS}/a", patch, kind=PATCH["merge"])
+    assert (answer.code, answer.reason) == (409, "Conflict")
+
+
+@pytest.mark.parametrize(
+    ("how", "patch", "code"),
+    [
+        ("json", [{"op": "test", "path": "/data/a", "value": "other"}], 422),
+        ("json", [{"op": "remove", "path": "/data/missing"}], 422),
+        ("json", [{"op": "dance", "path": "/data"}], 422),
+        ("json", {"op": "add"}, 422),
+        ("json", [{"op": "replace", "path": "", "value": []}], 400),
+        ("merge", [], 400),
+        ("merge", 7, 400),
+        ("merge", {"data": "text"}, 400),
+        ("merge", {"kind": "Secret"}, 400),
+        ("merge", {"metadata": "text"}, 400),
+        ("strategic", "text", 400),
+        ("strategic", {"$patch": "dance"}, 400),
+    ],
+)
+async def test_patches_that_cannot_be_applied(client: Client, how: str, patch: Any, code: int) -> None:
+    made = await client.post(CONFIG_MAPS, config_map("a"))
+    answer = await client.call("PATCH", f"{CONFIG_MAPS}/a", patch, kind=PATCH[how])
+    assert answer.code == code, answer.body
+    assert answer.json["kind"] == "Status"
+    assert await client.get(f"{CONFIG_MAPS}/a") == made
+
+
+async def test_an_unknown_patch_format_is_named_with_those_that_are_known(client: Client) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    answer = await client.call("PATCH", f"{CONFIG_MAPS}/a", {}, kind="application/json")
+    assert answer.code == 415
+    assert "application/merge-patch+json" in answer.message
+
+
+def applied(name: str, **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+async def test_server_side_apply_creates_and_remembers_who_wants_what(client: Client) -> None:
+    path = f"{CONFIG_MAPS}/a"
+    answer = await client.call("PATCH", path, applied("a", x="1"), kind=PATCH["apply"], fieldManager="one")
+    assert answer.code == 201
+    changed = await client.patch(path, applied("a", y="2"), "apply", fieldManager="two")
+    assert changed["data"] == {"x": "1", "y": "2"}
+    assert {entry["manager"] for entry in changed["metadata"]["managedFields"]} == {"one", "two"}
+    left = await client.patch(path, applied("a"), "apply", fieldManager="one")
+    assert left["data"] == {"y": "2"}
+
+
+async def test_server_side_apply_conflicts_over_fields_of_others(client: Client) -> None:
+    path = f"{CONFIG_MAPS}/a"
+    await client.patch(path, applied("a", x="1"), "apply", fieldManager="one")
+    answer = await client.call("PATCH", path, applied("a", x="2"), kind=PATCH["apply"], fieldManager="two")
+    assert (answer.code, answer.reason) == (409, "Conflict")
+    assert answer.message == 'Apply failed with 1 conflict: conflict with "one": .data.x'
+    assert answer.json["details"]["causes"] == [
+        {"reason": "FieldManagerConflict", "message": 'conflict with "one"', "field": ".data.x"}
+    ]
+    forced = await client.patch(path, applied("a", x="2"), "apply", fieldManager="two", force="true")
+    assert forced["data"] == {"x": "2"}
+
+
+async def test_an_update_takes_the_fields_that_it_changes(client: Client) -> None:
+    path = f"{CONFIG_MAPS}/a"
+    made = await client.patch(path, applied("a", x="1"), "apply", fieldManager="one")
+    changed = await client.put(path, {**made, "data": {"x": "2"}}, fieldManager="two")
+    owners = {entry["manager"]: entry["operation"] for entry in changed["metadata"]["managedFields"]}
+    assert owners["two"] == "Update"
+    answer = await client.call("PATCH", path, applied("a", x="3"), kind=PATCH["apply"], fieldManager="one")
+    assert 'conflict with "two"' in answer.message
+
+
+async def test_force_is_for_apply_only(client: Client) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    answer = await client.call("PATCH", f"{CONFIG_MAPS}/a", {}, kind=PATCH["merge"], force="true")
+    assert answer.code == 400
+
+
+async def test_writes_to_the_status_are_tracked_apart(client: Client) -> None:
+    await client.post(PODS, pod("p"))
+    changed = await client.patch(f"{PODS}/p/status", {"status": {"phase": "Running"}}, fieldManager="node")
+    entry = next(entry for entry in changed["metadata"]["managedFields"] if entry["manager"] == "node")
+    assert entry["subresource"] == "status"
+    assert entry["fieldsV1"] == {"f:status": {"f:phase": {}}}

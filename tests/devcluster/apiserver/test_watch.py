@@ -1,0 +1,146 @@
+"""Watches: every change once and in order, from any point that is still remembered."""
+
+from __future__ import annotations
+
+import pytest
+from bare_client import CONFIG_MAPS, PODS, Client, config_map, pod
+from dra_devcluster.apiserver import store
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+
+async def revision(client: Client) -> str:
+    return str((await client.get(CONFIG_MAPS))["metadata"]["resourceVersion"])
+
+
+async def test_a_watch_goes_on_from_where_a_list_ended(client: Client) -> None:
+    await client.post(CONFIG_MAPS, config_map("before"))
+    since = await revision(client)
+    await client.post(CONFIG_MAPS, config_map("a"))
+    await client.patch(f"{CONFIG_MAPS}/a", {"data": {"x": "y"}})
+    async with client.watch(CONFIG_MAPS, resourceVersion=since) as watch:
+        await client.delete(f"{CONFIG_MAPS}/a")
+        events = [await watch.next() for _ in range(3)]
+    assert [kind for kind, _ in events] == ["ADDED", "MODIFIED", "DELETED"]
+    revisions = [int(obj["metadata"]["resourceVersion"]) for _, obj in events]
+    assert revisions == sorted(set(revisions))
+    assert all((obj["kind"], obj["apiVersion"]) == ("ConfigMap", "v1") for _, obj in events)
+
+
+@pytest.mark.parametrize("since", ["", "0"])
+async def test_a_watch_without_a_point_to_start_from_begins_with_the_state(client: Client, since: str) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    await client.post(CONFIG_MAPS, config_map("b"))
+    async with client.watch(CONFIG_MAPS, resourceVersion=since) as watch:
+        assert await watch.names(2) == [("ADDED", "a"), ("ADDED", "b")]
+        await client.post(CONFIG_MAPS, config_map("c"))
+        assert await watch.names(1) == [("ADDED", "c")]
+
+
+async def test_with_a_selector_objects_come_and_go_as_they_match(client: Client) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    async with client.watch(CONFIG_MAPS, resourceVersion=await revision(client), labelSelector="on=yes") as watch:
+        await client.post(CONFIG_MAPS, config_map("other"))
+        await client.patch(f"{CONFIG_MAPS}/a", {"metadata": {"labels": {"on": "yes"}}})
+        await client.patch(f"{CONFIG_MAPS}/a", {"data": {"x": "y"}})
+        await client.patch(f"{CONFIG_MAPS}/a", {"metadata": {"labels": {"on": "no"}}})
+        await client.delete(f"{CONFIG_MAPS}/a")
+        await client.post(CONFIG_MAPS, config_map("b", labels={"on": "yes"}))
+        assert await watch.names(4) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a"), ("ADDED", "b")]
+
+
+async def test_a_node_agent_sees_a_pod_when_it_is_bound_to_its_node(client: Client) -> None:
+    async with client.watch("/api/v1/pods", fieldSelector="spec.nodeName=n1") as watch:
+        await client.post(PODS, pod("p"))
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": "p"},
+            "target": {"kind": "Node", "name": "n1"},
+        }
+        await client.post(f"{PODS}/p/binding", body)
+        assert await watch.names(1) == [("ADDED", "p")]
+
+
+async def test_a_watch_of_one_object_shows_only_it(client: Client) -> None:
+    async with client.watch(f"{CONFIG_MAPS}/b") as watch:
+        await client.post(CONFIG_MAPS, config_map("a"))
+        await client.post(CONFIG_MAPS, config_map("b"))
+        assert await watch.names(1) == [("ADDED", "b")]
+
+
+async def test_streaming_lists_end_with_a_marked_bookmark(client: Client) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
+    async with client.watch(CONFIG_MAPS, **query) as watch:
+        assert await watch.names(1) == [("ADDED", "a")]
+        kind, bookmark = await watch.next()
+        assert kind == "BOOKMARK"
+        assert bookmark["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+        assert bookmark["metadata"]["resourceVersion"] == await revision(client)
+    answer = await client.call("GET", CONFIG_MAPS, watch="1", sendInitialEvents="true")
+    assert answer.code == 422
+
+
+async def test_bookmarks_come_while_nothing_happens(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dra_devcluster.apiserver.watch.BOOKMARK_PERIOD", 0.01)
+    async with client.watch(CONFIG_MAPS, allowWatchBookmarks="true") as watch:
+        kind, bookmark = await watch.next()
+    assert kind == "BOOKMARK"
+    assert (bookmark["kind"], bookmark["apiVersion"]) == ("ConfigMap", "v1")
+    assert int(bookmark["metadata"]["resourceVersion"]) > 0
+
+
+async def test_what_is_forgotten_cannot_be_watched(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "LOG_LENGTH", 2)
+    since = await revision(client)
+    for number in range(4):
+        await client.post(CONFIG_MAPS, config_map(f"c{number}"))
+    async with client.watch(CONFIG_MAPS, resourceVersion=since) as watch:
+        kind, status = await watch.next()
+        assert await watch.is_over()
+    assert (kind, status["code"], status["reason"]) == ("ERROR", 410, "Expired")
+    assert status["message"].startswith(f"too old resource version: {since} (")
+
+
+async def test_a_continue_token_expires_with_the_log(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "LOG_LENGTH", 2)
+    for number in range(3):
+        await client.post(CONFIG_MAPS, config_map(f"c{number}"))
+    token = (await client.get(CONFIG_MAPS, limit="1"))["metadata"]["continue"]
+    for number in range(3):
+        await client.delete(f"{CONFIG_MAPS}/c{number}")
+    answer = await client.call("GET", CONFIG_MAPS, limit="1", **{"continue": token})
+    assert (answer.code, answer.reason) == (410, "Expired")
+
+
+async def test_a_revision_from_another_life_of_the_server_has_expired(client: Client) -> None:
+    answer = await client.call("GET", CONFIG_MAPS, watch="1", resourceVersion="999999")
+    assert (answer.code, answer.reason) == (410, "Expired")
+
+
+async def test_a_watch_ends_after_the_time_it_asked_for(client: Client) -> None:
+    async with client.watch(CONFIG_MAPS, timeoutSeconds="1") as watch:
+        assert await watch.is_over()
+
+
+async def test_a_watch_that_cannot_keep_up_is_told_to_list_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "WATCHER_BACKLOG", 1)
+    collection = store.Store().collection("", "configmaps")
+    watcher = collection.watch(None)
+    for number in range(3):
+        collection.put({"metadata": {"name": f"c{number}"}}, {})
+    assert watcher.overrun
+    assert watcher.take() == []
+
+
+async def test_a_watch_can_show_tables(client: Client) -> None:
+    async with client.watch(PODS, accept=TABLE) as watch:
+        await client.post(PODS, pod("a"))
+        await client.post(PODS, pod("b"))
+        _, first = await watch.next()
+        _, second = await watch.next()
+    assert (first["kind"], first["rows"][0]["cells"][0]) == ("Table", "a")
+    assert first["columnDefinitions"]
+    assert second["rows"][0]["cells"][0] == "b"
+    assert not second["columnDefinitions"]
