@@ -124,7 +124,8 @@ class _Assembler:
                 self.emit(_qualify_by_value(end, optional))
         if selections:
             self.place(end)
-            self.emit(_wrap)
+            tested = isinstance(selections[-1], Select) and selections[-1].test
+            self.emit(_presence if tested else _wrap)
         if charge:
             self.emit(_charge(charge))
 
@@ -414,6 +415,12 @@ def _wrap(machine: Machine) -> None:
     value = machine.stack[-1]
     if isinstance(value, _Chained):
         machine.stack[-1] = Optional(value.value)
+
+
+def _presence(machine: Machine) -> None:
+    """``has()`` of an optional that was absent is false."""
+    if isinstance(machine.stack[-1], Optional):
+        machine.stack[-1] = False
 
 
 def _select(machine: Machine, key: Any, end: Label, optional: bool) -> int | None:

@@ -90,12 +90,12 @@ Counter = Callable[[Sequence[Any], Any], int]
 class Rule:
     """How a function is charged: before the run from its operands (receiver first), afterwards from their values.
 
-    ``bounded`` tells whether the estimate is a true upper bound even for operands whose type is only known at run time.
+    The estimate is the reference's, and not always an upper bound of the count; where it is not, ``ceiling`` is.
     """
 
     estimate: Estimator
     count: Counter
-    bounded: bool = True
+    ceiling: Callable[[Sequence[Operand]], Range] | None = None
 
 
 def size_of(value: Any) -> int:

@@ -199,14 +199,11 @@ class _Checker:
 
     # --- literals and loops -----------------------------------------------------------------
 
-    def join(self, node: Node, before: Type | None, type_: Type) -> Type:
-        """The common type of entries of a literal."""
+    def join(self, before: Type | None, type_: Type) -> Type:
+        """The common type of entries of a literal. Mixed ones are dyn here; the validators refuse most of them."""
         if before is None:
             return type_
-        if self.bindings.assign((before,), (type_,)):
-            return more_general(before, type_)
-        self.mismatch(node, before, type_)
-        return ERROR
+        return more_general(before, type_) if self.bindings.assign((before,), (type_,)) else DYN
 
     def present(self, node: Node) -> Type:
         """The type inside an optional entry."""
@@ -222,7 +219,7 @@ class _Checker:
         for position, item in enumerate(node.elements):
             yield self.check(item)
             type_ = self.present(item) if position in node.optional else item.type
-            element = self.join(item, element, type_)
+            element = self.join(element, type_)
         node.type = list_of(self.free() if element is None else element)
 
     def map_literal(self, node: MapLiteral) -> Walk[None]:
@@ -230,10 +227,10 @@ class _Checker:
         value: Type | None = None
         for entry in node.entries:
             yield self.check(entry.key)
-            key = self.join(entry.key, key, entry.key.type)
+            key = self.join(key, entry.key.type)
             yield self.check(entry.value)
             type_ = self.present(entry.value) if entry.optional else entry.value.type
-            value = self.join(entry.value, value, type_)
+            value = self.join(value, type_)
         node.type = map_of(self.free() if key is None else key, self.free() if value is None else value)
 
     def struct_literal(self, node: StructLiteral) -> Walk[None]:

@@ -10,13 +10,15 @@ from typing import Any, Final, NoReturn
 
 from .errors import CompileError, EvaluationError
 from .lexer import Source
+from .libraries.regexes import compile_pattern
 from .tree import Call, Ident, ListLiteral, Literal, MapLiteral, Node, Select, nodes
 from .types import FORMAT, SEMVER, type_of
-from .values import INT_MAX, INT_MIN, MISSING, UINT_MAX, Key, Uint, wrap_key
+from .values import INT_MAX, INT_MIN, MISSING, UINT_MAX, Uint, wrap_key
 
 CONVERSIONS: Final = frozenset(
     {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"}
 )
+PATTERNS: Final = frozenset({"matches", "find", "findAll"})
 
 
 class Constants:
@@ -51,7 +53,18 @@ class Constants:
             case Call() if node.function in CONVERSIONS and node.target is None and len(node.args) == 1:
                 value = self.get(node.args[0])
                 return MISSING if value is MISSING else self._convert(node, value)
+            case Call() if node.function in PATTERNS:
+                self._check_pattern(node)
         return MISSING
+
+    def _check_pattern(self, node: Call) -> None:
+        operands = node.operands()
+        pattern = self.get(operands[1]) if len(operands) > 1 else MISSING
+        if isinstance(pattern, str):
+            try:
+                compile_pattern(pattern)
+            except EvaluationError as error:
+                self._fail(node, error.message)
 
     def _convert(self, node: Call, value: Any) -> Any:
         for overload in node.overloads:
@@ -88,11 +101,11 @@ class MemberSet:
 
 
 def _equal_keys(item: Any) -> list[Any]:
-    keys = [wrap_key(item)]
-    if type(item) in (int, Uint):
-        keys.append(Key(("float", float(item))))
-    if type(item) in (int, float) and float(item).is_integer() and 0 <= item <= UINT_MAX:
-        keys.append(Key(("Uint", Uint(int(item)))))
-    if type(item) in (Uint, float) and float(item).is_integer() and INT_MIN <= item <= INT_MAX:
-        keys.append(Key(("int", int(item))))
-    return keys
+    """The item and the same number in the other types."""
+    if type(item) not in (int, Uint, float):
+        return [wrap_key(item)]
+    keys = [item, float(item)] if isinstance(item, int) else [item]
+    if float(item).is_integer():
+        keys += [int(item)] if INT_MIN <= item <= INT_MAX else []
+        keys += [Uint(int(item))] if 0 <= item <= UINT_MAX else []
+    return [wrap_key(key) for key in keys]

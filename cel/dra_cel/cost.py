@@ -270,7 +270,9 @@ class _Estimator:
         operands = [_Node(self, operand) for operand in node.operands()]
         own, size = overload.rule.estimate(operands)
         if self.strict:
-            own = self.strictly(node, overload, own, size)
+            own = own if overload.rule.ceiling is None else overload.rule.ceiling(operands)
+            # The two extra units are what selecting from an unknown type may cost; what is made also takes memory.
+            own = own.plus(exactly(2)) if size is None else own.plus(exactly(2)).plus(size.scaled(0.1))
         for arg in args:
             own = own.plus(arg)
         if node.function == "_+_" and size is not None:
@@ -278,12 +280,6 @@ class _Estimator:
             if left is not None and right is not None:
                 self.entries[id(node)] = Entries(left.kind, left.key.union(right.key), left.value.union(right.value))
         return Estimate(own, size)
-
-    def strictly(self, node: Call, overload: Overload, own: Range, size: Range | None) -> Range:
-        if not overload.rule.bounded and any(_loose(operand.type) for operand in node.operands()):
-            return UNKNOWN
-        own = own.plus(exactly(2))
-        return own if size is None else own.plus(size.scaled(0.1))
 
     def conditional(self, node: Call, args: list[Range]) -> Estimate:
         yes, no = node.args[1:]
@@ -330,10 +326,3 @@ def _own_size(node: Node) -> Range | None:
     if isinstance(node, MapLiteral):
         return exactly(len(node.entries))
     return None
-
-
-def _loose(type_: Type) -> bool:
-    """Whether values of the type may hold anything."""
-    return type_.is_dynamic or any(map(_loose, type_.params))
-
-

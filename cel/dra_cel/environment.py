@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .declarations import Function, Library, merge
-from .libraries import operators, optionals, quantity, semver
+from .libraries import (
+    clock, conversions, formats, formatting, lists, network, operators, optionals, quantity, semver, strings, urls,
+)  # fmt: skip
 from .types import (
     ANY, BOOL, BYTES, CIDR, DOUBLE, DURATION, DYN, INT, IP, NULL, STRING, TIMESTAMP, TYPE, UINT, Type, list_of, map_of,
     optional_of,
@@ -66,7 +68,8 @@ STANDARD_TYPES: Final[Mapping[str, Type]] = {
 """Names that stand for types in expressions, as in ``type(x) == string``."""
 
 KUBERNETES: Final[tuple[Library, ...]] = (
-    operators.LIBRARY, optionals.LIBRARY, quantity.LIBRARY, semver.LIBRARY,
+    operators.LIBRARY, conversions.LIBRARY, clock.LIBRARY, strings.LIBRARY, formatting.LIBRARY, lists.LIBRARY,
+    optionals.LIBRARY, quantity.LIBRARY, semver.LIBRARY, urls.LIBRARY, network.LIBRARY, formats.LIBRARY,
 )  # fmt: skip
 """What Kubernetes 1.36 offers in every environment."""
 

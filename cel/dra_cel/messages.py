@@ -27,9 +27,7 @@ STRUCTS: Final[Mapping[str, Mapping[str, Type]]] = {
     _PREFIX + "Value": {"bool_value": BOOL, "number_value": DOUBLE, "string_value": STRING},
 }
 TYPE_NAMES: Final[Mapping[str, Type]] = {
-    **{
-        _PREFIX + name: Type(type_.kind, type_.name, nullable=True) for name, (type_, _) in _WRAPPERS.items()
-    },
+    **{_PREFIX + name: Type(type_.kind, type_.name, nullable=True) for name, (type_, _) in _WRAPPERS.items()},
     _PREFIX + "Value": DYN,
 }
 

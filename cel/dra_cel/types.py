@@ -37,6 +37,11 @@ class Type:
     def is_dynamic(self) -> bool:
         return self.kind in ("dyn", "any")
 
+    @property
+    def is_loose(self) -> bool:
+        """Whether values of the type may hold anything, at any depth."""
+        return self.is_dynamic or any(inner.is_loose for inner in self.params)
+
 
 DYN: Final = Type("dyn", "dyn")
 ANY: Final = Type("any", "google.protobuf.Any")

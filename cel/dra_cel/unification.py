@@ -126,5 +126,3 @@ def _renamed(type_: Type, number: int) -> Type:
     if not type_.params:
         return type_
     return Type(type_.kind, type_.name, fresh(type_.params, number), type_.nullable)
-
-

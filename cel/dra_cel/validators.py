@@ -1,10 +1,110 @@
-"""Checks of a typed tree beyond its types: literals that can be judged before evaluation."""
+"""Checks of a typed tree beyond its types: literals that can be judged before evaluation.
+
+Durations, timestamps and patterns given as literals must be valid, ``format`` must fit its literal arguments, and the
+entries of list and map literals must be of the very same type (``dyn`` does not mix with others).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
+from .errors import CompileError, EvaluationError, Issue
 from .lexer import Source
-from .tree import Node
+from .libraries import clock, regexes
+from .libraries.formatting import ALLOWED, clauses, not_printable
+from .tree import Call, ListLiteral, Literal, MapLiteral, Node, children
+from .types import Type
 
 
 def validate(root: Node, source: Source) -> None:
-    """Raises CompileError for literals that could never be evaluated."""
+    """Raises CompileError for literals that could never be evaluated, or that mix types."""
+    issues: list[Issue] = []
+    pending = [(root, False)]
+    while pending:
+        node, exempt = pending.pop()
+        if isinstance(node, Call):
+            issues += _literal_argument(node, source) + _format(node, source)
+            exempt = exempt or node.function == "format"
+        elif not exempt:
+            issues += _entries(node, source)
+        pending.extend((child, exempt) for child in children(node))
+    if issues:
+        raise CompileError(tuple(sorted(issues)), source.text)
+
+
+_PARSERS: Final[dict[str, Callable[[str], object]]] = {
+    "duration": clock.parse_duration,
+    "timestamp": clock.parse_timestamp,
+    "matches": regexes.compile_pattern,
+}
+
+
+def _literal_argument(node: Call, source: Source) -> list[Issue]:
+    parser = _PARSERS.get(node.function)
+    literal = node.args[0] if node.args else None
+    if parser is None or not isinstance(literal, Literal) or not isinstance(literal.value, str):
+        return []
+    try:
+        parser(literal.value)
+    except EvaluationError as error:
+        return [source.issue(literal.at, "validator", f"invalid {node.function} argument: {error.message}")]
+    return []
+
+
+def _entries(node: Node, source: Source) -> list[Issue]:
+    if isinstance(node, ListLiteral):
+        return _alike([(item, position in node.optional) for position, item in enumerate(node.elements)], source)
+    if isinstance(node, MapLiteral):
+        keys = _alike([(entry.key, False) for entry in node.entries], source)
+        return keys + _alike([(entry.value, entry.optional) for entry in node.entries], source)
+    return []
+
+
+def _alike(items: list[tuple[Node, bool]], source: Source) -> list[Issue]:
+    """At most one complaint: about the first entry whose type is not that of the first one."""
+    wanted: Type | None = None
+    for node, optional in items:
+        type_ = node.type.params[0] if optional and node.type.params else node.type
+        if wanted is None:
+            wanted = type_
+        elif type_ != wanted:
+            message = f"expected type '{wanted.label}' but found '{type_.label}'"
+            return [source.issue(node.at, "type-mismatch", message)]
+    return []
+
+
+def _format(node: Call, source: Source) -> list[Issue]:
+    """``"...".format([...])`` with literals on both sides."""
+    if node.function != "format" or not isinstance(node.target, Literal) or not isinstance(node.target.value, str):
+        return []
+    values = node.args[0]
+    if not isinstance(values, ListLiteral):
+        return []
+    try:
+        pieces = clauses(node.target.value)
+    except EvaluationError as error:
+        return [source.issue(node.at, "validator", error.message)]
+    letters = [letter for _, letter, _ in pieces if letter]
+    for position, letter in enumerate(letters):
+        if position >= len(values.elements):
+            return [source.issue(node.at, "validator", f"index {position} out of range")]
+        wrong = _unprintable(values.elements[position], letter)
+        if wrong is not None:
+            return [source.issue(wrong.at, "validator", not_printable(letter, wrong.type))]
+    if len(values.elements) > len(letters):
+        message = f"too many arguments for format (expected {len(letters)}, got {len(values.elements)})"
+        return [source.issue(node.at, "validator", message)]
+    return []
+
+
+def _unprintable(root: Node, letter: str) -> Node | None:
+    """The first node that a placeholder cannot print, if its type tells; ``%s`` also looks into literals."""
+    pending = [root]
+    while pending:
+        node = pending.pop(0)
+        if node.type.kind not in ALLOWED[letter] and node.type.kind != "dyn":
+            return node
+        if letter == "s" and isinstance(node, (ListLiteral, MapLiteral)):
+            pending = children(node) + pending
+    return None

@@ -30,25 +30,31 @@ class Uint(int):
     __slots__ = ()
 
 
-class Key(tuple[str, Any]):
-    """A map key that is not text: (kind, value)."""
+class Key:
+    """A map key that is not text. Numbers, booleans and the like are told apart by type, other values by identity."""
 
-    __slots__ = ()
+    __slots__ = ("identity", "value")
+
+    def __init__(self, value: Any) -> None:
+        plain = isinstance(value, (bool, int, float, bytes, type(None), Type))
+        self.identity = (type(value), value) if plain else (object, id(value))
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
 
 
 def wrap_key(key: object) -> Any:
     """The dict key for a CEL value."""
-    if type(key) is str:
-        return key
-    if isinstance(key, (bool, int, float, bytes, type(None), Type)):
-        return Key((type(key).__name__, key))
-    # Anything else is a key only to itself, as in the reference.
-    return Key((f"#{id(key)}", key))
+    return key if type(key) is str else Key(key)
 
 
 def unwrap_key(key: Any) -> Any:
     """The CEL value that a dict key stands for."""
-    return key[1] if type(key) is Key else key
+    return key.value if type(key) is Key else key
 
 
 MISSING: Final = object()
@@ -59,15 +65,14 @@ def find(mapping: dict[Any, Any], key: object) -> Any:
     if type(key) is str:
         return mapping.get(key, MISSING)
     found = mapping.get(wrap_key(key), MISSING)
-    if found is not MISSING or type(key) not in (int, Uint, float):
+    if found is not MISSING or not isinstance(key, (int, float)) or isinstance(key, bool):
         return found
     if isinstance(key, float):
         if not key.is_integer():
             return MISSING
-        whole = int(key)
-        found = mapping.get(Key(("int", whole)), MISSING)
-        return mapping.get(Key(("Uint", whole)), MISSING) if found is MISSING else found
-    return mapping.get(Key(("int" if type(key) is Uint else "Uint", key)), MISSING)
+        found = mapping.get(Key(int(key)), MISSING)
+        return mapping.get(Key(Uint(int(key))), MISSING) if found is MISSING else found
+    return mapping.get(Key(int(key) if type(key) is Uint else Uint(key)), MISSING)
 
 
 class Opaque:
@@ -123,15 +128,16 @@ class Duration:
 
 
 class Timestamp:
-    """A moment in nanoseconds since 1970 (UTC), from year 1 to 9999."""
+    """A moment in nanoseconds since 1970 (UTC), from year 1 to 9999; ``offset`` (seconds) is only for its text."""
 
-    __slots__ = ("nanos",)
+    __slots__ = ("nanos", "offset")
     cel_type: ClassVar[Type] = TIMESTAMP
 
-    def __init__(self, nanos: int) -> None:
+    def __init__(self, nanos: int, offset: int = 0) -> None:
         if not TIMESTAMP_MIN <= nanos // NANOS <= TIMESTAMP_MAX:
             raise EvaluationError("overflow", "timestamp overflow")
         self.nanos = nanos
+        self.offset = offset
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Timestamp and other.nanos == self.nanos

@@ -97,7 +97,7 @@ def add(left: Any, right: Any) -> Any:
         bounded(len(left) + len(right), LIST_LIMIT)
         return [*left, *right]
     if {kind, type(right)} == {Duration, Timestamp}:
-        return Timestamp(left.nanos + right.nanos)
+        return Timestamp(left.nanos + right.nanos, (left if kind is Timestamp else right).offset)
     raise no_overload("_+_", left, right)
 
 
@@ -113,7 +113,7 @@ def subtract(left: Any, right: Any) -> Any:
         if kind is Duration or kind is Timestamp:
             return Duration(left.nanos - right.nanos)
     if kind is Timestamp and type(right) is Duration:
-        return Timestamp(left.nanos - right.nanos)
+        return Timestamp(left.nanos - right.nanos, left.offset)
     raise no_overload("_-_", left, right)
 
 
@@ -286,8 +286,11 @@ LIBRARY: Final = (
         guarded=False,
     ),
     _operator(
-        "_-_", subtract, *_same(DOUBLE, DURATION, INT, UINT),
-        ((TIMESTAMP, DURATION), TIMESTAMP), ((TIMESTAMP, TIMESTAMP), DURATION),
+        "_-_",
+        subtract,
+        *_same(DOUBLE, DURATION, INT, UINT),
+        ((TIMESTAMP, DURATION), TIMESTAMP),
+        ((TIMESTAMP, TIMESTAMP), DURATION),
     ),
     _operator("_*_", multiply, *_same(DOUBLE, INT, UINT)),
     _operator("_/_", divide, *_same(DOUBLE, INT, UINT)),
@@ -304,9 +307,7 @@ LIBRARY: Final = (
     Function("_[_]", (glob((LIST_A, INT), A, index), glob((MAP_AB, A), B, index)), guarded=False),
     Function(
         "size",
-        tuple(
-            make((type_,), INT, size) for type_ in (BYTES, LIST_A, MAP_AB, STRING) for make in (glob, method)
-        ),
+        tuple(make((type_,), INT, size) for type_ in (BYTES, LIST_A, MAP_AB, STRING) for make in (glob, method)),
         guarded=False,
     ),
     # The evaluator knows what these three do; they are declared for their types.
@@ -316,4 +317,3 @@ LIBRARY: Final = (
     _operator("@not_strictly_false", invert, ((BOOL,), BOOL)),
 )
 """Operators under the names that messages use, ``_+_`` for instance."""
-

@@ -86,4 +86,3 @@ LIBRARY: Final = (
     Function("optional.unwrap", (glob((list_of(_OPTIONAL),), _LIST, _unwrap),)),
     Function("unwrapOpt", (method((list_of(_OPTIONAL),), _LIST, _unwrap),)),
 )
-

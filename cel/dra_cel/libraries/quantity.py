@@ -74,9 +74,21 @@ def parse(text: str) -> QuantityValue:
         raise EvaluationError("quantity", str(error)) from None
     compact = _compact(text)
     if compact is None:
-        return QuantityValue(capped)
+        return QuantityValue(_decimal(text, capped))
     value, exponent = compact
     return QuantityValue(value * 10 ** (exponent + 9), value, exponent)
+
+
+def _decimal(text: str, capped: int) -> int:
+    """Billionths of a text that is not compact. Only quantities with a binary suffix are capped here."""
+    parts = _SYNTAX.fullmatch(text)
+    if parts is None or parts[4] in _BINARY:
+        return capped
+    sign, whole, fraction, suffix = parts.groups("")
+    exponent = (_DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])) - len(fraction) + 9
+    digits = int((whole + fraction) or "0")
+    amount: int = digits * 10**exponent if exponent >= 0 else -(-digits // 10**-exponent)
+    return -amount if sign == "-" else amount
 
 
 def _is_quantity(text: str) -> bool:
@@ -103,8 +115,8 @@ def _as_integer(quantity: QuantityValue) -> int:
 
 def _as_float(quantity: QuantityValue) -> float:
     if quantity.value is not None:
-        return float(quantity.value) * 10.0**quantity.exponent
-    return quantity.amount / 10**9
+        return float(quantity.value) * float(f"1e{quantity.exponent}") if quantity.exponent else float(quantity.value)
+    return float(quantity.amount) * 1e-9
 
 
 def _summed(left: QuantityValue, right: QuantityValue, sign: int) -> QuantityValue:

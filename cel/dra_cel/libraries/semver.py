@@ -75,19 +75,11 @@ LIBRARY: Final = (
     Function("isSemver", tuple(glob(params, BOOL, _is_semver, _PARSING) for params in ((STRING,), (STRING, BOOL)))),
     Function(
         "isGreaterThan",
-        (
-            method(
-                _PAIR, BOOL, lambda a, b: a.precedence > b.precedence, inline="({0}.precedence > {1}.precedence)"
-            ),
-        ),
+        (method(_PAIR, BOOL, lambda a, b: a.precedence > b.precedence, inline="({0}.precedence > {1}.precedence)"),),
     ),
     Function(
         "isLessThan",
-        (
-            method(
-                _PAIR, BOOL, lambda a, b: a.precedence < b.precedence, inline="({0}.precedence < {1}.precedence)"
-            ),
-        ),
+        (method(_PAIR, BOOL, lambda a, b: a.precedence < b.precedence, inline="({0}.precedence < {1}.precedence)"),),
     ),
     Function("compareTo", (method(_PAIR, INT, _compare),)),
     Function("major", (method((SEMVER,), INT, lambda v: v.version.major),)),

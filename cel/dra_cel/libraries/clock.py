@@ -1,0 +1,153 @@
+"""Timestamps and durations: their texts, and the parts of a date."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from ..declarations import Function, method
+from ..errors import EvaluationError
+from ..types import DURATION, INT, STRING, TIMESTAMP
+from ..values import INT_MAX, INT_MIN, NANOS, Duration, Timestamp
+
+_UNITS: Final = {
+    "ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": NANOS, "m": 60 * NANOS, "h": 3600 * NANOS,
+}  # fmt: skip
+_PART: Final = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_TIMESTAMP: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]+))?"
+    r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))",
+    re.ASCII,
+)
+_OFFSET: Final = re.compile(r"([+-]?[0-9]{1,4}):([+-]?[0-9]{1,4})", re.ASCII)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST: Final = 1000
+_FOUR_CENTURIES: Final = 146097 * 86400
+
+
+def _bad(kind: str, text: str) -> EvaluationError:
+    return EvaluationError("conversion", f"type conversion error from 'string' to '{kind}': {text[:100]!r}")
+
+
+def parse_duration(text: str) -> Duration:
+    """``1h30m``, ``1.5s``, ``-2ms``. Raises EvaluationError."""
+    body = text[1:] if text[:1] in ("+", "-") else text
+    if body == "0":
+        return Duration(0)
+    total = at = 0
+    while at < len(body) <= _LONGEST:
+        part = _PART.match(body, at)
+        if part is None or not (part[1] or part[2]):
+            raise _bad("google.protobuf.Duration", text)
+        unit = _UNITS[part[3]]
+        total += int(part[1] or 0) * unit
+        if part[2]:
+            total += int(part[2]) * unit // 10 ** len(part[2])
+        at = part.end()
+    total = -total if text.startswith("-") else total
+    if not body or len(body) > _LONGEST or not INT_MIN <= total <= INT_MAX:
+        raise _bad("google.protobuf.Duration", text)
+    return Duration(total)
+
+
+def duration_text(duration: Duration) -> str:
+    """Seconds with as many decimals as needed: ``5400s``, ``0.25s``."""
+    seconds = duration.nanos / NANOS
+    digits = f"{seconds:.9f}".rstrip("0").rstrip(".")
+    return f"{'0' if digits in ('-0', '') else digits}s"
+
+
+def parse_timestamp(text: str) -> Timestamp:
+    """RFC 3339. Raises EvaluationError."""
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
+        raise _bad("google.protobuf.Timestamp", text)
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    offset = (int(match[9]) * 60 + int(match[10])) * 60 if match[8] else 0
+    try:
+        # Year 0 is a valid text, and out of range afterwards: compute with the same day four centuries later.
+        moment = datetime(year + 400 if year < 400 else year, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError:
+        raise _bad("google.protobuf.Timestamp", text) from None
+    if match[8] and (int(match[9]) > 24 or int(match[10]) > 60):
+        raise _bad("google.protobuf.Timestamp", text)
+    elapsed = moment - _EPOCH
+    seconds = elapsed.days * 86400 + elapsed.seconds - (_FOUR_CENTURIES if year < 400 else 0)
+    offset = -offset if match[8] == "-" else offset
+    fraction = int((match[7] or "")[:9].ljust(9, "0"))
+    return Timestamp((seconds - offset) * NANOS + fraction, offset)
+
+
+def timestamp_text(moment: Timestamp) -> str:
+    """RFC 3339 in the offset in which the timestamp was written, with the decimals that it has."""
+    local = _local(moment, timezone(timedelta(seconds=moment.offset)))
+    fraction = f".{moment.nanos % NANOS:09d}".rstrip("0").rstrip(".")
+    zone = "Z"
+    if moment.offset:
+        hours, minutes = divmod(abs(moment.offset) // 60, 60)
+        zone = f"{'-' if moment.offset < 0 else '+'}{hours:02d}:{minutes:02d}"
+    return f"{local.year:04d}-{local:%m-%dT%H:%M:%S}{fraction}{zone}"
+
+
+def _local(moment: Timestamp, zone: tzinfo) -> datetime:
+    try:
+        return (_EPOCH + timedelta(seconds=moment.nanos // NANOS)).astimezone(zone)
+    except (OverflowError, ValueError):
+        raise EvaluationError("overflow", "timestamp overflow") from None
+
+
+def _zone(name: str) -> tzinfo:
+    """A zone by IANA name or as ``-08:00``. Raises EvaluationError."""
+    if ":" in name:
+        match = _OFFSET.fullmatch(name)
+        if match is None:
+            raise EvaluationError("conversion", f"invalid time zone offset {name[:100]!r}")
+        hours, minutes = int(match[1]), int(match[2])
+        offset = timedelta(minutes=hours * 60 - minutes if name.startswith("-") else hours * 60 + minutes)
+        if abs(offset) >= timedelta(days=1):
+            raise EvaluationError("conversion", f"invalid time zone offset {name[:100]!r}")
+        return timezone(offset)
+    if name in ("", "UTC", "Local"):
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (LookupError, ValueError, OSError):
+        raise EvaluationError("conversion", f"unknown time zone {name[:100]}") from None
+
+
+_DATE_PARTS: Final[dict[str, Callable[[datetime], int]]] = {
+    "getFullYear": lambda local: local.year,
+    "getMonth": lambda local: local.month - 1,
+    "getDayOfYear": lambda local: local.timetuple().tm_yday - 1,
+    "getDayOfMonth": lambda local: local.day - 1,
+    "getDate": lambda local: local.day,
+    "getDayOfWeek": lambda local: local.isoweekday() % 7,
+    "getHours": lambda local: local.hour,
+    "getMinutes": lambda local: local.minute,
+    "getSeconds": lambda local: local.second,
+}
+_SPANS: Final = {"getHours": 3600 * NANOS, "getMinutes": 60 * NANOS, "getSeconds": NANOS, "getMilliseconds": 10**6}
+
+
+def _part(name: str) -> Callable[..., int]:
+    if name == "getMilliseconds":
+        return lambda moment, zone="": _zone(zone) and moment.nanos % NANOS // 10**6
+    pick = _DATE_PARTS[name]
+    return lambda moment, zone="": pick(_local(moment, _zone(zone)))
+
+
+def _whole(unit: int) -> Callable[[Any], int]:
+    return lambda span: abs(span.nanos) // unit * (1 if span.nanos >= 0 else -1)
+
+
+def _function(name: str) -> Function:
+    overloads = [method((TIMESTAMP,), INT, _part(name)), method((TIMESTAMP, STRING), INT, _part(name))]
+    if name in _SPANS:
+        overloads.append(method((DURATION,), INT, _whole(_SPANS[name])))
+    return Function(name, tuple(overloads))
+
+
+LIBRARY: Final = tuple(_function(name) for name in (*_DATE_PARTS, "getMilliseconds"))

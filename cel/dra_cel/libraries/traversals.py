@@ -1,0 +1,50 @@
+"""The charge for walking through a list or text once, which several libraries share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..charges import ONE, PER_CHARACTER, UNKNOWN, Estimate, Operand, Range, Rule, exactly
+from ..values import unwrap_key
+
+_ENOUGH: Final = 2_000_000
+
+
+def _estimate(operands: Sequence[Operand]) -> Estimate:
+    operand = operands[0]
+    if not operand.type.params:
+        return Estimate(operand.size.scaled(PER_CHARACTER))
+    each = ONE
+    if operand.type.params[0].kind in ("string", "bytes"):
+        each = each.plus(operand.element_size.scaled(PER_CHARACTER))
+    return Estimate(operand.size.times(each))
+
+
+def _count(values: Sequence[Any], result: Any) -> int:
+    """One unit per leaf, a tenth per byte of text. Stops where every limit is exceeded anyway."""
+    total = 0
+    pending = [values[0]]
+    while pending and total < _ENOUGH:
+        value = pending.pop()
+        if isinstance(value, str):
+            total += int(len(value.encode("utf-8", "replace")) * PER_CHARACTER)
+        elif isinstance(value, bytes):
+            total += int(len(value) * PER_CHARACTER)
+        elif isinstance(value, (list, tuple)):
+            pending.extend(value)
+        elif isinstance(value, dict):
+            pending.extend(part for key, entry in value.items() for part in (unwrap_key(key), entry))
+        else:
+            total += 1
+    return total
+
+
+def _ceiling(operands: Sequence[Operand]) -> Range:
+    """Nothing is known of lists of anything; and a character may take four bytes."""
+    if operands[0].type.is_loose:
+        return UNKNOWN
+    return _estimate(operands).cost.times(exactly(4))
+
+
+TRAVERSAL: Final = Rule(_estimate, _count, _ceiling)
