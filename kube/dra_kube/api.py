@@ -9,6 +9,7 @@ have been carried out by the server.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -72,6 +73,7 @@ class Api:
     ) -> None:
         if self._session is not None:
             await self._session.close()
+            await asyncio.sleep(0)  # lets aborted connections close their sockets
             self._session = None
 
     # --- one object ---
@@ -219,6 +221,10 @@ class Api:
                     yield WatchEvent(kind, from_served(resource, version, obj) if kind != "BOOKMARK" else obj)
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise Unreachable(f"the watch of {resource} broke: {error!r}") from error
+            finally:
+                # A stream that is left early would otherwise wait for a TLS goodbye, beyond the end of the loop.
+                if response.connection is not None and response.connection.transport is not None:
+                    response.connection.transport.abort()
 
     # --- what the server serves ---
 
