@@ -106,10 +106,22 @@ def _roots(structure: Structure, resource: Resource) -> Iterator[tuple[str, Json
         known = structure.component_name(resource, kind)
         if known:
             yield known, structure.components.raw[known]
+    if structure.component_name(resource) is None:
+        # Served without a schema of its own: any fields, but a kind that clients can find.
+        bare = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        yield (
+            f"io.k8s.api.{resource.group.split('.')[0] or 'core'}.{resource.version}.{resource.kind}",
+            _whole(resource, bare),
+        )
 
 
 def _custom_schema(resource: Resource) -> Json:
     defined = (resource.definition or {}).get("schema", {}).get("openAPIV3Schema") or {"type": "object"}
+    return _whole(resource, defined)
+
+
+def _whole(resource: Resource, defined: Json) -> Json:
+    """A schema with what every object has."""
     properties = dict(defined.get("properties") or {})
     text = {"type": "string"}
     properties |= {"apiVersion": text, "kind": text}

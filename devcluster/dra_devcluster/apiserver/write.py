@@ -169,7 +169,18 @@ def store_changed(write: Write, stored: Stored, obj: Json) -> Stored:
 
 
 def _same(obj: Json, old: Json) -> bool:
-    return {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")} == old
+    """Whether nothing changed; new times in managedFields alone are no change (an apply repeated)."""
+    new = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
+    if new.keys() != old.keys() or any(new[key] != old[key] for key in new if key != "metadata"):
+        return False
+    return _without_times(new["metadata"]) == _without_times(old["metadata"])
+
+
+def _without_times(meta: Json) -> Json:
+    entries = [
+        {key: value for key, value in entry.items() if key != "time"} for entry in meta.get("managedFields") or ()
+    ]
+    return {**meta, "managedFields": entries}
 
 
 def _store(write: Write, collection: Collection, kind: Kind, obj: Json, old: Json | None) -> Stored:

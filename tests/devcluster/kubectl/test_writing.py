@@ -104,6 +104,25 @@ def test_server_side_apply_conflicts_until_forced(kubectl: Any, manifest: Callab
     assert kubectl.read("pod", "web")["spec"]["containers"][0]["image"] == "two"
 
 
+def test_server_side_apply_repeated_writes_nothing(
+    kubectl: Any, manifest: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the server fills in defaults below an atomic list, which the configuration lacks each time."""
+    path = manifest(
+        """
+        apiVersion: resource.k8s.io/v1
+        kind: ResourceClaim
+        metadata: {name: c}
+        spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu.example.com}}]}}
+        """
+    )
+    kubectl("apply", "--server-side", "-f", path)
+    before = kubectl.read("resourceclaim", "c")["metadata"]
+    monkeypatch.setattr("dra_devcluster.apiserver.patch.now", lambda: "2099-01-01T00:00:00Z")
+    kubectl("apply", "--server-side", "-f", path)
+    assert kubectl.read("resourceclaim", "c")["metadata"]["resourceVersion"] == before["resourceVersion"]
+
+
 def test_server_side_apply_takes_over_from_client_side_apply(kubectl: Any, manifest: Callable[[str], str]) -> None:
     path = manifest(POD.replace("IMAGE", "one"))
     kubectl("apply", "-f", path)

@@ -68,6 +68,15 @@ def test_definitions_appear_and_change_the_digest() -> None:
     assert "application/strategic-merge-patch+json" not in patch["requestBody"]["content"]
 
 
+def test_every_served_kind_can_be_found_in_its_document(structure: Structure) -> None:
+    for resource in structure.resources():
+        document = openapi.v3_document(structure, resource.group, resource.version)
+        assert document is not None
+        schemas = document["components"]["schemas"].values()
+        kinds = {gvk["kind"] for schema in schemas for gvk in schema.get("x-kubernetes-group-version-kind", ())}
+        assert resource.kind in kinds
+
+
 def test_what_is_not_served_has_no_document(structure: Structure) -> None:
     assert openapi.v3_document(structure, "example.com", "v1") is None
 
