@@ -11,6 +11,8 @@ from dra_api.validation import validate_resource_claim_status
 RESULT = "status.allocation.devices.results.0"
 IN_RESULT = "status.allocation.devices.results[0]"
 REPORT = "status.devices.0"
+CONFIG = "status.allocation.devices.config.0"
+IN_CONFIG = "status.allocation.devices.config[0]"
 FIELD = "status.allocation.nodeSelector.nodeSelectorTerms.0.matchFields.0"
 IN_FIELD = "status.allocation.nodeSelector.nodeSelectorTerms[0].matchFields[0]"
 
@@ -27,6 +29,12 @@ IN_FIELD = "status.allocation.nodeSelector.nodeSelectorTerms[0].matchFields[0]"
         ),
         ("status.allocation", ..., ["Forbidden status.reservedFor", "Invalid status.devices[0]"]),
         (f"{RESULT}.request", "s", []),
+        (f"{RESULT}.driver", "", ["Invalid status.devices[0]", f"Required {IN_RESULT}.driver"]),
+        (f"{RESULT}.device", "A", [f"Invalid {IN_RESULT}.device", "Invalid status.devices[0]"]),
+        (f"{CONFIG}.source", "Odd", [f"NotSupported {IN_CONFIG}.source"]),
+        (f"{CONFIG}.opaque", ..., [f"Required {IN_CONFIG}.opaque"]),
+        (f"{RESULT}.bindingConditions", ["a"], [f"Invalid {IN_RESULT}.bindingFailureConditions"]),
+        (f"{RESULT}.tolerations", [{}], [f"Required {IN_RESULT}.tolerations[0].operator"]),
         (f"{RESULT}.request", "s/u", [f"Invalid {IN_RESULT}.request"]),
         (f"{RESULT}.pool", "", ["Invalid status.devices[0]", f"Required {IN_RESULT}.pool"]),
         (f"{RESULT}.shareID", "x", [f"Invalid {IN_RESULT}.shareID", "Invalid status.devices[0]"]),
