@@ -49,7 +49,7 @@ class DraManager:
         self._checkpoint = CheckpointFile(root / FILE_NAME)
         self.cache = ClaimCache(self._checkpoint.load())
         # A lock lives as long as somebody holds it or waits for it.
-        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def close(self) -> None:
         """Close all connections; the claims stay as the checkpoint has them."""
@@ -87,7 +87,7 @@ class DraManager:
         """Make the devices of all claims of the pod ready. Raises ClaimError; repeating is safe."""
         try:
             wanted = [await self._checked(pod, target) for target in _targets(pod)]
-            async with self._locked((claim.metadata.namespace, claim.metadata.name) for claim in wanted):
+            async with self._locked(claim.metadata.uid for claim in wanted):
                 claims = self._refer(pod, wanted)
                 await self._ask_drivers([claim for claim in claims if not claim.prepared])
                 for claim in claims:
@@ -102,7 +102,7 @@ class DraManager:
 
         Raises ClaimError; claims that failed stay referenced, so repeating is safe and necessary.
         """
-        async with self._locked([claim.key for claim in self.cache.of_pod(pod_uid)]):
+        async with self._locked([claim.uid for claim in self.cache.of_pod(pod_uid)]):
             held = self.cache.of_pod(pod_uid)
             last = [claim for claim in held if len(claim.pods) == 1]
             for claim in held:
@@ -194,11 +194,14 @@ class DraManager:
             raise ClaimError(f"checkpoint: {error}") from error
 
     @asynccontextmanager
-    async def _locked(self, keys: Iterable[tuple[str, str]]) -> AsyncIterator[None]:
-        """Exclusive work on these claims; sorted, so that two pods with the same claims cannot block each other."""
+    async def _locked(self, uids: Iterable[str]) -> AsyncIterator[None]:
+        """Exclusive work on these claims; sorted, so that two pods with the same claims cannot block each other.
+
+        By uid: a claim that replaces one of the same name must not wait behind its teardown, but be told of it (KM-21).
+        """
         async with AsyncExitStack() as stack:
-            for key in sorted(set(keys)):
-                await stack.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
+            for uid in sorted(set(uids)):
+                await stack.enter_async_context(self._locks.setdefault(uid, asyncio.Lock()))
             yield
 
 
