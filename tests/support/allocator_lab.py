@@ -1,0 +1,247 @@
+"""Small clusters for the allocator's tests: built from words, or from the cases of a reference corpus."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_api.codec import convert, to_dict
+from dra_api.core import Node
+from dra_api.quantity import Quantity
+from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
+from dra_operator.allocator import (
+    Allocated,
+    Allocator,
+    DeviceId,
+    Failed,
+    Features,
+    GaveUp,
+    Inventory,
+    NodeFailure,
+    Outcome,
+    Refused,
+    Rules,
+    Usage,
+)
+from dra_operator.app.language import CelSelectors
+
+CORPUS = Path(os.environ.get("KOPF_DRA_CONFORMANCE", Path(__file__).resolve().parents[3] / "shared" / "conformance"))
+KINDS = {Allocated: "allocated", Refused: "none", NodeFailure: "nodeError", Failed: "error", GaveUp: "gave up"}
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Lab:
+    """An allocator with its inventory, the claims to decide on, and what is already taken."""
+
+    allocator: Allocator
+    claims: list[ResourceClaim]
+    usage: Usage
+
+    def decide(self, node: Node | None = None, **options: Any) -> Outcome:
+        """The outcome on a node, ``n1`` unless another is given."""
+        return self.allocator.allocate(node or make_node("n1"), self.claims, self.usage, **options)
+
+    def devices(self, node: Node | None = None) -> list[list[str]] | str:
+        """``request=driver/pool/device`` per claim; or the kind of the outcome when it is not an allocation."""
+        outcome = self.decide(node)
+        if not isinstance(outcome, Allocated):
+            return KINDS[type(outcome)]
+        return [
+            [f"{r.request}={r.driver}/{r.pool}/{r.device}" for r in result.devices.results or ()]
+            for result in outcome.results
+        ]
+
+
+def cases(file: str) -> list[Json]:
+    """The cases of one corpus file; skips the test, loudly, when the corpora are not on this machine."""
+    path = CORPUS / file
+    if not path.is_file():
+        pytest.skip(f"reference corpus {file} not found; set KOPF_DRA_CONFORMANCE to the folder that holds it")
+    return _read(path)
+
+
+@cache
+def _read(path: Path) -> list[Json]:
+    found: list[Json] = json.loads(path.read_text())["cases"]
+    return found
+
+
+def lab(
+    slices: Iterable[Json],
+    claims: Iterable[Json],
+    *,
+    classes: Iterable[Json] | None = None,
+    features: Features | None = None,
+    rules: Rules | None = None,
+    usage: Usage | None = None,
+) -> Lab:
+    """A lab from plain objects; there is a class ``any`` that selects everything unless classes are given."""
+    features = features or Features()
+    inventory = Inventory(features, language=CelSelectors(features), rules=rules)
+    for class_ in classes if classes is not None else [device_class("any")]:
+        inventory.put_class(convert(DeviceClass, class_))
+    for slice_ in _with_unique_names(slices):
+        inventory.put_slice(convert(ResourceSlice, slice_))
+    numbers = itertools.count()
+    allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}")
+    if usage is None:
+        usage = Usage(shares=features.consumable_capacity)
+    return Lab(allocator, [convert(ResourceClaim, claim) for claim in claims], usage)
+
+
+def case_lab(case: Json, rules: Rules) -> Lab:
+    """The lab of a corpus case."""
+    features = Features.from_gates(case["features"])
+    usage = Usage(shares=features.consumable_capacity)
+    state = case.get("allocatedState") or {}
+    for entry in state.get("allocatedDevices") or []:
+        usage.take_device(_device_id(entry))
+    for entry in state.get("allocatedSharedDeviceIDs") or []:
+        usage.take_share(_device_id(entry), entry["shareID"], {})
+    for entry in state.get("aggregatedCapacity") or []:
+        usage.take_share(_device_id(entry), None, {name: Quantity(v).nanos for name, v in entry["capacity"].items()})
+    return lab(case["slices"], case["claims"], classes=case["classes"], features=features, rules=rules, usage=usage)
+
+
+def difference(outcome: Outcome, kind: str, results: Sequence[Json] | None) -> str | None:
+    """How an outcome differs from a recorded one; None when it does not.
+
+    Claim configuration that the reference repeats per request is compared without the repetition, since
+    section 15 of the specification calls it a mistake.
+    """
+    got = KINDS[type(outcome)]
+    if got != kind:
+        return f"{got} instead of {kind}: {getattr(outcome, 'error', '') or getattr(outcome, 'refusal', '')}"
+    if isinstance(outcome, Allocated):
+        ours = [_comparable(to_dict(result)) for result in outcome.results]
+        theirs = [_comparable(to_dict(convert(AllocationResult, result))) for result in results or []]
+        if ours != theirs:
+            return f"{ours} instead of {theirs}"
+    return None
+
+
+def make_node(name: str, **labels: str) -> Node:
+    """A node with labels."""
+    return convert(Node, {"metadata": {"name": name, "labels": labels}})
+
+
+def device_class(name: str, *selectors: str, **spec: Any) -> Json:
+    """A class with CEL selectors."""
+    return {"metadata": {"name": name}, "spec": {"selectors": _cel(selectors), **spec}}
+
+
+def pool(*devices: Json, name: str = "p", driver: str = "drv", counters: Json | None = None, **spec: Any) -> list[Json]:
+    """The slices of a complete pool, for node ``n1`` unless told otherwise; counters get a slice of their own."""
+    where = spec if spec else {"nodeName": "n1"}
+    count = 1 if counters is None else 2
+    about = {"driver": driver, "pool": {"name": name, "generation": 1, "resourceSliceCount": count}, **where}
+    slices = [{"metadata": {"name": f"{driver}-{name}-1"}, "spec": {**about, "devices": list(devices)}}]
+    if counters is not None:
+        sets = [
+            {"name": set_, "counters": {key: {"value": str(value)} for key, value in values.items()}}
+            for set_, values in counters.items()
+        ]
+        slices.append({"metadata": {"name": f"{driver}-{name}-0"}, "spec": {**about, "sharedCounters": sets}})
+    return slices
+
+
+def device(name: str, *, consumes: Json | None = None, capacity: Json | None = None, **attributes: Any) -> Json:
+    """A device with attributes (int, bool, str, lists of them); ``extra`` holds further fields."""
+    extra = attributes.pop("extra", {})
+    made: Json = {"name": name, "attributes": {key: _attribute(value) for key, value in attributes.items()}, **extra}
+    if capacity is not None:
+        made["capacity"] = {k: v if isinstance(v, Mapping) else {"value": str(v)} for k, v in capacity.items()}
+    if consumes is not None:
+        made["consumesCounters"] = [
+            {"counterSet": set_, "counters": {key: {"value": str(value)} for key, value in values.items()}}
+            for set_, values in consumes.items()
+        ]
+    return made
+
+
+def request(name: str, *selectors: str, count: int = 1, **fields: Any) -> Json:
+    """An exact request; ``allocationMode="All"`` asks for everything."""
+    return {"name": name, "exactly": _wanted(selectors, count, fields)}
+
+
+def sub(name: str, *selectors: str, count: int = 1, **fields: Any) -> Json:
+    """A subrequest."""
+    return {"name": name, **_wanted(selectors, count, fields)}
+
+
+def claim(*requests: Json, name: str = "c", constraints: Sequence[Json] = (), config: Sequence[Json] = ()) -> Json:
+    """A claim in the namespace ``default``."""
+    devices = {"requests": list(requests), "constraints": list(constraints), "config": list(config)}
+    return {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"}, "spec": {"devices": devices}}
+
+
+def first_available(name: str, *subrequests: Json) -> Json:
+    """A request with alternatives."""
+    return {"name": name, "firstAvailable": list(subrequests)}
+
+
+def held(*devices: str) -> Usage:
+    """A state in which these devices (``driver/pool/device``) are taken."""
+    usage = Usage()
+    for text in devices:
+        usage.take_device(DeviceId(*text.split("/")))
+    return usage
+
+
+def _wanted(selectors: Sequence[str], count: int, fields: Json) -> Json:
+    wanted = {"deviceClassName": "any", "allocationMode": "ExactCount", "selectors": _cel(selectors), **fields}
+    if wanted["allocationMode"] == "ExactCount":
+        wanted["count"] = count
+    return wanted
+
+
+def _cel(selectors: Iterable[str]) -> list[Json]:
+    return [{"cel": {"expression": expression}} for expression in selectors]
+
+
+def _attribute(value: Any) -> Json:
+    if isinstance(value, list):
+        return {{bool: "bools", int: "ints", str: "strings"}[type(value[0])]: value}
+    return {{bool: "bool", int: "int", str: "string"}[type(value)]: value}
+
+
+def _device_id(entry: Json) -> DeviceId:
+    return DeviceId(entry["driver"], entry["pool"], entry["device"])
+
+
+def _with_unique_names(slices: Iterable[Json]) -> Iterable[Json]:
+    """The corpora contain slices with equal names, which no API server would; their order is kept."""
+    seen: dict[str, int] = {}
+    for slice_ in slices:
+        name = slice_["metadata"]["name"]
+        seen[name] = seen.get(name, 0) + 1
+        yield slice_ if seen[name] == 1 else {**slice_, "metadata": {"name": f"{name}\0{seen[name]}"}}
+
+
+def _comparable(value: Any) -> Any:
+    """Without empty parts, share ids (random) and texts of quantities; claim configuration once."""
+    if isinstance(value, list):
+        return [_comparable(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    made = {key: _comparable(item) for key, item in value.items() if item not in (None, [], {})}
+    if "shareID" in made:
+        made["shareID"] = "any"
+    if "consumedCapacity" in made:
+        made["consumedCapacity"] = {name: Quantity(text).nanos for name, text in made["consumedCapacity"].items()}
+    if "config" in made:
+        repeated = [entry for entry in made["config"] if entry["source"] == "FromClaim"]
+        made["config"] = [
+            entry
+            for number, entry in enumerate(made["config"])
+            if entry not in repeated or made["config"].index(entry) == number
+        ]
+    return made
