@@ -1,6 +1,6 @@
 """A complete DRA driver: its devices are greetings, and a container that gets one finds it in $GREETING.
 
-python examples/hello_driver.py worker-1 [ROOT]     # KUBECONFIG says where the API server is
+python examples/hello_driver.py NODE [KUBELET_FOLDER [CDI_FOLDER]]     # KUBECONFIG says where the API server is
 """
 
 import asyncio
@@ -39,18 +39,17 @@ class HelloDriver(dra.Driver):
         self.cdi.remove(claim.uid)
 
 
-def main(node: str, root: str = "/") -> None:
+def main(node: str, kubelet: str = "/var/lib/kubelet", cdi: str = "/var/run/cdi") -> None:
     logging.basicConfig(level="INFO")
-    kubelet = Path(root, "var/lib/kubelet")
-    cdi = dra.CdiFolder(Path(root, "var/run/cdi"), NAME)
-    cdi.create()
-    folder = kubelet / "plugins" / NAME  # for the plugin's own socket
+    folder = Path(kubelet, "plugins", NAME)  # for the plugin's own socket
     folder.mkdir(parents=True, exist_ok=True)
+    files = dra.CdiFolder(Path(cdi), NAME)
+    files.create()
     settings = dra.PluginSettings(
-        driver_name=NAME, node_name=node, registry_dir=kubelet / "plugins_registry", data_dir=folder
+        driver_name=NAME, node_name=node, registry_dir=Path(kubelet, "plugins_registry"), data_dir=folder
     )
     devices = [dra.device(name, attributes={"text": text}) for name, text in GREETINGS.items()]
-    asyncio.run(dra.serve(HelloDriver(cdi), settings, {node: dra.Pool.of(devices)}))
+    asyncio.run(dra.serve(HelloDriver(files), settings, {node: dra.Pool.of(devices)}))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ A driver is one class; ``KubeletPlugin`` brings it onto its node (docs/driver-au
         await plugin.wait()
 """
 
-from .cdi import CdiDevice, CdiFolder, CdiSpec, ContainerEdits, DeviceNode, Mount
+from .cdi import CDI_DIR, CdiDevice, CdiFolder, CdiSpec, ContainerEdits, DeviceNode, Mount
 from .driver import ClaimRef, Driver, PreparedDevice, PrepareResults, UnprepareResults, each_claim, results_for
 from .errors import (
     CdiError,
@@ -49,6 +49,7 @@ from .slices import (
 )
 
 __all__ = [
+    "CDI_DIR",
     "CdiDevice",
     "CdiError",
     "CdiFolder",

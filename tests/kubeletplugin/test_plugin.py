@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,11 @@ from dra_kubeletplugin import (
     each_claim,
 )
 from dra_kubeletplugin.dra_service import V1, V1BETA1, WireVersion
+from dra_kubeletplugin.interceptor import LoggingInterceptor
+from dra_kubeletplugin.server import SocketServer
 from dra_kubeletplugin.testing import CallRecorder, FakeKubelet, Faults
+from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
+from dra_proto.health.v1alpha1 import api_pb2_grpc as health_grpc
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 A = ClaimRef("default", "a", "uid-of-a")
@@ -275,6 +280,41 @@ async def test_calls_are_recorded_while_they_run_and_after(
             await kubelet.unprepare([A])
     assert recorder.count("NodeUnprepareResources") == 1
     assert recorder.calls[-1].error
+
+
+class Health(health_grpc.DRAResourceHealthServicer):
+    """Reports one device twice."""
+
+    async def NodeWatchResources(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802  # grpc's name
+        for state in (health_pb2.HEALTHY, health_pb2.UNHEALTHY):
+            yield health_pb2.NodeWatchResourcesResponse(devices=[health_pb2.DeviceHealth(health=state)])
+
+
+async def test_streams_are_logged_message_by_message_and_can_be_failed_ph06(
+    short_path: Path, faults: Faults, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    interceptors = [LoggingInterceptor(logging.getLogger("streams"), logging.DEBUG), faults]
+    register = partial(health_grpc.add_DRAResourceHealthServicer_to_server, Health())
+    server = SocketServer(short_path / "h.sock", register, interceptors, pytest.fail)
+    await server.start()
+    try:
+        options = [("grpc.default_authority", "localhost")]
+        async with grpc.aio.insecure_channel(f"unix:{server.path}", options=options) as channel:
+            watch = health_grpc.DRAResourceHealthStub(channel).NodeWatchResources
+            states = [message.devices[0].health async for message in watch(health_pb2.NodeWatchResourcesRequest())]
+            assert states == [health_pb2.HEALTHY, health_pb2.UNHEALTHY]
+            with (
+                faults.failing("NodeWatchResources", "no health today"),
+                pytest.raises(grpc.aio.AioRpcError) as failure,
+            ):
+                _ = [message async for message in watch(health_pb2.NodeWatchResourcesRequest())]
+            assert failure.value.details() == "no health today"
+    finally:
+        await server.stop()
+    first_words = [record.getMessage().split()[0] for record in caplog.records if record.name == "streams"]
+    assert first_words == ["request", "message", "message", "request", "request"]
+    assert "failed: no health today" in caplog.text
 
 
 # --- one at a time, and calls that are given up ---

@@ -22,7 +22,6 @@ from dra_kubeletplugin.testing import FakeKubelet
 
 DRIVER = "gpu.example.com"
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -91,7 +90,7 @@ async def slices(place: Place, count: int) -> list[dict[str, Any]]:
             await asyncio.sleep(0.02)
 
 
-async def allocated_claim(api: Api, *, device: str = "device-00", driver: str = DRIVER) -> ClaimRef:
+async def allocated_claim(api: Api) -> ClaimRef:
     """A claim to which somebody has allocated a device."""
     claim = await api.create(
         RESOURCE_CLAIMS,
@@ -102,8 +101,8 @@ async def allocated_claim(api: Api, *, device: str = "device-00", driver: str = 
             "spec": {"devices": {"requests": [{"name": "req", "exactly": {"deviceClassName": "gpu"}}]}},
         },
     )
-    result = {"request": "req", "driver": driver, "pool": "worker-1", "device": device}
-    parameters = {"driver": driver, "parameters": {"color": "red"}}
+    result = {"request": "req", "driver": DRIVER, "pool": "worker-1", "device": "device-00"}
+    parameters = {"driver": DRIVER, "parameters": {"color": "red"}}
     devices = {"results": [result], "config": [{"source": "FromClaim", "opaque": parameters}]}
     claim["status"] = {"allocation": {"devices": devices}}
     await api.update(RESOURCE_CLAIMS, claim, "status")
@@ -165,32 +164,6 @@ async def test_configuration_file_flags_and_node_name_of_the_environment(
         assert first["spec"]["driver"] == DRIVER, "the flag overrides the file"
         assert first["spec"]["nodeName"] == "worker-1", "the environment overrides the file"
         assert sorted([len(first["spec"]["devices"]), len(second["spec"]["devices"])]) == [2, 128]
-
-
-async def test_the_example_of_the_documentation(place: Place, until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(place.kubeconfig))
-    kubelet_folder = place.folder / "var/lib/kubelet"
-    (kubelet_folder / "plugins_registry").mkdir(parents=True)
-    settings = PluginSettings(
-        driver_name="hello.example.com",
-        registry_dir=kubelet_folder / "plugins_registry",
-        data_dir=kubelet_folder / "plugins/hello.example.com",
-    )
-    command = [sys.executable, str(ROOT / "examples/hello_driver.py"), "worker-1", str(place.folder)]
-    async with started(place, until, command=command) as process:
-        (published,) = await slices(place, 1)
-        assert [device["name"] for device in published["spec"]["devices"]] == ["hello-0", "hello-1", "hello-2"]
-        ref = await allocated_claim(place.api, device="hello-2", driver="hello.example.com")
-        async with FakeKubelet(settings) as kubelet:
-            await kubelet.register()
-            (prepared,) = (await kubelet.prepare([ref]))[ref.uid].devices
-            assert list(prepared.cdi_device_ids) == [f"hello.example.com/claim=claim-{ref.uid}-hello-2"]
-            (file,) = (place.folder / "var/run/cdi").iterdir()
-            assert "GREETING=good night" in file.read_text()
-            await kubelet.unprepare([ref])
-        assert not list((place.folder / "var/run/cdi").iterdir())
-        process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 0
 
 
 async def test_metrics_and_probes(place: Place, until: Until) -> None:

@@ -252,6 +252,44 @@ async def test_one_pool_that_fails_does_not_hold_up_others(api: Any, errors: Err
     assert {str(error) for error in errors} == {'pool "bad": no'}
 
 
+async def test_an_error_handler_that_fails_ends_nothing(api: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def handler(error: Recoverable, message: str) -> None:
+        raise RuntimeError("bug in the driver")
+
+    api.faults["list"] = [ServerError(503, "ServiceUnavailable", "starting")]
+    api.faults["create"] = [ServerError(500, "InternalError", "etcd is down")]
+    async with SlicePublisher(api, "gpu.example.com", owner=NODE, on_error=handler) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+    assert devices(api) == [["a"]]
+    assert caplog.text.count("RuntimeError: bug in the driver") == 2
+
+
+GARBAGE = [
+    ("no metadata", {"spec": {}}),
+    ("a spec that is a list", {"metadata": {"name": "x", "uid": "u"}, "spec": [1]}),
+    ("devices that are none", {"metadata": {"name": "x", "uid": "u"}, "spec": {"devices": 7, "pool": {"name": "p"}}}),
+]
+
+
+@pytest.mark.parametrize("garbage", [case[1] for case in GARBAGE], ids=[case[0] for case in GARBAGE])
+async def test_a_malformed_slice_does_not_keep_good_ones_from_being_published(
+    api: Any, errors: Errors, garbage: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_list = api.list
+
+    async def list_with_garbage(resource: Any, **selectors: str) -> Any:
+        objects, version = await real_list(resource, **selectors)
+        return [garbage, *objects], version
+
+    monkeypatch.setattr(api, "list", list_with_garbage)
+    async with publishing(api, errors) as publisher:
+        publisher.publish({"p": pool("a")})
+        await settled(publisher)
+    assert devices(api) == [["a"]]
+    assert not errors
+
+
 async def test_an_invalid_pool_is_reported_once_and_nothing_of_it_written(api: Any, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a"), "q": pool("x")})

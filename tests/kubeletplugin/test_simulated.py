@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from dra_api.codec import convert, to_dict
 from dra_api.resource import ResourceClaim
@@ -205,6 +206,16 @@ pools:
     }
     assert resources_of(config)["nothing"].generation == 5
     assert len(resources_of(config)["shared"].slices) == 2
+
+
+def test_the_example_configuration_is_usable() -> None:
+    config = read_config(Path(__file__).resolve().parents[2] / "examples/simulated.yaml")
+    pools = devices(msgspec.structs.replace(config, node_name="worker-1"))
+    assert {name: [entry["name"] for entry in entries] for name, entries in pools.items()} == {
+        "worker-1": ["gpu-0", "gpu-1", "gpu-2", "gpu-3", "old-gpu"],
+        "partitioned": ["whole", "half-0", "half-1"],
+        "plain": ["device-00", "device-01"],
+    }
 
 
 def test_json_and_an_empty_file_will_do(write: Callable[[str], Path]) -> None:

@@ -27,7 +27,7 @@ from .dropped import disabled_features
 from .due import DueTimes, Reason
 from .model import Owner, Pool, Resources, Slice, tidy
 from .plan import Publication, Stored, Write, body, content, plan_pool, same_slice
-from .view import SliceView
+from .view import SliceView, text_at
 from .watching import follow_slices
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class SlicePublisher:
         if self._reconcile_pool and (others := resources.keys() - {self._reconcile_pool}):
             names = ", ".join(sorted(others))
             error = PoolInvalid(f"only the pool {self._reconcile_pool} may be published, not {names}")
-            self._on_error(error, "the resources were not taken")
+            self._report(error, "the resources were not taken")
             return
         affected = self._wanted.keys() | resources.keys()
         self._wanted = dict(resources)
@@ -132,11 +132,16 @@ class SlicePublisher:
             self._schedule({self._view.see(event, obj)}, Reason.EVENT, self._sync_delay)
 
     def _watch_failed(self, error: WatchFailed) -> None:
-        self._on_error(error, "watching ResourceSlices")
+        self._report(error, "watching ResourceSlices")
+
+    def _report(self, error: Recoverable, message: str) -> None:
+        try:
+            self._on_error(error, message)
+        except Exception:
+            log.exception("the error handler failed on: %s: %s", message, error)
 
     def _is_ours(self, obj: dict[str, Any]) -> bool:
-        pool = ((obj.get("spec") or {}).get("pool") or {}).get("name")
-        return not self._reconcile_pool or pool == self._reconcile_pool
+        return not self._reconcile_pool or text_at(obj, "spec", "pool", "name") == self._reconcile_pool
 
     # --- the worker ---
 
@@ -169,14 +174,14 @@ class SlicePublisher:
         try:
             await self._bring_about(name, self._wanted.get(name))
         except PoolInvalid as error:
-            self._on_error(error, "pool validation failed")
+            self._report(error, "pool validation failed")
         except Exception as error:
             if not isinstance(error, KubeError):
                 log.exception("synchronising pool %s", name)  # a bug of ours must not end the publishing of others
             failure = SyncFailed(f'pool "{name}": {error}')
             failure.__cause__ = error
             self._due.failed(name, self._now())
-            self._on_error(failure, "publishing ResourceSlices, will be retried")
+            self._report(failure, "publishing ResourceSlices, will be retried")
             return
         self._due.settled(name)
         if self._wishes == wishes:
@@ -227,7 +232,7 @@ class SlicePublisher:
         kept = content(tidy(self._view.wrote(answer, self._now()).slice.spec))
         if not same_slice(wanted, kept):
             error = DroppedFields(publication.pool, write.index, disabled_features(wanted, kept))
-            self._on_error(error, "publishing ResourceSlices")
+            self._report(error, "publishing ResourceSlices")
             if self._wishes == wishes:
                 self._adopt(publication.pool, write.index, kept)
 

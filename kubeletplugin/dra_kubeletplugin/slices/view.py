@@ -30,7 +30,7 @@ class SliceView:
 
     def replace(self, objects: Iterable[dict[str, Any]]) -> None:
         """The content of a fresh list."""
-        self._told = {item.name: item for item in map(stored, objects)}
+        self._told = {item.name: item for item in map(stored, objects) if item.name}
 
     def see(self, event: str, obj: dict[str, Any]) -> str:
         """Take in a watch event; the name of the pool that it concerns."""
@@ -38,7 +38,7 @@ class SliceView:
         if event == "DELETED":
             self._told.pop(item.name, None)
             self.forget(item)
-        else:
+        elif item.name:
             self._told[item.name] = item
         return item.slice.spec.pool.name
 
@@ -75,19 +75,24 @@ class SliceView:
 
 
 def stored(obj: dict[str, Any]) -> Stored:
-    """Decode a slice. A malformed one keeps name and pool only, so that a sync corrects or deletes it."""
+    """Decode a slice. A malformed one keeps name, uid and pool only, so that a sync corrects or deletes it."""
     try:
         return Stored(obj, convert(ResourceSlice, obj))
     except DecodeError as error:
-        meta = obj.get("metadata") or {}
-        log.warning("ResourceSlice %s is malformed and will be replaced: %s", meta.get("name"), error)
-        pool = (obj.get("spec") or {}).get("pool") or {}
-        bare = ObjectMeta(name=str(meta.get("name", "")), uid=str(meta.get("uid", "")))
-        return Stored(
-            obj, ResourceSlice(metadata=bare, spec=ResourceSliceSpec(pool=ResourcePool(name=str(pool.get("name", "")))))
-        )
+        name = text_at(obj, "metadata", "name")
+        log.warning("ResourceSlice %s is malformed and will be replaced: %s", name, error)
+        bare = ObjectMeta(name=name, uid=text_at(obj, "metadata", "uid"))
+        pool = ResourcePool(name=text_at(obj, "spec", "pool", "name"))
+        return Stored(obj, ResourceSlice(metadata=bare, spec=ResourceSliceSpec(pool=pool)))
+
+
+def text_at(obj: Any, *path: str) -> str:
+    """The text at a place of an object that may have any shape; empty if there is none."""
+    for key in path:
+        obj = obj.get(key) if isinstance(obj, dict) else None
+    return obj if isinstance(obj, str) else ""
 
 
 def _version(item: Stored) -> int:
-    text = str((item.raw.get("metadata") or {}).get("resourceVersion", ""))
+    text = text_at(item.raw, "metadata", "resourceVersion")
     return int(text) if text.isdecimal() else 0

@@ -7,6 +7,7 @@ with a new list. What fails is reported and tried again after an interval that d
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
@@ -15,6 +16,7 @@ from dra_kube import RESOURCE_SLICES, Api, Gone, KubeError
 
 from dra_kubeletplugin.errors import WatchFailed
 
+log = logging.getLogger(__name__)
 Object = dict[str, Any]
 
 _PAUSE_SECONDS = 1.0  # between watches, and the first one after a failure
@@ -41,7 +43,9 @@ async def follow_slices(
                 await asyncio.sleep(_PAUSE_SECONDS)
         except Gone:
             continue
-        except KubeError as error:
+        except Exception as error:
+            if not isinstance(error, KubeError):
+                log.exception("watching ResourceSlices")  # a bug of ours, or an answer that is no slice list at all
             failure = WatchFailed(f"cannot watch the ResourceSlices with {field_selector}: {error}")
             failure.__cause__ = error
             on_error(failure)
