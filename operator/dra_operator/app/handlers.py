@@ -28,7 +28,7 @@ def register(operator: Operator, registry: kopf.OperatorRegistry | None = None) 
     """
     started_here: list[bool] = []
 
-    @kopf.on.startup(registry=registry)
+    @kopf.on.startup(id="start", registry=registry)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure(settings)
         if not operator.is_running:
@@ -38,12 +38,12 @@ def register(operator: Operator, registry: kopf.OperatorRegistry | None = None) 
                 raise kopf.PermanentError(f"cannot start: {error}") from error
             started_here.append(True)
 
-    @kopf.on.cleanup(registry=registry)
+    @kopf.on.cleanup(id="stop", registry=registry)
     async def stop(**_: Any) -> None:
         if started_here:
             await operator.stop()
 
-    @kopf.on.login(registry=registry)
+    @kopf.on.login(id="login", registry=registry)
     async def login(**_: Any) -> kopf.AiohttpSession:
         try:
             return session_for(connection())
