@@ -131,9 +131,9 @@ class _Checker:
         if node.function == "_?._":
             yield self.check(node.args[0])
             node.args[1].type = STRING
-            name = node.args[1]
-            assert isinstance(name, Literal), "the parser puts the field's name there"
-            node.type = self.bindings.resolve(self.field(node, node.args[0], name.value, optional=True))
+            field = node.args[1]
+            assert isinstance(field, Literal), "the parser puts the field's name there"
+            node.type = self.bindings.resolve(self.field(node, node.args[0], field.value, optional=True))
             return
         for arg in node.args:
             yield self.check(arg)

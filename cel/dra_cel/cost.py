@@ -17,7 +17,16 @@ from .charges import FREE, LIST_BASE, MAP_BASE, ONE, SELECT, STRUCT_BASE, UNKNOW
 from .declarations import Overload
 from .environment import Environment, Shape
 from .tree import (
-    ACCUMULATOR, Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select, StructLiteral,
+    ACCUMULATOR,
+    Call,
+    Fold,
+    Ident,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Node,
+    Select,
+    StructLiteral,
 )  # fmt: skip
 from .types import Type, is_scalar
 from .values import UINT_MAX
@@ -59,6 +68,7 @@ class _Estimator:
         self.locals: dict[str, list[_Local]] = {}
 
     def cost(self, node: Node) -> Walk[Range]:
+        total: Range
         match node:
             case Literal():
                 return FREE
@@ -67,20 +77,20 @@ class _Estimator:
                 self.paths[id(node)] = (node.name,) if local is None else local.path
                 return exactly(SELECT)
             case Select():
-                return (yield self.select(node))
+                total = yield self.select(node)
             case Call():
-                return (yield self.call(node))
+                total = yield self.call(node)
             case ListLiteral():
-                return (yield self.list_literal(node))
+                total = yield self.list_literal(node)
             case MapLiteral():
-                return (yield self.map_literal(node))
+                total = yield self.map_literal(node)
             case StructLiteral():
                 total = exactly(STRUCT_BASE)
                 for field in node.fields:
                     total = total.plus((yield self.cost(field.value)))
-                return total
             case Fold():
-                return (yield self.bind(node) if self.is_bind(node) else self.loop(node))
+                total = yield self.bind(node) if node.is_bind else self.loop(node)
+        return total
 
     # --- what is known about sizes ------------------------------------------------------------
 
@@ -170,10 +180,6 @@ class _Estimator:
             values = values.union(self.size_or_unknown(entry.value))
         self.entries[id(node)] = Entries("map", keys, values)
         return total
-
-    @staticmethod
-    def is_bind(node: Fold) -> bool:
-        return node.is_bind
 
     def bind(self, node: Fold) -> Walk[Range]:
         total = exactly(LIST_BASE).plus((yield self.cost(node.init)))

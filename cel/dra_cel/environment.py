@@ -12,10 +12,37 @@ from typing import Final
 
 from .declarations import Function, Library, merge
 from .libraries import (
-    clock, conversions, formats, formatting, lists, network, operators, optionals, quantity, semver, strings, urls,
+    clock,
+    conversions,
+    formats,
+    formatting,
+    lists,
+    network,
+    operators,
+    optionals,
+    quantity,
+    semver,
+    strings,
+    urls,
 )  # fmt: skip
 from .types import (
-    ANY, BOOL, BYTES, CIDR, DOUBLE, DURATION, DYN, INT, IP, NULL, STRING, TIMESTAMP, TYPE, UINT, Type, list_of, map_of,
+    ANY,
+    BOOL,
+    BYTES,
+    CIDR,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    IP,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    TYPE,
+    UINT,
+    Type,
+    list_of,
+    map_of,
     optional_of,
 )  # fmt: skip
 from .values import UINT_MAX

@@ -11,7 +11,19 @@ from typing import Final
 
 from .lexer import Source
 from .tree import (
-    ACCUMULATOR, UNUSED, Call, Entry, Field, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select, StructLiteral,
+    ACCUMULATOR,
+    UNUSED,
+    Call,
+    Entry,
+    Field,
+    Fold,
+    Ident,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Node,
+    Select,
+    StructLiteral,
 )  # fmt: skip
 from .walk import Walk, walk
 

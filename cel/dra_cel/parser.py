@@ -17,8 +17,11 @@ from .walk import Walk, walk
 
 DEPTH_LIMIT: Final = 250
 _RESERVED: Final = frozenset(
-    "as break const continue else for function if import let loop package namespace return var void while".split()
-)
+    {
+        "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package",
+        "namespace", "return", "var", "void", "while",
+    }
+)  # fmt: skip
 _RELATIONS: Final = frozenset({"<", "<=", ">=", ">", "==", "!=", "in"})
 _FACTORS: Final = frozenset({"*", "/", "%"})
 _TERMS: Final = frozenset({"+", "-"})
@@ -124,13 +127,15 @@ class _Parser:
         """``!`` and ``-``; pairs cancel out, and one minus before a number belongs to the number."""
         operator = self.token
         if operator.kind not in ("!", "-"):
-            return (yield self.member())
+            plain: Node = yield self.member()
+            return plain
         count = 0
         while self.take(operator.kind):
             count += 1
         if operator.kind == "-" and count == 1 and self.token.kind in ("int", "float"):
             self.index -= 1
-            return (yield self.member())
+            number: Node = yield self.member()
+            return number
         node: Node = yield self.member()
         return node if count % 2 == 0 else Call(operator.at, f"{operator.kind}_", None, [node])
 
@@ -177,17 +182,19 @@ class _Parser:
 
     def primary(self) -> Walk[Node]:
         token = self.token
+        node: Node
         if self.take("("):
-            node: Node = yield self.expression()
+            node = yield self.expression()
             self.expect(")")
-            return node
-        if self.take("["):
-            return (yield self.list_literal(token.at))
-        if self.take("{"):
-            return (yield self.map_literal(token.at))
-        if token.kind in ("name", "."):
-            return (yield self.named())
-        return self.literal()
+        elif self.take("["):
+            node = yield self.list_literal(token.at)
+        elif self.take("{"):
+            node = yield self.map_literal(token.at)
+        elif token.kind in ("name", "."):
+            node = yield self.named()
+        else:
+            node = self.literal()
+        return node
 
     def literal(self) -> Node:
         token = self.token
@@ -201,17 +208,18 @@ class _Parser:
             return Literal(token.at, literals.string(self.source, token))
         if token.kind == "bytes":
             return Literal(token.at, literals.bytes_(self.source, token))
-        if token.kind in _CONSTANTS:
-            return Literal(token.at, _CONSTANTS[token.kind])
-        self.index -= 1
-        self.unexpected("a value")
+        if token.kind not in _CONSTANTS:
+            self.index -= 1
+            self.unexpected("a value")
+        return Literal(token.at, _CONSTANTS[token.kind])
 
     def named(self) -> Walk[Node]:
         """A variable, a call of a global function, or ``type.name{field: value}``."""
         dot = "." if self.take(".") else ""
         first = self.expect("name")
         if struct := self.struct_name(dot + first.text):
-            return (yield self.struct_literal(struct))
+            literal: Node = yield self.struct_literal(struct)
+            return literal
         if first.text in _RESERVED:
             self.source.fail(first.at, f"reserved identifier: {first.text}")
         if opening := self.take("("):

@@ -56,7 +56,7 @@ class Program:
         limit = self.environment.cost_limit if cost_limit is None else cost_limit
         machine = Machine(bindings, self._steps.slots, limit)
         try:
-            return run(self._steps.steps, machine), machine.cost
+            return run(self._steps.code, machine), machine.cost
         except EvaluationError as error:
             return error, machine.cost
 

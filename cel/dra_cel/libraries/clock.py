@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from ..declarations import Function, method
-from ..errors import EvaluationError
-from ..types import DURATION, INT, STRING, TIMESTAMP
-from ..values import INT_MAX, INT_MIN, NANOS, Duration, Timestamp
+from dra_cel.declarations import Function, method
+from dra_cel.errors import EvaluationError
+from dra_cel.types import DURATION, INT, STRING, TIMESTAMP
+from dra_cel.values import INT_MAX, INT_MIN, NANOS, Duration, Timestamp
 
 _UNITS: Final = {
     "ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": NANOS, "m": 60 * NANOS, "h": 3600 * NANOS,
@@ -132,9 +132,14 @@ _DATE_PARTS: Final[dict[str, Callable[[datetime], int]]] = {
 _SPANS: Final = {"getHours": 3600 * NANOS, "getMinutes": 60 * NANOS, "getSeconds": NANOS, "getMilliseconds": 10**6}
 
 
+def _milliseconds(moment: Timestamp, zone: str = "") -> int:
+    _zone(zone)  # Offsets are whole minutes: the zone changes nothing, but it must exist.
+    return moment.nanos % NANOS // 10**6
+
+
 def _part(name: str) -> Callable[..., int]:
     if name == "getMilliseconds":
-        return lambda moment, zone="": _zone(zone) and moment.nanos % NANOS // 10**6
+        return _milliseconds
     pick = _DATE_PARTS[name]
     return lambda moment, zone="": pick(_local(moment, _zone(zone)))
 

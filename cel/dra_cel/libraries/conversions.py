@@ -6,13 +6,26 @@ import math
 import re
 from typing import Any, Final, NoReturn
 
-from ..charges import PER_CHARACTER, Estimate, Range, Rule, scale, size_of
-from ..declarations import Function, Implementation, glob
-from ..errors import EvaluationError
-from ..types import (
-    BOOL, BYTES, DOUBLE, DURATION, DYN, INT, STRING, TIMESTAMP, UINT, Type, param, type_of, type_type,
+from dra_cel.charges import PER_CHARACTER, Estimate, Range, Rule, scale, size_of
+from dra_cel.declarations import Function, Implementation, glob
+from dra_cel.errors import EvaluationError
+from dra_cel.types import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    STRING,
+    TIMESTAMP,
+    UINT,
+    Type,
+    param,
+    type_of,
+    type_type,
 )  # fmt: skip
-from ..values import INT_MAX, INT_MIN, NANOS, TIMESTAMP_MAX, TIMESTAMP_MIN, UINT_MAX, Duration, Timestamp, Uint
+from dra_cel.values import INT_MAX, INT_MIN, NANOS, TIMESTAMP_MAX, TIMESTAMP_MIN, UINT_MAX, Duration, Timestamp, Uint
+
 from . import clock
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)

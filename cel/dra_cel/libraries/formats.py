@@ -7,10 +7,21 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Any, Final
 
-from ..charges import PER_CHARACTER, PER_PATTERN_CHARACTER, Estimate, Operand, Range, Rule, exactly, scale, size_of
-from ..declarations import Function, glob, method
-from ..types import FORMAT, STRING, list_of, optional_of
-from ..values import NONE, Opaque, Optional
+from dra_cel.charges import (
+    PER_CHARACTER,
+    PER_PATTERN_CHARACTER,
+    Estimate,
+    Operand,
+    Range,
+    Rule,
+    exactly,
+    scale,
+    size_of,
+)
+from dra_cel.declarations import Function, glob, method
+from dra_cel.types import FORMAT, STRING, list_of, optional_of
+from dra_cel.values import NONE, Opaque, Optional
+
 from . import urls
 
 Check = Callable[[str], list[str]]

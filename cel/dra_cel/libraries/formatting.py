@@ -10,11 +10,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..charges import PER_CHARACTER, Estimate, Rule, scale, size_of
-from ..declarations import Function, method
-from ..errors import EvaluationError
-from ..types import DYN, STRING, Type, list_of, type_of
-from ..values import Duration, Timestamp, Uint, unwrap_key
+from dra_cel.charges import PER_CHARACTER, Estimate, Rule, scale, size_of
+from dra_cel.declarations import Function, method
+from dra_cel.errors import EvaluationError
+from dra_cel.types import DYN, STRING, Type, list_of, type_of
+from dra_cel.values import Duration, Timestamp, Uint, unwrap_key
+
 from .conversions import to_string
 from .operators import TEXT_LIMIT, bounded
 

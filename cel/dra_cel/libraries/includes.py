@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..charges import Estimate, Range, Rule
-from ..declarations import Function, method
-from ..equality import equal
-from ..errors import EvaluationError
-from ..types import BOOL, DYN
+from dra_cel.charges import Estimate, Range, Rule
+from dra_cel.declarations import Function, method
+from dra_cel.equality import equal
+from dra_cel.errors import EvaluationError
+from dra_cel.types import BOOL, DYN
 
 LIMIT: Final = 48
 

@@ -6,14 +6,27 @@ from collections.abc import Callable, Sequence
 from functools import cmp_to_key
 from typing import Any, Final
 
-from ..charges import LIST_BASE, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, exactly, size_of
-from ..declarations import Function, glob, method
-from ..equality import contains, equal, order
-from ..errors import CostLimitExceeded, EvaluationError, no_overload
-from ..types import (
-    BOOL, BYTES, DOUBLE, DURATION, DYN, INT, STRING, TIMESTAMP, UINT, list_of, map_of, param, type_of,
+from dra_cel.charges import LIST_BASE, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, exactly, size_of
+from dra_cel.declarations import Function, glob, method
+from dra_cel.equality import contains, equal, order
+from dra_cel.errors import CostLimitExceeded, EvaluationError, no_overload
+from dra_cel.types import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    STRING,
+    TIMESTAMP,
+    UINT,
+    list_of,
+    map_of,
+    param,
+    type_of,
 )  # fmt: skip
-from ..values import MISSING, UINT_MAX, Duration, Uint, find, unwrap_key, wrap_key
+from dra_cel.values import MISSING, UINT_MAX, Duration, Uint, find, unwrap_key, wrap_key
+
 from .operators import LIST_LIMIT, MapAccumulator, add, bounded
 from .traversals import TRAVERSAL
 
@@ -125,8 +138,11 @@ def _sort_by(items: Sequence[Any], keys: Sequence[Any]) -> list[Any]:
         raise EvaluationError("other", "list elements must be comparable")
     if any(type_of(key) != type_of(keys[0]) for key in keys):
         raise EvaluationError("other", "list elements must have the same type")
-    positions = sorted(range(len(items)), key=cmp_to_key(lambda a, b: order(keys[a], keys[b])))
-    return [items[position] for position in positions]
+
+    def compare(left: int, right: int) -> int:
+        return order(keys[left], keys[right])
+
+    return [items[position] for position in sorted(range(len(items)), key=cmp_to_key(compare))]
 
 
 def _contains_all(items: Sequence[Any], wanted: Sequence[Any]) -> bool:

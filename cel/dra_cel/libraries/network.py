@@ -6,11 +6,11 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from ..charges import ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of, traversal
-from ..declarations import Function, glob, method
-from ..errors import EvaluationError
-from ..types import BOOL, CIDR, INT, IP, STRING
-from ..values import Opaque
+from dra_cel.charges import ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of, traversal
+from dra_cel.declarations import Function, glob, method
+from dra_cel.errors import EvaluationError
+from dra_cel.types import BOOL, CIDR, INT, IP, STRING
+from dra_cel.values import Opaque
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _BROADCAST: Final = ipaddress.IPv4Address("255.255.255.255")

@@ -6,15 +6,34 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..charges import COMPARISON, FIXED, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of
-from ..declarations import Function, Implementation, glob, method
-from ..equality import contains, equal, order
-from ..errors import CostLimitExceeded, EvaluationError, no_overload
-from ..types import (
-    BOOL, BYTES, CIDR, DOUBLE, DURATION, DYN, FORMAT, INT, IP, QUANTITY, RUNTIME, SEMVER, STRING, TIMESTAMP, UINT, URL,
-    Type, list_of, map_of, param, type_of,
+from dra_cel.charges import COMPARISON, FIXED, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of
+from dra_cel.declarations import Function, Implementation, glob, method
+from dra_cel.equality import contains, equal, order
+from dra_cel.errors import CostLimitExceeded, EvaluationError, no_overload
+from dra_cel.types import (
+    BOOL,
+    BYTES,
+    CIDR,
+    DOUBLE,
+    DURATION,
+    DYN,
+    FORMAT,
+    INT,
+    IP,
+    QUANTITY,
+    RUNTIME,
+    SEMVER,
+    STRING,
+    TIMESTAMP,
+    UINT,
+    URL,
+    Type,
+    list_of,
+    map_of,
+    param,
+    type_of,
 )  # fmt: skip
-from ..values import INT_MAX, INT_MIN, MISSING, UINT_MAX, Duration, Timestamp, Uint, find
+from dra_cel.values import INT_MAX, INT_MIN, MISSING, UINT_MAX, Duration, Timestamp, Uint, find
 
 TEXT_LIMIT: Final = 10_000_000
 """Longest text or bytes that an expression may build: walking through more would exceed the cost limit anyway."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..declarations import Function, Implementation, glob, method
-from ..errors import EvaluationError, no_overload
-from ..types import BOOL, INT, Type, list_of, map_of, optional_of, param
-from ..values import NONE, Duration, Opaque, Optional
+from dra_cel.declarations import Function, Implementation, glob, method
+from dra_cel.errors import EvaluationError, no_overload
+from dra_cel.types import BOOL, INT, Type, list_of, map_of, optional_of, param
+from dra_cel.values import NONE, Duration, Opaque, Optional
+
 from .operators import index
 
 K: Final = param("K")

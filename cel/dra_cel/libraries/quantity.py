@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from dra_api.quantity import Quantity, QuantityError
 
-from ..charges import traversal
-from ..declarations import Function, Implementation, glob, method
-from ..errors import EvaluationError, no_overload
-from ..types import BOOL, DOUBLE, INT, QUANTITY, STRING, Type
-from ..values import INT_MAX, INT_MIN, Opaque
+from dra_cel.charges import traversal
+from dra_cel.declarations import Function, Implementation, glob, method
+from dra_cel.errors import EvaluationError, no_overload
+from dra_cel.types import BOOL, DOUBLE, INT, QUANTITY, STRING, Type
+from dra_cel.values import INT_MAX, INT_MIN, Opaque
 
 _DIGITS: Final = 18
 _SYNTAX: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([A-Za-z]*|[eE][+-]?[0-9]+)")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-import re2
+import re2  # type: ignore[import-untyped]  # the package ships no types
 
-from ..errors import EvaluationError
+from dra_cel.errors import EvaluationError
 
 _OPTIONS: Final = re2.Options()
 _OPTIONS.log_errors = False  # A bad pattern is the author's error, not a matter for our standard error.

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from dra_api.semver import Version, VersionError
 
-from ..charges import traversal
-from ..declarations import Function, glob, method
-from ..errors import EvaluationError
-from ..types import BOOL, INT, SEMVER, STRING
-from ..values import Opaque
+from dra_cel.charges import traversal
+from dra_cel.declarations import Function, glob, method
+from dra_cel.errors import EvaluationError
+from dra_cel.types import BOOL, INT, SEMVER, STRING
+from dra_cel.values import Opaque
 
 
 class SemverValue(Opaque):

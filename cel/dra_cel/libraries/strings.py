@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ..charges import (
-    MATCH, PER_CHARACTER, SEARCH, UNKNOWN, Estimate, Operand, Range, Rule, exactly, scale, size_of, traversal,
+from dra_cel.charges import (
+    MATCH,
+    PER_CHARACTER,
+    SEARCH,
+    UNKNOWN,
+    Estimate,
+    Operand,
+    Range,
+    Rule,
+    exactly,
+    scale,
+    size_of,
+    traversal,
 )  # fmt: skip
-from ..declarations import Function, glob, method
-from ..errors import EvaluationError
-from ..types import BOOL, INT, STRING, list_of
-from ..values import UINT_MAX
+from dra_cel.declarations import Function, glob, method
+from dra_cel.errors import EvaluationError
+from dra_cel.types import BOOL, INT, STRING, list_of
+from dra_cel.values import UINT_MAX
+
 from . import regexes
 from .operators import LIST_LIMIT, TEXT_LIMIT, bounded
 from .traversals import TRAVERSAL
@@ -23,7 +35,9 @@ _ESCAPES: Final = str.maketrans(
         '"': '\\"',
     }
 )  # fmt: skip
-_SPACES: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+_SPACES: Final = (
+    "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+)
 
 
 def _outside(index: int) -> EvaluationError:

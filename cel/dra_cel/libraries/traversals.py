@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..charges import ONE, PER_CHARACTER, UNKNOWN, Estimate, Operand, Range, Rule, exactly
-from ..values import unwrap_key
+from dra_cel.charges import ONE, PER_CHARACTER, UNKNOWN, Estimate, Operand, Range, Rule, exactly
+from dra_cel.values import unwrap_key
 
 _ENOUGH: Final = 2_000_000
 

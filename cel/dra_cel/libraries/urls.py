@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import Any, ClassVar, Final
 from urllib.parse import quote, unquote, unquote_plus
 
-from ..charges import traversal
-from ..declarations import Function, glob, method
-from ..errors import EvaluationError
-from ..types import BOOL, STRING, URL, Type, list_of, map_of
-from ..values import Opaque
+from dra_cel.charges import traversal
+from dra_cel.declarations import Function, glob, method
+from dra_cel.errors import EvaluationError
+from dra_cel.types import BOOL, STRING, URL, Type, list_of, map_of
+from dra_cel.values import Opaque
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -42,7 +42,6 @@ class Url(Opaque):
     query: str
     fragment: str
     cel_type: ClassVar[Type] = URL
-    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # as in Opaque
 
     def identity(self) -> Any:
         return self.scheme, self.opaque, self.user, self.host, self.path, self.query, self.fragment

@@ -1,0 +1,415 @@
+"""The steps of the machine: each function here makes one, for the assembler to put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from .charges import SELECT, Rule
+from .constants import MemberSet
+from .errors import CostLimitExceeded, EvaluationError
+from .libraries.operators import Accumulator, MapAccumulator, index, lookup
+from .machine import Machine, Step
+from .messages import build_message
+from .tree import Entry, StructLiteral
+from .values import MISSING, NONE, Optional, unwrap_key, wrap_key
+
+UNSET: Final = object()
+"""What a slot holds whose value has not been needed yet."""
+
+
+class Label:
+    """An address that is known later."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = -1
+
+
+class Init(Label):
+    """Where the steps of a lazy value start; ``empty``: an empty list or map becomes one that loops may extend."""
+
+    __slots__ = ("empty", "slot")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slot = -1
+        self.empty = False
+
+
+def _failed(value: Any) -> bool:
+    return isinstance(value, EvaluationError)
+
+
+def push(value: Any) -> Step:
+    def step(machine: Machine) -> None:
+        machine.stack.append(value)
+
+    return step
+
+
+def charge(units: int) -> Step:
+    def step(machine: Machine) -> None:
+        machine.charge(units)
+
+    return step
+
+
+def jump(label: Label) -> Step:
+    return lambda machine: label.at
+
+
+def drop(machine: Machine) -> None:
+    machine.stack.pop()
+
+
+def assign(slot: int, value: Any) -> Step:
+    def step(machine: Machine) -> None:
+        machine.slots[slot] = value
+
+    return step
+
+
+def load_slot(slot: int) -> Step:
+    def step(machine: Machine) -> None:
+        machine.stack.append(machine.slots[slot])
+
+    return step
+
+
+def load_lazily(slot: int, init: Label, here: int) -> Step:
+    def step(machine: Machine) -> int | None:
+        value = machine.slots[slot]
+        if value is UNSET:
+            machine.returns.append(here)
+            return init.at
+        machine.stack.append(value)
+        return None
+
+    return step
+
+
+def give_back(init: Init) -> Step:
+    def step(machine: Machine) -> int:
+        value = machine.stack.pop()
+        if init.empty and isinstance(value, (list, dict)) and not value:
+            value = Accumulator() if isinstance(value, list) else MapAccumulator()
+        machine.slots[init.slot] = value
+        return machine.returns.pop()
+
+    return step
+
+
+def load_variable(name: str) -> Step:
+    def step(machine: Machine) -> None:
+        value = machine.bindings.get(name, MISSING)
+        if value is MISSING:
+            value = EvaluationError("undeclared-reference", f"no such attribute(s): {name}")
+        machine.stack.append(value)
+
+    return step
+
+
+class _Chained:
+    """Marks a value in a chain that started from an optional: further selections are optional, too."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def enter_chain(end: Label) -> Step:
+    def step(machine: Machine) -> int | None:
+        value = machine.stack[-1]
+        if isinstance(value, Optional):
+            if not value.present:
+                return end.at
+            machine.stack[-1] = _Chained(value.value)
+        return end.at if _failed(value) else None
+
+    return step
+
+
+def rewrap(machine: Machine) -> None:
+    value = machine.stack[-1]
+    if isinstance(value, _Chained):
+        machine.stack[-1] = Optional(value.value)
+
+
+def presence(machine: Machine) -> None:
+    """``has()`` of an optional that was absent is false."""
+    if isinstance(machine.stack[-1], Optional):
+        machine.stack[-1] = False
+
+
+def _select(machine: Machine, key: Any, end: Label, optional: bool) -> int | None:
+    container = machine.stack[-1]
+    chained = isinstance(container, _Chained)
+    try:
+        if optional or chained:
+            found = lookup(container.value if chained else container, key)
+            machine.stack[-1] = NONE if found is MISSING else _Chained(found)
+            if found is MISSING:
+                return end.at
+        else:
+            machine.stack[-1] = index(container, key)
+    except EvaluationError as error:
+        machine.stack[-1] = error
+    machine.charge(SELECT)
+    return end.at if _failed(machine.stack[-1]) else None
+
+
+def qualify(key: Any, end: Label, *, optional: bool = False) -> Step:
+    return lambda machine: _select(machine, key, end, optional)
+
+
+def qualify_by_value(end: Label, *, optional: bool) -> Step:
+    def step(machine: Machine) -> int | None:
+        key = machine.stack.pop()
+        if not _failed(key):
+            return _select(machine, key, end, optional)
+        machine.stack[-1] = key
+        machine.charge(SELECT)
+        return end.at
+
+    return step
+
+
+def test_presence(name: str, end: Label) -> Step:
+    """The presence test of ``has()``."""
+
+    def step(machine: Machine) -> int | None:
+        container = machine.stack[-1]
+        chained = isinstance(container, _Chained)
+        try:
+            present = lookup(container.value if chained else container, name) is not MISSING
+        except EvaluationError as error:
+            machine.stack[-1] = error
+        else:
+            machine.stack[-1] = present
+            if chained and not present:
+                return end.at
+        machine.charge(SELECT)
+        return end.at
+
+    return step
+
+
+def term(absorbing: bool, end: Label) -> Step:
+    """One term of ``&&`` or ``||``: below it on the stack is the first failure so far."""
+
+    def step(machine: Machine) -> int | None:
+        value = machine.stack.pop()
+        if value is absorbing:
+            machine.stack[-1] = absorbing
+            return end.at
+        if type(value) is not bool and machine.stack[-1] is None:
+            failed = _failed(value)
+            machine.stack[-1] = value if failed else EvaluationError("no-such-overload", "no such overload: not a bool")
+        return None
+
+    return step
+
+
+def settle(value: bool) -> Step:
+    def step(machine: Machine) -> None:
+        if machine.stack[-1] is None:
+            machine.stack[-1] = value
+
+    return step
+
+
+def fork(otherwise: Label, end: Label) -> Step:
+    def step(machine: Machine) -> int | None:
+        value = machine.stack.pop()
+        if value is True:
+            return None
+        if value is False:
+            return otherwise.at
+        failed = _failed(value)
+        machine.stack.append(value if failed else EvaluationError("no-such-overload", "no such overload: not a bool"))
+        return end.at
+
+    return step
+
+
+def present(end: Label, *, unwrap: bool) -> Step:
+    """``or``: a value on the left is the result, a failure too."""
+
+    def step(machine: Machine) -> int | None:
+        value = machine.stack[-1]
+        if isinstance(value, Optional):
+            if value.present:
+                machine.stack[-1] = value.value if unwrap else value
+                return end.at
+            machine.stack.pop()
+            return None
+        return end.at
+
+    return step
+
+
+def not_strictly_false(machine: Machine) -> None:
+    value = machine.stack[-1]
+    machine.stack[-1] = value if type(value) is bool else True
+    machine.charge(1)
+
+
+def give_up(position: int, failed: Label) -> Step:
+    """Leave nothing but the failure if the last operand failed."""
+
+    def step(machine: Machine) -> int | None:
+        value = machine.stack[-1]
+        if not _failed(value):
+            return None
+        del machine.stack[len(machine.stack) - 1 - position :]
+        machine.stack.append(value)
+        return failed.at
+
+    return step
+
+
+def invoke(name: str, function: Callable[..., Any], count: int, rule: Rule) -> Step:
+    def step(machine: Machine) -> None:
+        stack = machine.stack
+        values = stack[len(stack) - count :]
+        del stack[len(stack) - count :]
+        result: Any = next((value for value in values if _failed(value)), None)
+        if result is None:
+            try:
+                result = function(*values)
+            except CostLimitExceeded:
+                raise
+            except EvaluationError as error:
+                result = error
+        stack.append(result)
+        machine.charge(rule.count(values, result))
+        machine.produced(result)
+
+    return step
+
+
+def member(members: MemberSet) -> Step:
+    def step(machine: Machine) -> None:
+        value = machine.stack[-1]
+        if not _failed(value):
+            machine.stack[-1] = value in members
+
+    return step
+
+
+def make_list(count: int, optional: frozenset[int]) -> Step:
+    def step(machine: Machine) -> None:
+        values = machine.stack[len(machine.stack) - count :] if count else []
+        del machine.stack[len(machine.stack) - count :]
+        if not optional:
+            machine.stack.append(values)
+            return
+        kept: list[Any] = []
+        for position, value in enumerate(values):
+            if position not in optional:
+                kept.append(value)
+            elif not isinstance(value, Optional):
+                machine.stack.append(_not_optional())
+                return
+            elif value.present:
+                kept.append(value.value)
+        machine.stack.append(kept)
+
+    return step
+
+
+def _not_optional() -> EvaluationError:
+    return EvaluationError("other", "cannot initialize an optional entry from a value that is not optional")
+
+
+def make_map(entries: list[Entry]) -> Step:
+    def step(machine: Machine) -> None:
+        count = 2 * len(entries)
+        values = machine.stack[len(machine.stack) - count :] if count else []
+        del machine.stack[len(machine.stack) - count :]
+        made: dict[Any, Any] = {}
+        for entry, key, value in zip(entries, values[::2], values[1::2], strict=True):
+            if not entry.optional:
+                made[wrap_key(key)] = value
+            elif not isinstance(value, Optional):
+                machine.stack.append(_not_optional())
+                return
+            elif value.present:
+                made[wrap_key(key)] = value.value
+            else:
+                made.pop(wrap_key(key), None)
+        machine.stack.append(made)
+
+    return step
+
+
+def make_struct(node: StructLiteral) -> Step:
+    def step(machine: Machine) -> None:
+        count = len(node.fields)
+        values = machine.stack[len(machine.stack) - count :] if count else []
+        del machine.stack[len(machine.stack) - count :]
+        try:
+            machine.stack.append(build_message(node, values))
+        except EvaluationError as error:
+            machine.stack.append(error)
+
+    return step
+
+
+def begin(accu: int, *, pairs: bool, end: Label) -> Step:
+    def step(machine: Machine) -> int | None:
+        over = machine.stack[-1]
+        machine.slots[accu] = UNSET
+        if isinstance(over, dict):
+            entries = [(unwrap_key(key), value) for key, value in over.items()] if pairs else map(unwrap_key, [*over])
+            machine.stack[-1] = iter(entries)
+        elif isinstance(over, (list, tuple)):
+            machine.stack[-1] = enumerate(over) if pairs else iter(over)
+        else:
+            if not _failed(over):
+                machine.stack[-1] = EvaluationError("not-iterable", "only lists and maps have entries to go through")
+            return end.at
+        return None
+
+    return step
+
+
+def advance(first: int, second: int, *, pairs: bool, result: Label) -> Step:
+    def step(machine: Machine) -> int | None:
+        entry: Any = next(machine.stack[-1], MISSING)
+        if entry is MISSING:
+            return result.at
+        if pairs:
+            machine.slots[first], machine.slots[second] = entry
+        else:
+            machine.slots[first] = entry
+        return None
+
+    return step
+
+
+def proceed(result: Label) -> Step:
+    def step(machine: Machine) -> int | None:
+        value = machine.stack.pop()
+        return result.at if value is False else None
+
+    return step
+
+
+def store(slot: int, following: Label) -> Step:
+    def step(machine: Machine) -> int:
+        machine.slots[slot] = machine.stack.pop()
+        return following.at
+
+    return step
+
+
+def freeze(machine: Machine) -> None:
+    value = machine.stack[-1]
+    if isinstance(value, Accumulator):
+        machine.stack[-1] = list(value)
+    elif isinstance(value, MapAccumulator):
+        machine.stack[-1] = dict(value)
