@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dra_api.gates import FeatureGates
-from dra_api.validation import SelectorCheck, accept_selectors
 
+from .cel_selectors import selector_check
 from .errors import Json, no_such_resource
 from .kinds import Kind, kind_of
 from .store import Collection, Store
@@ -22,7 +22,7 @@ class Registry:
         self.structure = Structure.load()
         self.store = Store()
         self.gates = gates
-        self.check_selector: SelectorCheck = accept_selectors
+        self.check_selector = selector_check(gates)
         self._kinds: dict[tuple[str, str], Kind] = {}
         for resource in self.structure.resources():
             if "list" in resource.verbs:

@@ -1,0 +1,21 @@
+"""Judging the selectors of new objects: whether they compile, and what they may cost (api.md section 9)."""
+
+from __future__ import annotations
+
+from dra_api.gates import FeatureGates
+from dra_api.validation import SelectorCheck, SelectorVerdict
+from dra_cel import CompileError, compile, device_selectors
+
+
+def selector_check(gates: FeatureGates) -> SelectorCheck:
+    """The check for these gates; what is stored already may use more than what is new."""
+    features = {"consumable_capacity": gates.consumable_capacity, "list_attributes": gates.list_type_attributes}
+    environments = {stored: device_selectors(new=not stored, **features) for stored in (False, True)}
+
+    def check(expression: str, stored: bool) -> SelectorVerdict:
+        try:
+            return SelectorVerdict(max_cost=compile(expression, environments[stored]).max_cost)
+        except CompileError as error:
+            return SelectorVerdict(error=f"compilation failed: {error}")
+
+    return check

@@ -1,0 +1,251 @@
+"""Pods: what the server fills in, refuses and keeps; binding and eviction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from bare_client import PATCH, PODS, Client, Json, causes, pod
+
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+CONTAINER = {"name": "main", "image": "example.com/app:1"}
+
+
+async def test_a_pod_is_filled_in(client: Client) -> None:
+    made = await client.post(PODS, pod("p"))
+    spec = made["spec"]
+    expected = {
+        "restartPolicy": "Always",
+        "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler",
+        "terminationGracePeriodSeconds": 30,
+        "enableServiceLinks": True,
+        "serviceAccountName": "default",
+        "priority": 0,
+    }
+    assert {key: spec[key] for key in expected} == expected
+    assert {toleration["key"] for toleration in spec["tolerations"]} == {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    }
+    assert spec["containers"][0]["imagePullPolicy"] == "IfNotPresent"
+    assert made["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
+
+
+async def test_the_status_of_a_new_pod_is_not_the_clients(client: Client) -> None:
+    made = await client.post(PODS, {**pod("p"), "status": {"phase": "Running"}})
+    assert made["status"]["phase"] == "Pending"
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({}, "BestEffort"),
+        ({"requests": {"cpu": "1"}}, "Burstable"),
+        ({"limits": {"cpu": "1"}}, "Burstable"),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}}, "Burstable"),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1000m"}}, "Guaranteed"),
+    ],
+)
+async def test_quality_of_service(client: Client, resources: Json, expected: str) -> None:
+    made = await client.post(PODS, pod("p", containers=[{**CONTAINER, "resources": resources}]))
+    assert made["status"]["qosClass"] == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "reason"),
+    [
+        ({"containers": []}, "spec.containers", "FieldValueRequired"),
+        ({"containers": [{**CONTAINER, "name": ""}]}, "spec.containers[0].name", "FieldValueRequired"),
+        ({"containers": [CONTAINER, CONTAINER]}, "spec.containers[1].name", "FieldValueDuplicate"),
+        ({"initContainers": [CONTAINER]}, "spec.containers[0].name", "FieldValueDuplicate"),
+        ({"containers": [{"name": "a"}]}, "spec.containers[0].image", "FieldValueRequired"),
+        ({"dnsPolicy": "Whatever"}, "spec.dnsPolicy", "FieldValueNotSupported"),
+        ({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds", "FieldValueInvalid"),
+        ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds", "FieldValueInvalid"),
+        ({"nodeSelector": {"a b": "c"}}, "spec.nodeSelector", "FieldValueInvalid"),
+        ({"nodeName": "No"}, "spec.nodeName", "FieldValueInvalid"),
+        ({"volumes": [{"name": "v"}, {"name": "v"}]}, "spec.volumes[1].name", "FieldValueDuplicate"),
+        (
+            {"containers": [{**CONTAINER, "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]},
+            "spec.containers[0].volumeMounts[0].name",
+            "FieldValueNotFound",
+        ),
+        (
+            {"containers": [{**CONTAINER, "ports": [{"containerPort": 0}]}]},
+            "spec.containers[0].ports[0].containerPort",
+            "FieldValueInvalid",
+        ),
+        (
+            {"containers": [{**CONTAINER, "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}]},
+            "spec.containers[0].resources.requests",
+            "FieldValueInvalid",
+        ),
+        (
+            {"containers": [{**CONTAINER, "imagePullPolicy": "Later"}]},
+            "spec.containers[0].imagePullPolicy",
+            "FieldValueNotSupported",
+        ),
+        ({"resourceClaims": [{"name": "c"}]}, "spec.resourceClaims[0]", "FieldValueInvalid"),
+        (
+            {"containers": [{**CONTAINER, "resources": {"claims": [{"name": "c"}]}}]},
+            "spec.containers[0].resources.claims[0]",
+            "FieldValueNotFound",
+        ),
+    ],
+)
+async def test_pods_that_cannot_be(client: Client, spec: Json, field: str, reason: str) -> None:
+    answer = await client.call("POST", PODS, pod("p", **spec))
+    assert answer.code == 422, answer.body
+    assert causes(answer.json) == [(field, reason)]
+
+
+@pytest.mark.parametrize(
+    ("change", "allowed"),
+    [
+        ({"containers": [{"name": "main", "image": "other"}]}, True),
+        ({"activeDeadlineSeconds": 5}, True),
+        ({"tolerations": [{"key": "more", "operator": "Exists"}]}, True),
+        ({"nodeSelector": {"a": "b"}}, False),
+        ({"restartPolicy": "Never"}, False),
+        ({"containers": [{"name": "main", "command": ["x"]}]}, False),
+        ({"nodeName": "other"}, False),
+        ({"resourceClaims": [{"name": "c", "resourceClaimName": "d"}]}, False),
+    ],
+)
+async def test_only_parts_of_a_spec_may_change(client: Client, change: Json, allowed: bool) -> None:
+    made = await client.post(PODS, pod("p"))
+    if "tolerations" in change:
+        change = {"tolerations": made["spec"]["tolerations"] + change["tolerations"]}
+    answer = await client.call("PATCH", f"{PODS}/p", {"spec": change}, kind=PATCH["strategic"])
+    assert answer.code == (200 if allowed else 422), answer.body
+    if not allowed:
+        assert ("spec", "FieldValueForbidden") in causes(answer.json)
+
+
+async def test_existing_tolerations_stay(client: Client) -> None:
+    await client.post(PODS, pod("p"))
+    answer = await client.call("PATCH", f"{PODS}/p", {"spec": {"tolerations": []}}, kind=PATCH["merge"])
+    assert causes(answer.json) == [("spec.tolerations", "FieldValueForbidden")]
+
+
+async def test_a_gated_pod_says_so_and_may_still_choose_its_nodes(client: Client) -> None:
+    made = await client.post(PODS, pod("p", schedulingGates=[{"name": "example.com/wait"}]))
+    (condition,) = made["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "SchedulingGated")
+    body = {"apiVersion": "v1", "kind": "Binding", "target": {"name": "n"}}
+    assert (await client.call("POST", f"{PODS}/p/binding", body)).code == 409
+    changed = await client.patch(f"{PODS}/p", {"spec": {"nodeSelector": {"a": "b"}, "schedulingGates": None}})
+    assert changed["spec"]["nodeSelector"] == {"a": "b"}
+
+
+async def test_priority_comes_from_the_class(client: Client) -> None:
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 7}
+    await client.post(classes, body)
+    assert (await client.post(PODS, pod("p", priorityClassName="high")))["spec"]["priority"] == 7
+    answer = await client.call("POST", PODS, pod("q", priorityClassName="none"))
+    assert (answer.code, answer.message) == (
+        403,
+        'pods "q" is forbidden: no PriorityClass with name none was found',
+    )
+
+
+def binding(node: str = "n1", **target: Any) -> Json:
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"name": node, **target}}
+
+
+@pytest.mark.parametrize("path", [f"{PODS}/p/binding", "/api/v1/namespaces/default/bindings"])
+async def test_binding_sets_the_node_once(client: Client, path: str) -> None:
+    made = await client.post(PODS, pod("p"))
+    body = binding(kind="Node")
+    body["metadata"]["uid"] = made["metadata"]["uid"]
+    assert (await client.post(path, body))["status"] == "Success"
+    bound = await client.get(f"{PODS}/p")
+    assert bound["spec"]["nodeName"] == "n1"
+    (condition,) = bound["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "True")
+    assert condition["lastTransitionTime"]
+    answer = await client.call("POST", path, binding("n2"))
+    assert (answer.code, answer.reason) == (409, "Conflict")
+    assert 'pod p is already assigned to node "n1"' in answer.message
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"target": {}}, 422),
+        ({"target": {"kind": "Moon", "name": "n"}}, 422),
+        ({"metadata": {"name": "q"}, "target": {"name": "n"}}, 400),
+        ({"metadata": {"name": "p", "uid": "other"}, "target": {"name": "n"}}, 409),
+        ({"target": "n"}, 400),
+        ([], 400),
+    ],
+)
+async def test_bindings_that_make_no_sense(client: Client, body: Any, code: int) -> None:
+    await client.post(PODS, pod("p"))
+    answer = await client.call("POST", f"{PODS}/p/binding", body)
+    assert answer.code == code, answer.body
+    assert (await client.call("POST", f"{PODS}/nobody/binding", binding())).code in (400, 404)
+
+
+async def running(client: Client, name: str) -> None:
+    await client.post(PODS, pod(name, meta={"labels": {"app": "x"}}, nodeName="n", terminationGracePeriodSeconds=0))
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    await client.patch(f"{PODS}/{name}/status", {"status": status})
+
+
+@pytest.mark.parametrize(
+    ("limit", "evicted"),
+    [
+        ({"minAvailable": 1}, [True, False]),
+        ({"minAvailable": 2}, [False]),
+        ({"minAvailable": "50%"}, [True, False]),
+        ({"maxUnavailable": 2}, [True, True]),
+        ({"maxUnavailable": 0}, [False]),
+    ],
+)
+async def test_evictions_respect_disruption_budgets(client: Client, limit: Json, evicted: list[bool]) -> None:
+    for name in ("a", "b"):
+        await running(client, name)
+    selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["x"]}]}
+    body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"}}
+    await client.post(BUDGETS, {**body, "spec": {"selector": selector, **limit}})
+    for name, expected in zip("ab", evicted, strict=False):
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        answer = await client.call("POST", f"{PODS}/{name}/eviction", eviction)
+        assert answer.code == (201 if expected else 429), answer.body
+        if not expected:
+            assert answer.message == "Cannot evict pod as it would violate the pod's disruption budget."
+            assert answer.json["details"]["causes"][0]["reason"] == "DisruptionBudget"
+
+
+async def test_an_eviction_takes_delete_options(client: Client) -> None:
+    await client.post(PODS, pod("p", nodeName="n"))
+    eviction = {"metadata": {"name": "p"}, "deleteOptions": {"gracePeriodSeconds": 3}}
+    await client.post(f"{PODS}/p/eviction", eviction)
+    assert (await client.get(f"{PODS}/p"))["metadata"]["deletionGracePeriodSeconds"] == 3
+    eviction["deleteOptions"] = {"gracePeriodSeconds": 0, "dryRun": ["All"]}
+    await client.post(f"{PODS}/p/eviction", eviction)
+    assert await client.code(f"{PODS}/p") == 200
+
+
+async def test_the_status_of_a_pod_names_only_its_own_claims(client: Client) -> None:
+    await client.post(PODS, pod("p", resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}]))
+    statuses = [{"name": "other", "resourceClaimName": "x"}]
+    answer = await client.call(
+        "PATCH", f"{PODS}/p/status", {"status": {"resourceClaimStatuses": statuses}}, kind=PATCH["merge"]
+    )
+    assert causes(answer.json) == [("status.resourceClaimStatuses[0].name", "FieldValueInvalid")]
+    statuses[0]["name"] = "c"
+    changed = await client.patch(f"{PODS}/p/status", {"status": {"resourceClaimStatuses": statuses}}, "strategic")
+    assert changed["status"]["resourceClaimStatuses"] == statuses
+
+
+async def test_debug_containers_come_through_their_own_door(client: Client) -> None:
+    await client.post(PODS, pod("p"))
+    extra = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "tools"}], "hostNetwork": True}}
+    changed = await client.patch(f"{PODS}/p/ephemeralcontainers", extra, "strategic")
+    assert [container["name"] for container in changed["spec"]["ephemeralContainers"]] == ["debug"]
+    assert "hostNetwork" not in changed["spec"]
