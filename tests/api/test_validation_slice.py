@@ -115,6 +115,29 @@ def test_slice_updates(sample: Any, found: Any, path: str, value: Any, expected:
     assert found(validate_resource_slice(sample(ResourceSlice, {path: value}), sample(ResourceSlice))) == expected
 
 
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        pytest.param({"nodeName": "n"}, [], id="one node"),
+        pytest.param({"allNodes": True}, [], id="all nodes"),
+        pytest.param({"nodeSelector": {"nodeSelectorTerms": [{}, {}]}}, [], id="a selector of any number of terms"),
+        pytest.param({}, ["Required spec.devices[0]"], id="nothing"),
+        pytest.param({"nodeName": "n", "allNodes": True}, ["Invalid spec.devices[0]"], id="two"),
+        pytest.param({"nodeName": ""}, ["Invalid spec.devices[0].nodeName", "Required spec.devices[0]"], id="no name"),
+        pytest.param({"nodeName": "A"}, ["Invalid spec.devices[0].nodeName"], id="no node name"),
+        pytest.param(
+            {"allNodes": False}, ["Invalid spec.devices[0].allNodes", "Required spec.devices[0]"], id="not all nodes"
+        ),
+        pytest.param(
+            {"nodeSelector": {}}, ["Required spec.devices[0].nodeSelector.nodeSelectorTerms"], id="an empty selector"
+        ),
+    ],
+)
+def test_devices_that_choose_their_nodes(sample: Any, found: Any, choice: dict[str, Any], expected: list[str]) -> None:
+    changes = {"spec.nodeName": ..., "spec.perDeviceNodeSelection": True, "spec.devices": [{"name": "a", **choice}]}
+    assert found(validate_resource_slice(sample(ResourceSlice, changes))) == expected
+
+
 def test_faulty_taints_and_capacities_that_are_stored_do_not_block_updates(sample: Any) -> None:
     faults = {"spec.devices.0.taints.0.effect": "Odd", POLICY: {}}
     old = sample(ResourceSlice, faults)
