@@ -16,6 +16,12 @@ SPEC: dict[str, Any] = {
         "name": {"type": "string", "pattern": "^[a-z]+$", "minLength": 2, "maxLength": 4},
         "ratio": {"type": "number"},
         "port": {"x-kubernetes-int-or-string": True},
+        "target": {
+            "type": "object",
+            "properties": {"host": {"type": "string"}, "path": {"type": "string"}},
+            "oneOf": [{"required": ["host"]}, {"required": ["path"]}],
+        },
+        "level": {"type": "integer", "anyOf": [{"maximum": 3}, {"minimum": 7}], "not": {"enum": [2]}},
         "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
         "note": {"type": "string", "nullable": True, "default": "none"},
         "limits": {"type": "object", "additionalProperties": {"type": "integer"}},
@@ -114,6 +120,21 @@ WRONG = {
         "spec.port",
         'Invalid value: "boolean": spec.port in body must be of type integer,string: "boolean"',
     ),
+    "none of the alternatives": (
+        {"size": 1, "level": 5},
+        "spec.level",
+        "Invalid value: 5: spec.level in body must validate at least one schema (anyOf)",
+    ),
+    "what must not be": (
+        {"size": 1, "level": 2},
+        "spec.level",
+        "Invalid value: 2: spec.level in body must not validate the schema (not)",
+    ),
+    "two alternatives at once": (
+        {"size": 1, "target": {"host": "h", "path": "p"}},
+        "spec.target",
+        'Invalid value: {"host":"h","path":"p"}: spec.target in body must validate one and only one schema (oneOf)',
+    ),
     "null where nothing may be null": (
         {"size": 1, "ratio": None},
         "spec.ratio",
@@ -136,6 +157,16 @@ def test_violations_carry_field_and_text(schema: Schema, spec: dict[str, Any], f
 
 
 def test_a_sound_resource_has_no_fault(schema: Schema) -> None:
-    obj = widget(size=2, name="abc", ratio=1, port="http", limits={"a": 1}, note=None, parts=[{"id": "a"}, {"id": "b"}])
+    obj = widget(
+        size=2,
+        name="abc",
+        ratio=1,
+        port="http",
+        limits={"a": 1},
+        note=None,
+        level=8,
+        target={"host": "h"},
+        parts=[{"id": "a"}, {"id": "b"}],
+    )
     set_defaults(schema, obj)
     assert validate(schema, obj) == []

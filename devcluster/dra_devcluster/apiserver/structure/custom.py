@@ -5,7 +5,7 @@ Findings carry the field path, reason and text the real server puts into the cau
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +61,7 @@ def _check(schema: Schema, value: Any, path: str) -> Iterator[Fault]:
         yield Fault("FieldValueTypeInvalid", path, text)
         return
     yield from _rules(schema.rules, value, path)
+    yield from _logic(schema.rules, value, path)
     if isinstance(value, dict):
         prefix = path + "." if path else ""
         for name in schema.required:
@@ -125,6 +126,23 @@ def _rules(rules: Json, value: Any, path: str) -> Iterator[Fault]:
         yield from _number_rules(rules, value, path)
     elif isinstance(value, (list, dict)):
         yield from _size_rules(rules, value, path)
+
+
+def _logic(rules: Json, value: Any, path: str) -> Iterator[Fault]:
+    """Schemas combined: how many of them the value meets decides."""
+    for key, (enough, text) in _COMBINED.items():
+        if key in rules:
+            met = sum(next(_check(schema, value, path), None) is None for schema in rules[key])
+            if not enough(met, len(rules[key])):
+                yield _invalid(path, value, f"{text} ({key})")
+
+
+_COMBINED: dict[str, tuple[Callable[[int, int], bool], str]] = {
+    "allOf": (lambda met, of: met == of, "must validate all the schemas"),
+    "anyOf": (lambda met, of: met >= 1, "must validate at least one schema"),
+    "oneOf": (lambda met, of: met == 1, "must validate one and only one schema"),
+    "not": (lambda met, of: met == 0, "must not validate the schema"),
+}
 
 
 def _text_rules(rules: Json, value: str, path: str) -> Iterator[Fault]:

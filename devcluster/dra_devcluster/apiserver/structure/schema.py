@@ -117,10 +117,14 @@ def compile_structural(raw: Json) -> Schema:
         nullable=bool(raw.get("nullable")),
         rules={key: raw[key] for key in raw.keys() & _RULES},
     )
+    for key in _LOGIC & raw.keys():
+        alternatives = raw[key] if isinstance(raw[key], list) else [raw[key]]
+        compiled.rules[key] = [compile_structural(alternative) for alternative in alternatives]
     return _with_hints(compiled, raw)
 
 
-# Enforced by `custom.validate`; the logical ones (allOf, anyOf, oneOf, not), formats and CEL rules are not.
+# Enforced by `custom.validate`; formats and CEL rules are not.
+_LOGIC = {"allOf", "anyOf", "oneOf", "not"}
 _RULES = {"enum", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"} | {
     f"{bound}{what}" for bound in ("min", "max") for what in ("Length", "Items", "Properties")
 }

@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from .ages import age, human_duration, parse_time
-
-Json = dict[str, Any]
+from .parts import Json
 
 
 def pod_cells(pod: Json, now: datetime) -> list[Any]:

@@ -10,8 +10,9 @@ import orjson
 from dra_devcluster.apiserver.structure import Resource, load_data
 
 from .ages import age
-from .cells import CELLS, Cells, Json, created, dated, name
+from .cells import CELLS, Cells, dated
 from .jsonpath import find
+from .parts import Json, created, name
 from .pods import completion
 
 _NAME: list[Any] = ["Name", "string", "name", 0]
