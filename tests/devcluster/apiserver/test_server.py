@@ -1,0 +1,115 @@
+"""The server as an object: its life, its files, its snapshot."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import stat
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+from bare_client import CONFIG_MAPS, NAMESPACES, Client, client_of, config_map, names
+from dra_api.gates import UnknownGate
+from dra_devcluster.apiserver import DevApiServer, ServerError, serve_in_thread
+from dra_kube import CONFIG_MAPS as CONFIG_MAP_RESOURCE
+from dra_kube import Api, connection
+
+WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+DEFINITION = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "widgets.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "widgets", "kind": "Widget"},
+        "versions": [
+            {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+        ],
+    },
+}
+WIDGET = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
+
+
+async def test_a_kubeconfig_is_all_a_client_needs(server: DevApiServer, tmp_path: Path) -> None:
+    path = server.write_kubeconfig(tmp_path / "deep" / "config")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert yaml.safe_load(path.read_text()) == server.kubeconfig
+    async with Api(connection(path)) as api:
+        await api.create(CONFIG_MAP_RESOURCE, config_map("a"), namespace="default")
+        assert (await api.get(CONFIG_MAP_RESOURCE, "a", namespace="default"))["data"] == {"a": "b"}
+
+
+async def test_a_port_in_use_is_named_with_the_remedy(server: DevApiServer) -> None:
+    with pytest.raises(ServerError, match=f"port {server.port} on 127.0.0.1 is in use: choose another"):
+        async with DevApiServer(port=server.port):
+            pass
+
+
+def test_unknown_gates_are_refused() -> None:
+    with pytest.raises(UnknownGate, match="DRANonsense"):
+        DevApiServer(feature_gates={"DRANonsense": True})
+
+
+def test_tests_without_a_loop_have_a_server_too() -> None:
+    with serve_in_thread() as server:
+        context = ssl.create_default_context(cafile=str(server.ca_file))
+        request = urllib.request.Request(server.url + NAMESPACES, headers={"Authorization": f"Bearer {server.token}"})
+        with urllib.request.urlopen(request, context=context) as answer:
+            assert names(json.load(answer))[0] == "default"
+        ca_file = server.ca_file
+    assert not ca_file.exists()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", server.port), timeout=1)
+
+
+async def test_watches_end_when_the_server_stops() -> None:
+    server = DevApiServer()
+    await server.__aenter__()
+    async with client_of(server) as client, client.watch(CONFIG_MAPS) as watch:
+        await server.__aexit__(None, None, None)
+        assert await watch.is_over()
+
+
+async def test_a_snapshot_brings_everything_back(tmp_path: Path) -> None:
+    file = tmp_path / "snapshot"
+    async with DevApiServer(snapshot=file) as server, client_of(server) as client:
+        await client.post(DEFINITIONS, DEFINITION)
+        await client.post(WIDGETS, WIDGET)
+        await client.post(CONFIG_MAPS, config_map("a", finalizers=["example.com/x"]))
+        marked = await client.delete(f"{CONFIG_MAPS}/a")
+        listed = await client.get(CONFIG_MAPS)
+        widget = await client.get(f"{WIDGETS}/w")
+    async with DevApiServer(snapshot=file) as server, client_of(server) as client:
+        assert await client.get(f"{CONFIG_MAPS}/a") == marked
+        assert await client.get(f"{WIDGETS}/w") == widget
+        assert int((await client.get(CONFIG_MAPS))["metadata"]["resourceVersion"]) >= int(
+            listed["metadata"]["resourceVersion"]
+        )
+        await expired(client, listed["metadata"]["resourceVersion"])
+        await client.patch(f"{CONFIG_MAPS}/a", {"metadata": {"finalizers": None}})
+        await client.gone(f"{CONFIG_MAPS}/a")
+
+
+async def expired(client: Client, revision: str) -> None:
+    """What happened before the snapshot is not remembered: who watched before has to list again."""
+    async with client.watch(CONFIG_MAPS, resourceVersion=str(int(revision) - 1)) as watch:
+        kind, status = await watch.next()
+    assert (kind, status["code"]) == ("ERROR", 410)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"nonsense", b'{"format": 99, "revision": 1}\n', b'{"format": 1, "revision": 1}\n{}\n']
+)
+async def test_a_file_that_is_no_snapshot_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "snapshot"
+    file.write_bytes(content)
+    with pytest.raises(ServerError, match=r"snapshot is no snapshot of this server .*: remove it or name another"):
+        async with DevApiServer(snapshot=file):
+            pass
+    assert file.read_bytes() == content
