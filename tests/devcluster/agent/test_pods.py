@@ -296,6 +296,14 @@ async def test_no_process_outlives_the_agent(node: Any, until: Until) -> None:
     assert processes_in(node.root) == []
 
 
+async def test_an_agent_that_stops_amid_starting_loses_no_process(node: Any, until: Until) -> None:
+    for index in range(20):
+        await node.pod(f"pod-{index}", "sleep 1000")
+    await until(lambda: processes_in(node.root))
+    await node.stop()
+    assert processes_in(node.root) == []
+
+
 async def test_leftovers_of_a_crashed_runtime_are_killed_and_count_as_killed(short_path: Path, until: Until) -> None:
     crashed = LocalRuntime(short_path)
     crashed.start("uid", "c", ["sleep", "1000"], {"PATH": os.environ["PATH"]})
@@ -311,16 +319,30 @@ async def test_leftovers_of_a_crashed_runtime_are_killed_and_count_as_killed(sho
 
 
 async def test_logs_are_filtered_as_asked(node: Any) -> None:
-    await node.pod("pod-a", "echo one; echo two >&2; printf 'three'")
+    await node.pod("pod-a", "echo one; echo two; printf three")
     await node.phase("pod-a", "Succeeded")
-    assert sorted((await node.log("pod-a")).splitlines()) == ["one", "three", "two"]
-    assert len((await node.log("pod-a", tailLines="1")).splitlines()) == 1
+    assert await node.log("pod-a") == "one\ntwo\nthree"
+    assert await node.log("pod-a", tailLines="2") == "two\nthree"
     assert await node.log("pod-a", tailLines="0") == ""
-    assert len(await node.log("pod-a", limitBytes="5")) == 5
+    assert await node.log("pod-a", limitBytes="5") == "one\nt"
     assert len((await node.log("pod-a", sinceSeconds="3600")).splitlines()) == 3
     assert await node.log("pod-a", sinceTime="2999-01-01T00:00:00Z") == ""
     stamped = (await node.log("pod-a", timestamps="true")).splitlines()
     assert all(line[10] == "T" and line.split(" ")[0].endswith("Z") for line in stamped)
+
+
+async def test_both_streams_are_logged(node: Any) -> None:
+    await node.pod("pod-a", "echo out; echo err >&2")
+    await node.phase("pod-a", "Succeeded")
+    assert sorted((await node.log("pod-a")).splitlines()) == ["err", "out"]
+
+
+async def test_a_line_that_is_too_long_for_one_entry_comes_back_whole(node: Any) -> None:
+    await node.pod("pod-a", "head -c 50000 /dev/zero | tr '\\0' x; echo; echo end")
+    await node.phase("pod-a", "Succeeded")
+    assert await node.log("pod-a") == "x" * 50000 + "\nend\n"
+    assert await node.log("pod-a", tailLines="2") == "x" * 50000 + "\nend\n"
+    assert await node.log("pod-a", tailLines="1") == "end\n"
 
 
 async def test_logs_of_the_run_before_are_kept(node: Any, until: Until) -> None:

@@ -1,0 +1,40 @@
+"""The agent as a whole: starting, refusing to start, living beside others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_devcluster.agent import CheckpointCorrupted, LocalRuntime, NodeAgent
+from dra_kube import NODES
+
+
+async def test_km11_an_agent_with_a_damaged_checkpoint_does_not_start(node: Any) -> None:
+    await node.stop()
+    (node.root / "dra_manager_state").write_text("damaged")
+    with pytest.raises(CheckpointCorrupted, match="drain the node, remove this file"):
+        await node.start()
+    (node.root / "dra_manager_state").unlink()
+    await node.start()
+
+
+async def test_several_agents_live_in_one_process_and_run_only_their_own_pods(node: Any, short_path: Path) -> None:
+    async with NodeAgent(node.api, "node-2", root=short_path / "2", settings=node.settings):
+        nodes, _ = await node.api.list(NODES)
+        assert [one["metadata"]["name"] for one in nodes] == ["node-1", "node-2"]
+        for name in ("node-1", "node-2"):
+            await node.pod(name, "echo $HOSTNAME", nodeName=name)
+            await node.phase(name, "Succeeded")
+            assert await node.log(name) == f"{name}\n"
+        assert len(list((node.root / "pods").iterdir())) == 1
+        assert len(list((short_path / "2" / "pods").iterdir())) == 1
+
+
+async def test_what_is_kept_of_pods_that_are_gone_is_removed_at_the_start(node: Any) -> None:
+    await node.stop()
+    async with LocalRuntime(node.root) as runtime:
+        runtime.start("gone", "c", ["true"], {"PATH": node.settings.search_path})
+        await runtime.wait("gone", "c")
+    await node.start()
+    await node.until(lambda: not (node.root / "pods" / "gone").exists())
