@@ -46,7 +46,7 @@ class App:
             return _refusal(internal(repr(error)))
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        path = request.path
+        path = request.path.rstrip("/") or "/"  # some clients ask for /version/
         if path.startswith(_PROBES):
             return web.Response(text="ok")
         user = self.tokens.user(request.headers.get("Authorization", ""))
