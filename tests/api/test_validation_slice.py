@@ -8,6 +8,7 @@ import pytest
 from dra_api.resource import ResourceSlice
 from dra_api.validation import driver_warnings, validate_resource_slice
 
+IN_MODEL = "spec.devices[0].attributes[model]"
 POLICY = "spec.devices.0.capacity.memory.requestPolicy"
 IN_POLICY = "spec.devices[0].capacity[memory].requestPolicy"
 
@@ -38,6 +39,15 @@ IN_POLICY = "spec.devices[0].capacity[memory].requestPolicy"
         ("spec.devices.0.attributes", {f"a{i}": {"int": i} for i in range(32)}, ["Invalid spec.devices[0]"]),
         ("spec.devices.0.attributes.model", {}, ["Invalid spec.devices[0].attributes[model]"]),
         ("spec.devices.0.attributes.model", {"int": 0}, []),
+        ("spec.devices.0.attributes.model", {"string": "x" * 65}, [f"TooLong {IN_MODEL}.string"]),
+        ("spec.devices.0.attributes.model", {"version": "1.0"}, [f"Invalid {IN_MODEL}.version"]),
+        ("spec.devices.0.attributes.model", {"versions": ["1.0.0", "1"]}, [f"Invalid {IN_MODEL}.versions[1]"]),
+        ("spec.devices.0.attributes.model", {"int": 1, "bools": [True]}, [f"Invalid {IN_MODEL}"]),
+        (
+            "spec.devices.0.consumesCounters",
+            [{"counterSet": "", "counters": {"c": {"value": "1"}}}],
+            ["Required spec.devices[0].consumesCounters[0].counterSet"],
+        ),
         ("spec.devices.0.attributes.model", {"ints": []}, ["Invalid spec.devices[0].attributes[model].ints"]),
         (
             "spec.devices.0.attributes.model",
@@ -136,6 +146,55 @@ def test_slice_updates(sample: Any, found: Any, path: str, value: Any, expected:
 def test_devices_that_choose_their_nodes(sample: Any, found: Any, choice: dict[str, Any], expected: list[str]) -> None:
     changes = {"spec.nodeName": ..., "spec.perDeviceNodeSelection": True, "spec.devices": [{"name": "a", **choice}]}
     assert found(validate_resource_slice(sample(ResourceSlice, changes))) == expected
+
+
+ONE = {"value": "1"}
+COUNTER_SETS = "spec.sharedCounters"
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        pytest.param([{"name": "s", "counters": {"c": ONE}}], [], id="valid"),
+        pytest.param([{"name": "s", "counters": {"c": {"value": "-1"}}}], [], id="any quantity"),
+        pytest.param([{"name": "", "counters": {"c": ONE}}], [f"Required {COUNTER_SETS}[0].name"], id="no name"),
+        pytest.param([{"name": "A", "counters": {"c": ONE}}], [f"Invalid {COUNTER_SETS}[0].name"], id="no label"),
+        pytest.param([{"name": "s"}], [f"Required {COUNTER_SETS}[0].counters"], id="no counters"),
+        pytest.param(
+            [{"name": "s", "counters": {"A": ONE}}], [f"Invalid {COUNTER_SETS}[0].counters"], id="counter name"
+        ),
+        pytest.param(
+            [{"name": "s", "counters": {f"c{index}": ONE for index in range(33)}}],
+            [f"TooMany {COUNTER_SETS}[0].counters"],
+            id="too many counters",
+        ),
+        pytest.param([{"name": "s", "counters": {"c": ONE}}] * 2, [f"Duplicate {COUNTER_SETS}[1]"], id="twice"),
+        pytest.param(
+            [{"name": f"s{index}", "counters": {"c": ONE}} for index in range(9)],
+            [f"TooMany {COUNTER_SETS}"],
+            id="nine",
+        ),
+    ],
+)
+def test_shared_counters(sample: Any, found: Any, sets: list[Any], expected: list[str]) -> None:
+    it = sample(ResourceSlice, {"spec.devices": ..., "spec.sharedCounters": sets})
+    assert found(validate_resource_slice(it)) == expected
+
+
+@pytest.mark.parametrize(
+    ("mapping", "expected"),
+    [
+        pytest.param({"capacityKey": "memory"}, [], id="a capacity"),
+        pytest.param({"allocationMultiplier": "2"}, [], id="a multiplier"),
+        pytest.param({}, ["Invalid "], id="neither"),
+        pytest.param({"capacityKey": ""}, ["Invalid .capacityKey"], id="an empty key"),
+        pytest.param({"allocationMultiplier": "0"}, ["Invalid .allocationMultiplier"], id="times nothing"),
+    ],
+)
+def test_native_resources(sample: Any, found: Any, mapping: dict[str, str], expected: list[str]) -> None:
+    path = "spec.devices[0].nodeAllocatableResourceMappings[cpu]"
+    it = sample(ResourceSlice, {"spec.devices.0.nodeAllocatableResourceMappings": {"cpu": mapping}})
+    assert [error.replace(path, "") for error in found(validate_resource_slice(it))] == expected
 
 
 def test_faulty_taints_and_capacities_that_are_stored_do_not_block_updates(sample: Any) -> None:
