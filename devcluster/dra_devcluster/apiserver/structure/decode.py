@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -40,7 +41,7 @@ def decode(schema: Schema, obj: Json) -> list[Problem]:
     """
     problems: list[Problem] = []
     try:
-        _object(schema, obj, "", problems)
+        _object(schema, obj, None, problems)
     except _WrongType as fault:
         problems.append(fault.problem)
     return problems
@@ -62,12 +63,13 @@ def find_duplicates(body: bytes) -> list[Problem]:
     seen: list[_Doubled] = []
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        obj = _Doubled(items)
-        if len(obj) < len(items):
-            keys = [key for key, _ in items]
-            obj.doubled = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
-            seen.append(obj)
-        return obj
+        obj = dict(items)
+        if len(obj) == len(items):
+            return obj
+        keys = [key for key, _ in items]
+        seen.append(_Doubled(obj))
+        seen[-1].doubled = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
+        return seen[-1]
 
     document = json.loads(body, object_pairs_hook=pairs)
     if not seen:
@@ -82,10 +84,10 @@ class _Doubled(dict[str, Any]):
 def _doubled_paths(value: Any, path: str) -> list[str]:
     if isinstance(value, list):
         return [found for index, item in enumerate(value) for found in _doubled_paths(item, f"{path}[{index}]")]
-    if not isinstance(value, _Doubled):
+    if not isinstance(value, dict):
         return []
     prefix = path + "." if path else ""
-    found = [prefix + key for key in value.doubled]
+    found = [prefix + key for key in value.doubled] if isinstance(value, _Doubled) else []
     for key, item in value.items():
         found += _doubled_paths(item, prefix + key)
     return found
@@ -97,25 +99,34 @@ class _WrongType(Exception):
         self.problem = problem
 
 
-def _object(schema: Schema, obj: Json, path: str, problems: list[Problem]) -> None:
+# Where a value stands: the place of what holds it, and its key or index there. Made a text only for a problem.
+_Place = tuple[Any, str | int] | None
+
+
+def _path(place: _Place) -> str:
+    if place is None:
+        return ""
+    holder, part = place
+    if isinstance(part, int):
+        return f"{_path(holder)}[{part}]"
+    return f"{_path(holder)}.{part}" if holder else part
+
+
+def _object(schema: Schema, obj: Json, place: _Place, problems: list[Problem]) -> None:
     properties = schema.properties
     doomed: list[str] = []
     for key, value in obj.items():
         child = properties.get(key)
         if child is None:
-            if schema.kind == "object" and not schema.preserve and not (schema.embedded and key in _EMBEDDED):
+            if not schema.preserve and not (schema.embedded and key in _EMBEDDED):
                 doomed.append(key)
-                where = f"{path}.{key}" if path else key
-                problems.append(Problem("unknown", where, f'unknown field "{where}"'))
+                path = _path((place, key))
+                problems.append(Problem("unknown", path, f'unknown field "{path}"'))
         elif value is None:
             if child.typed:
                 doomed.append(key)
-        else:
-            kind = child.kind
-            # The two commonest cases need no path, and so no further call.
-            if (kind == "string" and type(value) is str) or (kind == "boolean" and type(value) is bool):
-                continue
-            _value(child, value, f"{path}.{key}" if path else key, problems, schema)
+        elif type(value) is not str or child.json_type is not str:  # texts are the most frequent: no call for them
+            _value(child, value, (place, key), problems, schema)
     for key in doomed:
         del obj[key]
 
@@ -123,21 +134,22 @@ def _object(schema: Schema, obj: Json, path: str, problems: list[Problem]) -> No
 _EMBEDDED = ("apiVersion", "kind", "metadata")
 
 
-def _value(schema: Schema, value: Any, path: str, problems: list[Problem], owner: Schema) -> None:
-    if not _FITS[schema.kind](schema, value):
+def _value(schema: Schema, value: Any, place: _Place, problems: list[Problem], owner: Schema) -> None:
+    fits = type(value) is schema.json_type if schema.json_type else _FITS[schema.kind](schema, value)
+    if not fits:
         if schema.typed:
-            raise _mismatch(schema, value, path, owner)
+            raise _mismatch(schema, value, place, owner)
     elif schema.kind == "object":
-        _object(schema, value, path, problems)
+        _object(schema, value, place, problems)
     elif schema.items is not None and schema.kind == "array":
         for index, item in enumerate(value):
             if item is not None:
-                _value(schema.items, item, f"{path}[{index}]", problems, owner)
+                _value(schema.items, item, (place, index), problems, owner)
     elif schema.items is not None:
-        nested = schema.items.kind in ("object", "array", "map")  # else errors name the map, not the entry
+        nested = schema.items.json_type in (dict, list)  # else errors name the map, not the entry
         for key, item in value.items():
             if item is not None:
-                _value(schema.items, item, f"{path}.{key}" if nested else path, problems, owner)
+                _value(schema.items, item, (place, key) if nested else place, problems, owner)
 
 
 def _is_integer(schema: Schema, value: Any) -> bool:
@@ -155,6 +167,11 @@ def _is_time(schema: Schema, value: Any) -> bool:
     return True
 
 
+@lru_cache(maxsize=4096)
+def _is_quantity(text: str) -> bool:
+    return _QUANTITY.fullmatch(text) is not None
+
+
 def _is_base64(schema: Schema, value: Any) -> bool:
     try:
         base64.b64decode(value, validate=True)
@@ -165,24 +182,18 @@ def _is_base64(schema: Schema, value: Any) -> bool:
 
 _FITS: dict[str, Callable[[Schema, Any], bool]] = {
     "any": lambda schema, value: True,
-    "object": lambda schema, value: type(value) is dict,
-    "map": lambda schema, value: type(value) is dict,
-    "array": lambda schema, value: type(value) is list,
-    "string": lambda schema, value: type(value) is str,
-    "boolean": lambda schema, value: type(value) is bool,
     "integer": _is_integer,
     "number": lambda schema, value: type(value) in (int, float),
     "bytes": _is_base64,
     "time": _is_time,
-    "quantity": lambda schema, value: (
-        type(value) in (int, float) or bool(type(value) is str and _QUANTITY.fullmatch(value))
-    ),
+    "quantity": lambda schema, value: type(value) in (int, float) or (type(value) is str and _is_quantity(value)),
     "int-or-string": lambda schema, value: type(value) in (int, str),
 }
 
 
-def _mismatch(schema: Schema, value: Any, path: str, owner: Schema) -> _WrongType:
+def _mismatch(schema: Schema, value: Any, place: _Place, owner: Schema) -> _WrongType:
     """What the real decoder says: the JSON type met, the Go struct and field path, the Go type wanted."""
+    path = _path(place)
     if schema.kind == "quantity" and type(value) is str:
         text = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
     elif schema.kind == "time" and type(value) is str:

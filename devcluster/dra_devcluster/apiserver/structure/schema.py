@@ -13,6 +13,7 @@ Json = dict[str, Any]
 
 _REF = "#/components/schemas/"
 _MISSING: Any = object()
+_JSON_TYPES = {"object": dict, "map": dict, "array": list, "string": str, "boolean": bool}
 # Go types that marshal to something else than their OpenAPI `type` says.
 _SPECIAL = {
     "Quantity": "quantity",
@@ -46,6 +47,12 @@ class Schema:
     embedded: bool = False  # a whole API object (apiVersion, kind, metadata) inside a custom resource
     nullable: bool = False
     rules: Json = field(default_factory=dict)  # value validations of a structural schema (enum, pattern, minimum...)
+
+    # The JSON type that a value of this kind always has; None where more than one will do.
+    json_type: type | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.json_type = _JSON_TYPES.get(self.kind)
 
     @property
     def has_default(self) -> bool:
