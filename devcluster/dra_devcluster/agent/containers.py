@@ -136,6 +136,10 @@ class ContainerKeeper:
             node.runtime.start(self._uid, container.name, command, environment, container.working_dir)
         except OSError as error:
             raise ContainerError("CreateContainerError", f"the node cannot keep the container: {error}") from error
+        if container.not_carried_out:
+            ignored = ", ".join(container.not_carried_out)
+            message = f"The development cluster runs containers as plain processes, without their {ignored}"
+            node.events.warning(pod, "NotCarriedOut", message, container.name)
         node.events.normal(pod, "Created", f"Created container: {container.name}", container.name)
         node.events.normal(pod, "Started", f"Started container {container.name}", container.name)
 

@@ -80,6 +80,11 @@ class PodWorker:
         if pod.metadata.deletion_timestamp is not None or pod.is_terminal:
             self._must_end.set()
 
+    def waiting_reason(self, container: str) -> str:
+        """Why a container that never ran does not run, in one word. Raises KeyError for an unknown container."""
+        waiting = self._keepers[container].waiting
+        return waiting.reason if waiting else "ContainerCreating"
+
     # --- life ---
 
     async def run(self) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dra_api.core import Container, Pod, PodSpec
 from dra_api.meta import Part
+
+# An API server mounts the service account's token into every container, asked or not.
+_TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class KeyRef(Part, frozen=True):
@@ -49,6 +54,10 @@ class EnvFrom(Part, frozen=True):
     secret_ref: ObjectRef | None = None
 
 
+class VolumeMount(Part, frozen=True):
+    mount_path: str = ""
+
+
 class RunContainer(Container, frozen=True):
     """A container with what is needed to start it."""
 
@@ -58,6 +67,26 @@ class RunContainer(Container, frozen=True):
     working_dir: str = ""
     env: tuple[EnvVar, ...] | None = None
     env_from: tuple[EnvFrom, ...] | None = None
+    volume_mounts: tuple[VolumeMount, ...] | None = None
+    volume_devices: tuple[Any, ...] | None = None
+    startup_probe: Any = None
+    readiness_probe: Any = None
+    liveness_probe: Any = None
+    lifecycle: Any = None
+
+    @property
+    def not_carried_out(self) -> list[str]:
+        """Fields that ask for something which a plain process cannot have."""
+        mounts = [mount for mount in self.volume_mounts or () if mount.mount_path != _TOKEN_PATH]
+        wishes = {
+            "volumeMounts": mounts,
+            "volumeDevices": self.volume_devices,
+            "startupProbe": self.startup_probe,
+            "readinessProbe": self.readiness_probe,
+            "livenessProbe": self.liveness_probe,
+            "lifecycle": self.lifecycle,
+        }
+        return [name for name, wish in wishes.items() if wish]
 
     @property
     def is_sidecar(self) -> bool:

@@ -24,6 +24,7 @@ from aiohttp import web
 from .errors import ContainerError
 from .exec import PROTOCOLS, refuse, run_session
 from .logs import LogQuery, read_log
+from .pod_worker import PodWorker
 from .pods import Pods
 from .runtime import LocalRuntime
 
@@ -69,22 +70,23 @@ class NodeServer:
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
-    def _container(self, request: web.Request) -> tuple[str, str]:
-        """UID of the pod and name of the container. Raises HTTPNotFound."""
+    def _worker(self, request: web.Request) -> PodWorker:
+        """Who looks after the pod. Raises HTTPNotFound."""
         names = request.match_info
         worker = self._pods.find(names["namespace"], names["pod"])
         if worker is None:
             raise web.HTTPNotFound(text=f'pod "{names["pod"]}" is not on this node')
-        return worker.pod.metadata.uid, names["container"]
+        return worker
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
-        uid, name = self._container(request)
+        worker, name = self._worker(request), request.match_info["container"]
+        uid = worker.pod.metadata.uid
         query = _log_query(request)
         state = self._runtime.state(uid, name)
         previous = _flag(request, "previous")
         record = (state.previous if previous else state.current) if state else None
         if record is None:
-            raise web.HTTPBadRequest(text=_no_log(name, request.match_info["pod"], previous))
+            raise web.HTTPBadRequest(text=_no_log(worker, name, previous))
         path = self._runtime.log_path(uid, name, record.attempt)
         attempt = record.attempt
 
@@ -100,7 +102,7 @@ class NodeServer:
         return response
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
-        uid, name = self._container(request)
+        uid, name = self._worker(request).pod.metadata.uid, request.match_info["container"]
         command = request.query.getall("command", [])
         if not command:
             raise web.HTTPBadRequest(text="you must specify at least 1 command for the container")
@@ -119,10 +121,11 @@ class NodeServer:
         return socket
 
 
-def _no_log(container: str, pod: str, previous: bool) -> str:
+def _no_log(worker: PodWorker, container: str, previous: bool) -> str:
+    where = f'container "{container}" in pod "{worker.pod.metadata.name}"'
     if previous:
-        return f'previous terminated container "{container}" in pod "{pod}" not found'
-    return f'container "{container}" in pod "{pod}" is waiting to start'
+        return f"previous terminated {where} not found"
+    return f"{where} is waiting to start: {worker.waiting_reason(container)}"
 
 
 def _flag(request: web.Request, name: str) -> bool:

@@ -249,6 +249,15 @@ async def _counted(node: Any, pod: str, reason: str) -> bool:
     return bool((await node.event(pod, reason))["count"] >= 2)
 
 
+async def test_what_a_plain_process_cannot_have_is_said_in_an_event(node: Any) -> None:
+    probe = {"exec": {"command": ["true"]}}
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    one = container("c", "exit 0", livenessProbe=probe, volumeMounts=mounts)
+    await node.pod("pod-a", containers=[one], volumes=[{"name": "data", "emptyDir": {}}])
+    await node.phase("pod-a", "Succeeded")
+    assert (await node.event("pod-a", "NotCarriedOut"))["message"].endswith("without their volumeMounts, livenessProbe")
+
+
 async def test_an_image_with_a_shell_runs_the_arguments(node: Any) -> None:
     await node.pod("pod-a", containers=[{"name": "c", "image": "docker.io/busybox:1.36", "args": ["echo", "hi"]}])
     await node.phase("pod-a", "Succeeded")
@@ -384,6 +393,13 @@ async def test_a_log_that_cannot_be_had_is_refused_with_the_reason(case: str, no
     with pytest.raises(ApiError, match=re.escape(message)) as caught:
         await node.log("pod-a", **query)
     assert caught.value.code == 400
+
+
+async def test_the_log_of_a_container_that_never_ran_says_what_it_waits_for(node: Any) -> None:
+    await node.pod("pod-a", claims=("missing",))
+    await node.event("pod-a", "FailedPrepareDynamicResources")
+    with pytest.raises(ApiError, match='container "c" in pod "pod-a" is waiting to start: ContainerCreating'):
+        await node.log("pod-a")
 
 
 # --- exec ---

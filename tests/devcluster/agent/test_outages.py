@@ -1,0 +1,108 @@
+"""An API server that fails, and objects that cannot be read: nothing is lost, nobody else is affected."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from dra_kube import Gone, KubeError, ServerError, Unreachable
+
+Json = dict[str, Any]
+
+
+class Faults:
+    """Makes a method of the client fail for the next few calls."""
+
+    def __init__(self, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._api = api
+        self._monkeypatch = monkeypatch
+        self.left = 0
+
+    def next_calls(self, method: str, count: int, error: KubeError) -> None:
+        original = getattr(self._api, method)
+        self.left = count
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            if self.left:
+                self.left -= 1
+                raise error
+            return await original(*arguments, **options)
+
+        self._monkeypatch.setattr(self._api, method, call)
+
+    def next_watches(self, count: int, error: KubeError) -> None:
+        original = self._api.watch
+        self.left = count
+
+        async def watch(*arguments: Any, **options: Any) -> AsyncIterator[Any]:
+            if self.left:
+                self.left -= 1
+                raise error
+            async for event in original(*arguments, **options):
+                yield event
+
+        self._monkeypatch.setattr(self._api, "watch", watch)
+
+
+@pytest.fixture
+def faults(node: Any, monkeypatch: pytest.MonkeyPatch) -> Faults:
+    return Faults(node.api, monkeypatch)
+
+
+async def test_a_status_that_cannot_be_written_is_written_later(node: Any, faults: Faults) -> None:
+    faults.next_calls("patch", 5, ServerError(500, "InternalError", "injected"))
+    await node.pod("pod-a", "exit 0")
+    await node.phase("pod-a", "Succeeded")
+    assert faults.left == 0
+
+
+async def test_a_deletion_that_fails_is_repeated(node: Any, faults: Faults) -> None:
+    await node.pod("pod-a")
+    await node.phase("pod-a", "Running")
+    await node.delete("pod-a")
+    faults.next_calls("delete", 3, Unreachable("injected"))
+    await node.gone("pod-a")
+
+
+@pytest.mark.parametrize("error", [Gone(410, "Expired", "injected"), Unreachable("injected")])
+async def test_pods_are_followed_again_after_a_watch_has_failed(error: KubeError, node: Any, faults: Faults) -> None:
+    await node.stop()
+    faults.next_watches(2, error)
+    await node.start()
+    await node.until(lambda: faults.left == 0)
+    await node.pod("pod-a", "exit 0")
+    await node.phase("pod-a", "Succeeded")
+
+
+async def test_a_claim_that_cannot_be_read_is_read_again(node: Any, plugin: Any, faults: Faults) -> None:
+    await node.pod("pod-a", "exit 0", claims=("gpu",))
+    await node.claim("gpu", "pod-a")
+    faults.next_calls("get", 2, ServerError(503, "ServiceUnavailable", "injected"))
+    await node.until(lambda: plugin.unprepared == [["gpu"]])
+    assert faults.left == 0
+    await node.phase("pod-a", "Succeeded")
+
+
+async def test_events_are_dropped_rather_than_hold_anything_up(node: Any, faults: Faults) -> None:
+    await node.pod("pod-a", "exit 0")
+    faults.next_calls("create", 1000, Unreachable("injected"))
+    await node.phase("pod-a", "Succeeded")
+
+
+async def test_a_pod_that_cannot_be_read_costs_only_itself(
+    node: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await node.stop()
+    original = node.api.list
+    bad = {"metadata": {"name": "bad", "namespace": "default", "uid": "bad"}, "spec": {"containers": 5}}
+
+    async def listing(resource: Any, *arguments: Any, **options: Any) -> tuple[list[Json], str]:
+        objects, revision = await original(resource, *arguments, **options)
+        return ([bad, *objects] if resource.plural == "pods" else objects), revision
+
+    monkeypatch.setattr(node.api, "list", listing)
+    await node.start()
+    await node.pod("pod-a", "exit 0")
+    await node.phase("pod-a", "Succeeded")
+    assert "pod default/bad cannot be read and is ignored" in caplog.text
