@@ -1,0 +1,118 @@
+"""``dra-operator run`` as a process: start, probes, metrics, stop, and what it says when it cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+COMMAND = [sys.executable, "-m", "dra_operator.app.cli", "run"]
+
+
+async def run(*arguments: str) -> tuple[int, str]:
+    """Exit code and what it printed, for runs that end by themselves."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stderr=pipe)
+    _, output = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+class Running:
+    """A running operator: its probe address, and at the end its exit code and log."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.log = ""
+
+    async def read_until(self, pattern: str) -> re.Match[str]:
+        assert self.process.stderr is not None
+        async with asyncio.timeout(60):
+            while line := (await self.process.stderr.readline()).decode():
+                self.log += line
+                if match := re.search(pattern, line):
+                    return match
+        raise AssertionError(f"{pattern!r} never appeared in the log:\n{self.log}")
+
+    async def stop(self, number: signal.Signals) -> int:
+        assert self.process.stderr is not None
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        self.log += (await asyncio.wait_for(self.process.stderr.read(), 30)).decode()
+        return await asyncio.wait_for(self.process.wait(), 30)
+
+
+@asynccontextmanager
+async def running(*arguments: str) -> AsyncIterator[Running]:
+    pipe = asyncio.subprocess.PIPE
+    operator = Running(await asyncio.create_subprocess_exec(*COMMAND, *arguments, stderr=pipe))
+    try:
+        yield operator
+    finally:
+        if operator.process.returncode is None:
+            operator.process.kill()
+            await operator.process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_it_works_until_a_signal_and_then_ends_with_0(
+    number: signal.Signals, cluster: Any, kubeconfig: Path
+) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    async with running("--kubeconfig", str(kubeconfig), "--metrics-port", "0", "--check-invariants") as operator:
+        address = (await operator.read_until(r"metrics and probes on (\S+)"))[1]
+        await cluster.add_pod("pod")
+        await cluster.bound("pod")
+        await cluster.heard()
+        async with aiohttp.ClientSession(address) as http:
+            for probe in ("/livez", "/readyz"):
+                async with http.get(probe) as answer:
+                    assert answer.status == 200
+            async with http.get("/metrics") as answer:
+                metrics = await answer.text()
+        assert await operator.stop(number) == 0
+    assert 'resourceclaim_controller_creates_total{admin_access="false",status="success"} 1.0' in metrics
+    assert 'resource_claims{admin_access="false",allocated="true",source="resource_claim_template"} 1.0' in metrics
+    assert "ERROR" not in operator.log
+    assert "Traceback" not in operator.log
+
+
+async def test_a_kubeconfig_that_points_nowhere_is_named_with_a_remedy(tmp_path: Path) -> None:
+    code, output = await run("--kubeconfig", str(tmp_path / "missing"))
+    assert code == 2
+    assert str(tmp_path / "missing") in output
+    assert "--kubeconfig FILE" in output
+    assert "Traceback" not in output
+
+
+async def test_a_server_that_does_not_answer_is_named(server: Any, kubeconfig: Path, tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        nobody = f"https://127.0.0.1:{unused.getsockname()[1]}"
+        config = tmp_path / "dead"
+        config.write_text(kubeconfig.read_text().replace(server.url, nobody))
+        code, output = await run("--kubeconfig", str(config))
+    assert code == 1
+    assert nobody in output
+    assert "Traceback" not in output
+
+
+async def test_a_metrics_port_in_use_is_named(kubeconfig: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, output = await run("--kubeconfig", str(kubeconfig), "--metrics-port", port)
+    assert code == 2
+    assert f"cannot serve metrics on port {port}" in output
+    assert "Traceback" not in output

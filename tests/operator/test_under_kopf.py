@@ -1,0 +1,70 @@
+"""``kopf run operator/main.py`` against the development API server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_kube import PODS, RESOURCE_CLAIMS
+
+
+async def test_pods_get_devices_and_give_them_back(cluster: Any, operating: Any) -> None:
+    await cluster.furnish(devices=1)
+    await cluster.add_template()
+    async with operating() as runner:
+        await cluster.add_pod("first")
+        pod = await cluster.bound("first")
+        (claim,) = await cluster.claims()
+        assert claim["status"]["reservedFor"][0]["uid"] == pod["metadata"]["uid"]
+        assert claim["status"]["allocation"]["devices"]["results"][0]["device"] == "dev-0"
+        await cluster.add_pod("second")
+        await cluster.api.patch(PODS, "first", {"status": {"phase": "Succeeded"}}, "ns", subresource="status")
+        await cluster.gone(RESOURCE_CLAIMS, claim["metadata"]["name"])
+        assert (await cluster.bound("second"))["spec"]["nodeName"] == "node-0"
+    assert runner.exit_code == 0
+    assert "in sync: 1 nodes, 1 slices" in runner.output
+
+
+async def test_a_pod_that_cannot_be_placed_says_why(cluster: Any, operating: Any, until: Any) -> None:
+    await cluster.furnish(devices=1)
+    await cluster.add_template(count=2)
+    async with operating():
+        await cluster.add_pod("big")
+
+        async def refused() -> Any:
+            conditions = (await cluster.pod("big"))["status"].get("conditions") or ()
+            return next((entry for entry in conditions if entry["type"] == "PodScheduled"), None)
+
+        condition = await until(refused)
+    assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
+    assert "0/1 nodes are available" in condition["message"]
+    assert "needs 2" in condition["message"]
+
+
+async def test_a_selector_that_fails_on_one_node_keeps_the_pod_waiting_with_the_error(
+    cluster: Any, operating: Any, until: Any
+) -> None:
+    """E2E-055, although nothing is wrong with the other node's device."""
+    await cluster.furnish(devices=1, selector='device.attributes["gpu.example.com"].healthy')
+    await cluster.add_template()
+    async with operating():
+        await cluster.add_pod("odd")
+
+        async def message() -> str:
+            conditions = (await cluster.pod("odd"))["status"].get("conditions") or ()
+            return next((entry["message"] for entry in conditions if entry["type"] == "PodScheduled"), "")
+
+        assert "CEL runtime error" in await until(message)
+
+
+async def test_kopf_writes_nothing_of_its_own(cluster: Any, operating: Any) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    async with operating():
+        await cluster.add_pod("pod")
+        pod = await cluster.bound("pod")
+        (claim,) = await cluster.claims()
+    for obj in (pod, claim):
+        assert "kopf" not in str(obj["metadata"].get("annotations"))
+        assert "kopf" not in str(obj["metadata"].get("finalizers")).replace("kopf-dra", "")
+        managers = {entry["manager"] for entry in obj["metadata"].get("managedFields") or ()}
+        assert managers <= {"kopf-dra", "ResourceClaimController", "dra-scheduler", "kube-scheduler"}
