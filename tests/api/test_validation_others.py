@@ -73,6 +73,13 @@ def test_conditions_of_a_taint_rule(sample: Any, found: Any) -> None:
     ("path", "value", "expected"),
     [
         ("status.poolCount", ..., ["Required status.poolCount"]),
+        ("status.poolCount", -1, ["Invalid status.poolCount"]),
+        ("status.pools.0.driver", "", ["Required status.pools[0].driver"]),
+        ("status.pools.0.driver", "a_b", ["Invalid status.pools[0].driver"]),
+        ("status.pools.0.poolName", "", ["Required status.pools[0].poolName"]),
+        ("status.pools.0.nodeName", "A", ["Invalid status.pools[0].nodeName"]),
+        ("status.conditions.0.reason", "", ["Required status.conditions[0].reason"]),
+        ("status.conditions", lambda conditions: conditions * 11, ["TooMany status.conditions"]),
         ("status.pools.0.totalDevices", -1, ["Invalid status.pools[0].totalDevices"]),
         ("status.pools.0.resourceSliceCount", 0, ["Invalid status.pools[0].resourceSliceCount"]),
         ("status.pools.0.validationError", "ä" * 129, ["TooLong status.pools[0].validationError"]),
