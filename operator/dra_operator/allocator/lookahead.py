@@ -286,7 +286,7 @@ def _columns(constraint: Match, devices: int) -> Iterable[int]:
     seen = 0
     for device in each(devices):
         if not seen >> device & 1:
-            for value in column.values[device]:
+            for value in column.values.get(device, ()):
                 having = column.having[value]
                 seen |= having if len(column.values[device]) == 1 else 0
                 yield having

@@ -249,8 +249,11 @@ class Search:
         while self.state.grants:
             self.state.give_back()
         self.guide = Guide(self.problem)
+        if not self.guide.sees(0):
+            self._begin(None)
+            return
         ahead = self.guide.start()
-        if ahead is None and self.guide.sees(0):
+        if ahead is None:
             self.solved = False
         else:
             self._begin(ahead)
