@@ -9,7 +9,7 @@ import pytest
 from dra_devcluster.apiserver.apply import ApplyConflict, ApplyRefused, Writer, apply_patch, track_update
 from dra_devcluster.apiserver.apply.fields import difference, intersection, paths, union
 from dra_devcluster.apiserver.structure import Schema, Structure
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 Json = dict[str, Any]
@@ -281,9 +281,73 @@ def _tidy(node: Json) -> Json:
 sets = st.dictionaries(names, nodes.map(_tidy))
 
 
+@settings(deadline=None)
 @given(sets, sets)
 def test_field_sets_are_sets(one: Json, other: Json) -> None:
     mine, theirs = set(paths(one)), set(paths(other))
     assert set(paths(union(one, other))) == mine | theirs
     assert set(paths(intersection(one, other))) == mine & theirs
     assert set(paths(difference(one, other))) == mine - theirs
+
+
+_schema = Structure.load().schema("", "v1", "Pod")
+assert _schema is not None
+POD_SCHEMA: Schema = _schema  # Hypothesis and function-scoped fixtures do not mix
+texts = st.sampled_from(["1", "2"])
+environments = st.dictionaries(st.sampled_from("xyz"), texts, max_size=3).map(
+    lambda chosen: [{"name": name, "value": value} for name, value in chosen.items()]
+)
+container_lists = st.dictionaries(
+    st.sampled_from("abc"),
+    st.fixed_dictionaries({}, optional={"image": texts, "env": environments, "command": st.lists(texts)}),
+    max_size=3,
+).map(lambda chosen: [{"name": name, **rest} for name, rest in chosen.items()])
+configurations = st.builds(
+    lambda containers, metadata: pod(*containers, **metadata),
+    container_lists,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "labels": st.dictionaries(st.sampled_from("abc"), texts),
+            "finalizers": st.lists(st.sampled_from(["x/a", "x/b"]), unique=True),
+        },
+    ),
+)
+
+
+def content(obj: Json) -> Any:
+    """An object without managedFields, empty parts, and the order of lists."""
+
+    def tidy(value: Any) -> Any:
+        if isinstance(value, dict):
+            kept = {key: tidy(item) for key, item in value.items() if key != "managedFields"}
+            return {key: item for key, item in kept.items() if item not in ({}, [])}
+        if isinstance(value, list):
+            return sorted((tidy(item) for item in value), key=repr)
+        return value
+
+    return tidy(obj)
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(configurations, configurations)
+def test_with_one_manager_only_the_last_configuration_counts(one: Json, other: Json) -> None:
+    first = apply_patch(None, one, POD_SCHEMA, by=APPLIER, now=NOW)
+    last = apply_patch(first, other, POD_SCHEMA, by=APPLIER, now=LATER)
+    assert content(last) == content(other)
+    again = apply_patch(last, other, POD_SCHEMA, by=APPLIER, now=LATER)
+    assert content(again) == content(last)
+    assert owned(again, "kubectl") == owned(last, "kubectl")
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(configurations, configurations)
+def test_a_manager_that_gives_everything_up_leaves_the_others_as_they_were(mine: Json, theirs: Json) -> None:
+    before = apply_patch(None, theirs, POD_SCHEMA, by=OTHER, now=NOW)
+    try:
+        both = apply_patch(before, mine, POD_SCHEMA, by=APPLIER, now=NOW)
+    except ApplyConflict:
+        return
+    after = apply_patch(both, pod(), POD_SCHEMA, by=APPLIER, now=LATER)
+    assert content(after) == content(theirs)
+    assert owned(after, "helm") == owned(before, "helm")

@@ -119,7 +119,10 @@ def _rest(item: Any, key: str, doomed: Fields, kept: Fields, schema: Schema) -> 
         return item
     if key not in kept and member(doomed[key]):
         return None
-    return _without(item, doomed[key], kept.get(key, {}), schema)
+    left = _without(item, doomed[key], kept.get(key, {}), schema)
+    if left is None and key in kept and member(kept[key]):
+        return type(item)()  # somebody states it, if only as empty
+    return left
 
 
 def _entries(live: Json | None, schema: Schema, by: Writer) -> list[Json]:

@@ -32,11 +32,15 @@ def held(value: Json, schema: Schema) -> Fields:
     """The fields that an applied configuration states: its leaves, its list items and its free map keys."""
     out: Fields = {}
     for key, item in value.items():
-        child = schema.child(key)
-        node = _held(item, child or ANY)
-        if key not in schema.properties and node:
-            node = {".": {}, **node}
-        out["f:" + key] = node
+        child = schema.child(key) or ANY
+        node = _held(item, child)
+        free = (
+            key not in schema.properties
+        )  # a key of a map, a field of its own; fields of types count by their content
+        if node:
+            out["f:" + key] = {".": {}, **node} if free else node
+        elif free or item is None or item == {} or not _is_granular(item, child):
+            out["f:" + key] = node
     return out
 
 
@@ -85,6 +89,11 @@ def _blank(schema: Schema) -> Json:
         for key, child in schema.properties.items()
         if child.has_default or key in schema.required
     }
+
+
+def _is_granular(value: Any, schema: Schema) -> bool:
+    """Whether the parts of a value are owned one by one."""
+    return (isinstance(value, dict) and not schema.atomic) or (isinstance(value, list) and granular_list(schema))
 
 
 def granular_list(schema: Schema) -> bool:
