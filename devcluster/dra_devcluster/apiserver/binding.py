@@ -7,21 +7,16 @@ from typing import Any
 from aiohttp import web
 
 from .call import Call
-from .errors import bad_request, conflict, invalid, not_allowed, success
+from .errors import bad_request, conflict, invalid, success
 from .faults import required, unsupported
 from .metadata import now
 from .read import get
-from .write import check_fields, check_preconditions, store_changed
+from .write import check_preconditions, store_changed
 
 
 async def bind(call: Call) -> web.StreamResponse:
     """Set ``spec.nodeName`` once. Raises 409 when the pod has a node already."""
-    if call.request.method != "POST":
-        raise not_allowed()
-    body = await call.read_object()
-    schema = call.registry.structure.schema("", "v1", "Binding")
-    if schema is not None:
-        check_fields(schema, body, call.query.get("fieldValidation", ""), "Binding", call.write)
+    body = await call.read_posted("", "Binding")
     target, meta = body.get("target") or {}, body.get("metadata") or {}
     name = call.target.name or meta.get("name", "")
     if meta.get("name", name) != name:

@@ -15,6 +15,7 @@ from .store import Stored
 from .structure import Resource
 from .target import Target
 from .tokens import Tokens
+from .write import check_fields
 
 _MANAGER_LIMIT = 128
 
@@ -69,6 +70,16 @@ class Call:
     async def read_object(self) -> Json:
         """The object in the body. Raises 400, 413, 415."""
         return parse_object(await read_body(self.request), media_type(self.request))
+
+    async def read_posted(self, group: str, kind: str) -> Json:
+        """The body of a POST that is of a kind of its own (``v1`` of its group). Raises 400, 405, 413, 415."""
+        if self.request.method != "POST":
+            raise not_allowed()
+        body = await self.read_object()
+        schema = self.registry.structure.schema(group, "v1", kind)
+        if schema is not None:
+            check_fields(schema, body, self.query.get("fieldValidation", ""), kind, self.write)
+        return body
 
     def answer(self, stored: Stored, code: int = 200) -> web.Response:
         """The object as the answer, with the warnings that came up."""

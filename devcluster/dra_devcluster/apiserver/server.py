@@ -27,13 +27,27 @@ from dra_api.gates import FeatureGates
 from . import snapshot as snapshots
 from .app import App
 from .certificates import make_identity
-from .collector import GarbageCollector
-from .definitions import DefinitionController
+from .controllers import (
+    DaemonSetController,
+    DefinitionController,
+    DeploymentController,
+    GarbageCollector,
+    NamespaceController,
+    ReplicaSetController,
+    ensure_namespaces,
+)
 from .kubeconfig import kubeconfig, write_kubeconfig
-from .namespaces import NamespaceController, ensure_namespaces
 from .registry import Registry
 from .tokens import Tokens
 
+_CONTROLLERS = (
+    GarbageCollector,
+    NamespaceController,
+    DefinitionController,
+    DaemonSetController,
+    DeploymentController,
+    ReplicaSetController,
+)
 _GOODBYE = 1.0  # seconds that requests have to end when the server stops
 
 
@@ -107,9 +121,8 @@ class DevApiServer:
             self._folder = Path(folder)
             self._load(stack)
             ensure_namespaces(self.registry)
-            await stack.enter_async_context(GarbageCollector(self.registry))
-            await stack.enter_async_context(NamespaceController(self.registry))
-            await stack.enter_async_context(DefinitionController(self.registry))
+            for controller in _CONTROLLERS:
+                await stack.enter_async_context(controller(self.registry))
             await self._listen(stack)
             self._resources = stack.pop_all()
         return self

@@ -12,17 +12,14 @@ from .binding import bind
 from .bodies import respond
 from .call import Call
 from .errors import Json, not_allowed
-from .write import check_fields, check_version
+from .write import check_version
 
 _ALL = ["*"]
 
 
 async def _body(call: Call) -> Json:
-    if call.request.method != "POST":
-        raise not_allowed()
-    body = await call.read_object()
+    body = await call.read_posted(call.resource.group, call.resource.kind)
     check_version(call.write, body)
-    check_fields(call.resource.schema, body, call.query.get("fieldValidation", ""), call.resource.kind, call.write)
     return body
 
 

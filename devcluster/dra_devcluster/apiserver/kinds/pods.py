@@ -15,13 +15,13 @@ from dra_api.validation import FieldError, validate_pod_claim_status, validate_p
 
 from dra_devcluster.apiserver.errors import Json, bad_request, forbidden
 from dra_devcluster.apiserver.metadata import now
+from dra_devcluster.apiserver.pod_state import has_ended
 from dra_devcluster.apiserver.structure import Fault
 
 from .base import Kind, Write
 from .pod_defaults import default_pod, default_spec
 from .pod_rules import quality_of_service, validate_spec, validate_update
 
-_FINISHED = ("Succeeded", "Failed")
 _BUILTIN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
@@ -87,7 +87,7 @@ class PodKind(Kind):
 
     def grace(self, obj: Json, wanted: int | None) -> int:
         spec = obj.get("spec") or {}
-        if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in _FINISHED:
+        if not spec.get("nodeName") or has_ended(obj):
             return 0
         seconds = wanted if wanted is not None else spec.get("terminationGracePeriodSeconds", 30)
         return max(int(seconds), 0)

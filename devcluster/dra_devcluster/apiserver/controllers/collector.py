@@ -7,13 +7,14 @@ block its deletion are gone. Orphan: the finalizer ``orphan`` keeps the owner un
 
 from __future__ import annotations
 
-from .delete import FOREGROUND, ORPHAN, DeleteOptions, delete
-from .errors import Json
-from .kinds import Write
-from .registry import Registry
-from .store import Change, Collection, Key, Stored
+from dra_devcluster.apiserver.delete import FOREGROUND, ORPHAN, DeleteOptions, delete
+from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.kinds import Write
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
+from dra_devcluster.apiserver.write import update
+
 from .worker import Worker
-from .write import update
 
 Place = tuple[str, str, Key]  # group, resource, key
 

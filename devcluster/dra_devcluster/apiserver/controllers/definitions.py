@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from .delete import delete_all
-from .kinds import Write
-from .kinds.definitions import CLEANUP
-from .registry import Registry
-from .store import Change, Collection
+from dra_devcluster.apiserver.delete import delete_all
+from dra_devcluster.apiserver.kinds import Write
+from dra_devcluster.apiserver.kinds.definitions import CLEANUP
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.store import Change, Collection
+from dra_devcluster.apiserver.write import update
+
 from .worker import Worker
-from .write import update
 
 _PLACE = ("apiextensions.k8s.io", "customresourcedefinitions")
 

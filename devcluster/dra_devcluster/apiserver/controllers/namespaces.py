@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from .delete import delete_all
-from .errors import Json
-from .kinds import Write
-from .kinds.namespaces import FINALIZER
-from .metadata import now
-from .registry import Registry
-from .store import Change, Collection, Stored
+from dra_devcluster.apiserver.delete import delete_all
+from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.kinds import Write
+from dra_devcluster.apiserver.kinds.namespaces import FINALIZER
+from dra_devcluster.apiserver.metadata import now
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.store import Change, Collection, Stored
+from dra_devcluster.apiserver.write import create, update
+
 from .worker import Worker
-from .write import create, update
 
 DEFAULT_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 

@@ -1,0 +1,18 @@
+"""The controllers of the cluster: each follows the store and does its part, all in the server's own loop."""
+
+from .collector import GarbageCollector
+from .daemonsets import DaemonSetController
+from .definitions import DefinitionController
+from .deployments import DeploymentController
+from .namespaces import NamespaceController, ensure_namespaces
+from .replicasets import ReplicaSetController
+
+__all__ = [
+    "DaemonSetController",
+    "DefinitionController",
+    "DeploymentController",
+    "GarbageCollector",
+    "NamespaceController",
+    "ReplicaSetController",
+    "ensure_namespaces",
+]

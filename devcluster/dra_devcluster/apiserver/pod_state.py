@@ -1,0 +1,19 @@
+"""What a pod's status says of it."""
+
+from __future__ import annotations
+
+from .errors import Json
+from .metadata import dig
+
+FINISHED = ("Succeeded", "Failed")
+
+
+def is_ready(pod: Json) -> bool:
+    """Whether the condition Ready is true."""
+    conditions = dig(pod, "status.conditions") or ()
+    return any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions)
+
+
+def has_ended(pod: Json) -> bool:
+    """Whether no container will run again."""
+    return dig(pod, "status.phase") in FINISHED

@@ -1,0 +1,180 @@
+"""DaemonSets, Deployments and ReplicaSets: pods as asked for. No node runs them here: the tests say which are ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from bare_client import EVENTS, NODES, PODS, Client, Json
+
+APPS = "/apis/apps/v1/namespaces/default"
+CONTAINER = {"name": "main", "image": "example.com/app:1"}
+Pods = list[Json]
+
+
+def workload(kind: str, image: str = "example.com/app:1", *, pod: Json | None = None, **spec: Any) -> Json:
+    labels = {"app": "x"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{**CONTAINER, "image": image}], **(pod or {})}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "w"},
+        "spec": {"selector": {"matchLabels": labels}, "template": template, **spec},
+    }
+
+
+async def pods(client: Client, condition: Callable[[Pods], bool]) -> Pods:
+    answer = await client.until(PODS, lambda answer: condition(answer.json["items"]))
+    items: Pods = answer.json["items"]
+    return items
+
+
+async def make_ready(client: Client, items: Pods) -> None:
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for item in items:
+        await client.patch(f"{PODS}/{item['metadata']['name']}/status", {"status": status})
+
+
+async def node(client: Client, name: str, *, labels: Json | None = None, taints: list[Json] | None = None) -> None:
+    meta = {"name": name, "labels": labels or {}}
+    await client.post(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {"taints": taints or []}})
+
+
+def nodes_of(items: Pods) -> list[str]:
+    return sorted(item["spec"]["nodeName"] for item in items)
+
+
+async def test_a_replica_set_keeps_its_number_of_pods(client: Client) -> None:
+    await client.post(f"{APPS}/replicasets", workload("ReplicaSet", replicas=3))
+    made = await pods(client, lambda items: len(items) == 3)
+    owner = made[0]["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("ReplicaSet", "w", True)
+    await client.delete(f"{PODS}/{made[0]['metadata']['name']}")
+    await pods(client, lambda items: len(items) == 3)
+    await make_ready(client, made[1:2])
+    await client.patch(f"{APPS}/replicasets/w", {"spec": {"replicas": 1}})
+    (left,) = await pods(client, lambda items: len(items) == 1)
+    assert left["metadata"]["name"] == made[1]["metadata"]["name"]
+    answer = await client.until(f"{APPS}/replicasets/w", lambda answer: answer.json["status"].get("readyReplicas") == 1)
+    assert answer.json["status"]["replicas"] == 1
+
+
+async def test_a_pod_that_ended_is_replaced(client: Client) -> None:
+    await client.post(f"{APPS}/replicasets", workload("ReplicaSet", replicas=1))
+    (first,) = await pods(client, lambda items: len(items) == 1)
+    await client.patch(f"{PODS}/{first['metadata']['name']}/status", {"status": {"phase": "Failed"}})
+    await pods(client, lambda items: len(items) == 2)
+
+
+async def test_pods_that_cannot_be_made_are_reported(client: Client) -> None:
+    pod = {"priorityClassName": "none"}
+    await client.post(f"{APPS}/replicasets", workload("ReplicaSet", replicas=1, pod=pod))
+    answer = await client.until(EVENTS, lambda answer: bool(answer.json["items"]))
+    event = answer.json["items"][0]
+    assert (event["reason"], event["type"], event["involvedObject"]["name"]) == ("FailedCreate", "Warning", "w")
+    assert "no PriorityClass with name none was found" in event["message"]
+
+
+async def test_a_rolling_update_takes_an_old_pod_for_each_new_one_that_is_ready(client: Client) -> None:
+    await client.post(f"{APPS}/deployments", workload("Deployment", replicas=2))
+    old = await pods(client, lambda items: len(items) == 2)
+    await make_ready(client, old)
+    await client.until(f"{APPS}/deployments/w", lambda answer: answer.json["status"].get("availableReplicas") == 2)
+    await client.patch(
+        f"{APPS}/deployments/w", {"spec": {"template": {"spec": {"containers": [{**CONTAINER, "image": "new"}]}}}}
+    )
+    both = await pods(client, lambda items: len(items) == 4)
+    new = [item for item in both if item["spec"]["containers"][0]["image"] == "new"]
+    await make_ready(client, new[:1])
+    await pods(client, lambda items: len(items) == 3)
+    await make_ready(client, new[1:])
+    left = await pods(client, lambda items: len(items) == 2)
+    assert {item["metadata"]["name"] for item in left} == {item["metadata"]["name"] for item in new}
+    answer = await client.until(
+        f"{APPS}/deployments/w", lambda answer: answer.json["status"].get("updatedReplicas") == 2
+    )
+    conditions = {entry["type"]: entry["status"] for entry in answer.json["status"]["conditions"]}
+    assert conditions == {"Available": "True", "Progressing": "True"}
+
+
+async def test_recreate_takes_all_old_pods_away_first(client: Client) -> None:
+    await client.post(f"{APPS}/deployments", workload("Deployment", replicas=1, strategy={"type": "Recreate"}))
+    (old,) = await pods(client, lambda items: len(items) == 1)
+    path = f"{PODS}/{old['metadata']['name']}"
+    await client.patch(path, {"metadata": {"finalizers": ["example.com/hold"]}})
+    await client.patch(
+        f"{APPS}/deployments/w", {"spec": {"template": {"spec": {"containers": [{**CONTAINER, "image": "new"}]}}}}
+    )
+    await client.until(path, lambda answer: "deletionTimestamp" in answer.json["metadata"])
+    await client.patch(path, {"metadata": {"finalizers": None}})
+    (new,) = await pods(client, lambda items: len(items) == 1 and items[0]["spec"]["containers"][0]["image"] == "new")
+    assert new
+
+
+async def test_with_a_deployment_everything_it_made_goes(client: Client) -> None:
+    await client.post(f"{APPS}/deployments", workload("Deployment", replicas=2))
+    await pods(client, lambda items: len(items) == 2)
+    await client.delete(f"{APPS}/deployments/w", {"propagationPolicy": "Foreground"})
+    await client.gone(f"{APPS}/deployments/w")
+    assert (await client.get(f"{APPS}/replicasets"))["items"] == []
+    assert (await client.get(PODS))["items"] == []
+
+
+TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+IN_ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
+
+
+def affinity(**term: Any) -> Json:
+    required = {"nodeSelectorTerms": [term]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        ({}, ["a", "b"]),
+        ({"nodeSelector": {"zone": "a"}}, ["a"]),
+        (affinity(matchExpressions=[IN_ZONE]), ["a"]),
+        (affinity(matchFields=[{"key": "metadata.name", "operator": "NotIn", "values": ["a"]}]), ["b"]),
+        ({"tolerations": [{"key": "gpu", "operator": "Equal", "value": "yes"}]}, ["a", "b", "tainted"]),
+        ({"tolerations": [{"key": "gpu", "operator": "Equal", "value": "no"}]}, ["a", "b"]),
+    ],
+)
+async def test_a_daemon_set_has_a_pod_on_every_node_that_fits(client: Client, pod: Json, expected: list[str]) -> None:
+    await node(client, "a", labels={"zone": "a"})
+    await node(client, "b")
+    await node(client, "tainted", taints=[TAINT])
+    await client.post(f"{APPS}/daemonsets", workload("DaemonSet", pod=pod))
+    made = await pods(client, lambda items: len(items) == len(expected))
+    assert nodes_of(made) == expected
+    answer = await client.until(f"{APPS}/daemonsets/w", lambda answer: "status" in answer.json)
+    assert answer.json["status"]["desiredNumberScheduled"] == len(expected)
+
+
+async def test_a_daemon_set_follows_the_nodes(client: Client) -> None:
+    await client.post(f"{APPS}/daemonsets", workload("DaemonSet", pod={"terminationGracePeriodSeconds": 0}))
+    await node(client, "a")
+    await node(client, "b")
+    await pods(client, lambda items: len(items) == 2)
+    await client.delete(f"{NODES}/a")
+    left = await pods(client, lambda items: len(items) == 1)
+    assert nodes_of(left) == ["b"]
+
+
+async def test_daemons_are_replaced_one_after_the_other(client: Client) -> None:
+    await node(client, "a")
+    await node(client, "b")
+    await client.post(f"{APPS}/daemonsets", workload("DaemonSet", pod={"terminationGracePeriodSeconds": 0}))
+    old = await pods(client, lambda items: len(items) == 2)
+    await make_ready(client, old)
+    await client.patch(
+        f"{APPS}/daemonsets/w", {"spec": {"template": {"spec": {"containers": [{**CONTAINER, "image": "new"}]}}}}
+    )
+
+    def new(items: Pods) -> Pods:
+        return [item for item in items if item["spec"]["containers"][0]["image"] == "new"]
+
+    half = await pods(client, lambda items: len(items) == 2 and len(new(items)) == 1)
+    await make_ready(client, new(half))
+    await pods(client, lambda items: len(items) == 2 and len(new(items)) == 2)
