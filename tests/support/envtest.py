@@ -51,6 +51,8 @@ def real_api_server(binaries: Path, folder: Path) -> Iterator[Path]:
                 binaries / "etcd",
                 *("-data-dir", str(folder / "etcd"), "-listen-client-urls", client, "-advertise-client-urls", client),
                 *("-listen-peer-urls", f"http://127.0.0.1:{peer}"),
+                *("-initial-advertise-peer-urls", f"http://127.0.0.1:{peer}"),
+                *("-initial-cluster", f"default=http://127.0.0.1:{peer}"),
             )
         )
         stack.enter_context(
@@ -62,7 +64,8 @@ def real_api_server(binaries: Path, folder: Path) -> Iterator[Path]:
                 f"--token-auth-file={folder / 'tokens'}",
                 *("--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={key}"),
                 *(f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.0.0.0/24"),
-                *("--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount"),
+                "--kubelet-preferred-address-types=InternalIP",
+                *("--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"),
                 "--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",
             )
         )

@@ -30,7 +30,7 @@ from dra_kube import (
 from dra_kubeletplugin import CdiFolder, KubeletPlugin, PluginSettings, Pool, Resources, device
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from dra_kubeletplugin.testing import CallRecorder, Faults
-from waiting import stays, until
+from waiting import NotObserved, stays, until
 from world import NODE_LABEL, World
 
 PRINT_ENVIRONMENT = "env | grep -E '^(user|admin|claim)_' | sort; echo ready; trap 'exit 0' TERM; sleep 3600 & wait"
@@ -243,7 +243,19 @@ class Scene:
                 return pod if pod.get("status", {}).get("phase") == "Running" else None
             return pod if pod["spec"].get("nodeName") and await self.reserved(pod) else None
 
-        return await until(f"pod {name} runs", look, seconds)
+        try:
+            return await until(f"pod {name} runs", look, seconds)
+        except NotObserved as error:
+            error.add_note(await self.story_of(name))
+            raise
+
+    async def story_of(self, name: str) -> str:
+        """What the cluster says of a pod: its status, its claims, its events."""
+        pod = await self.get_pod(name)
+        events, _ = await self.api.list(EVENTS, self.namespace, fieldSelector=f"involvedObject.name={name}")
+        lines = [f"node {pod['spec'].get('nodeName')}, status {pod.get('status')}"]
+        lines += [f"claim {claim['metadata']['name']}: {claim.get('status')}" for claim in await self.claims()]
+        return "\n".join(lines + [f"event {event['reason']}: {event['message']}" for event in events])
 
     async def reserved(self, pod: Object) -> bool:
         """All claims that the pod has are allocated and reserved for it."""
