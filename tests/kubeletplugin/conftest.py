@@ -182,7 +182,7 @@ def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
     """Waits for something that has no event of its own: a file, another process."""
 
     async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110  # nothing announces what is waited for
                 await asyncio.sleep(0.01)
 

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from dra_devcluster.cluster import DevCluster
 from dra_devcluster.processes import ChildProcess, command
@@ -29,11 +30,16 @@ async def test_a_container_is_greeted(short_path: Path) -> None:
             for body in yaml.safe_load_all((EXAMPLES / "hello.yaml").read_text()):
                 await api.create(KINDS[body["kind"]], body)
 
-            async with asyncio.timeout(60):
-                while (await api.get(PODS, "hello", "default")).get("status", {}).get("phase") != "Succeeded":
-                    driver.check()
-                    operator.check()
-                    await asyncio.sleep(0.05)
+            for _ in range(1900):
+                pod = await api.get(PODS, "hello", "default")
+                if pod.get("status", {}).get("phase") == "Succeeded":
+                    break
+                driver.check()
+                operator.check()
+                await asyncio.sleep(0.05)
+            else:
+                story = [path.read_text() for path in (driver.log, operator.log)]
+                pytest.fail("\n".join(["the pod did not succeed:", str(pod["status"]), *story]))
             logs = await api.raw_text("/api/v1/namespaces/default/pods/hello/log")
             assert logs == "I was told: good night\n"
             assert not list(node.cdi_dir.iterdir()), "a finished pod's devices are unprepared"

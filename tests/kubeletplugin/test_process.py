@@ -18,9 +18,14 @@ import pytest
 from dra_devcluster.apiserver import DevApiServer
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
 from dra_kubeletplugin import ClaimRef, PluginSettings
+from dra_kubeletplugin.cli import main
 from dra_kubeletplugin.testing import FakeKubelet
 
 DRIVER = "gpu.example.com"
+KUBECONFIG = """
+{{apiVersion: v1, kind: Config, current-context: c, contexts: [{{name: c, context: {{cluster: c, user: u}}}}],
+  clusters: [{{name: c, cluster: {{server: "http://127.0.0.1:{port}"}}}}], users: [{{name: u, user: {{}}}}]}}
+"""
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
@@ -82,7 +87,7 @@ async def started(place: Place, until: Until, *flags: str, command: list[str] | 
 
 async def slices(place: Place, count: int) -> list[dict[str, Any]]:
     """The published slices, as soon as there are so many."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             found, _ = await place.api.list(RESOURCE_SLICES)
             if len(found) == count:
@@ -185,17 +190,14 @@ async def test_metrics_and_probes(place: Place, until: Until) -> None:
 async def test_a_fatal_error_ends_the_process_with_a_message(place: Place, until: Until) -> None:
     async with started(place, until) as process:
         place.settings.registration_path.unlink()
-        assert await asyncio.wait_for(process.wait(), 20) == 1
+        assert await asyncio.wait_for(process.wait(), 60) == 1
     assert "error: the socket" in (place.folder / "log").read_text()
 
 
 async def test_an_api_server_out_of_reach_is_waited_for(place: Place, until: Until) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    place.kubeconfig.write_text(
-        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], "
-        f"clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{port}'}}}}], users: [{{name: u, user: {{}}}}]}}"
-    )
+    place.kubeconfig.write_text(KUBECONFIG.format(port=port))
     async with started(place, until) as process:
         await until(lambda: "cannot watch the ResourceSlices" in (place.folder / "log").read_text())
         process.send_signal(signal.SIGINT)
@@ -215,28 +217,44 @@ BAD = [
 
 
 @pytest.mark.parametrize(("flags", "message"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-def test_bad_input_ends_the_process_with_one_clear_line(short_path: Path, flags: list[str], message: str) -> None:
+def test_bad_input_ends_with_one_clear_line(
+    short_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    message: str,
+) -> None:
+    monkeypatch.delenv("NODE_NAME", raising=False)
     kubeconfig = short_path / "kubeconfig"
-    kubeconfig.write_text(
-        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], "
-        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}]}"
-    )
+    kubeconfig.write_text(KUBECONFIG.format(port=1))
     defaults = [f"--{flag}={short_path}" for flag in ("plugin-registration-path", "datadir", "cdi-dir")]
-    flags = [flag.replace("KUBECONFIG", str(kubeconfig)) for flag in flags]
-    command = [sys.executable, "-m", "dra_kubeletplugin.cli", "simulated", *defaults, *flags]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={"HOME": str(short_path)}, check=False
-    )
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith("dra-kubelet-plugin: error: ")
-    assert message in ended.stderr.splitlines()[-1]
-    assert "Traceback" not in ended.stderr
+    assert main(["simulated", *defaults, *(flag.replace("KUBECONFIG", str(kubeconfig)) for flag in flags)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("dra-kubelet-plugin: error: ")
+    assert message in line
     assert not list(short_path.rglob("*.sock"))
 
 
+def test_an_error_is_the_exit_code_of_the_process(short_path: Path) -> None:
+    command = [sys.executable, "-m", "dra_kubeletplugin.cli", "simulated"]
+    environment = {"HOME": str(short_path)}  # no NODE_NAME
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("dra-kubelet-plugin: error: the node name is missing")
+
+
 @pytest.mark.parametrize("flags", [["--num-devices=-1"], ["--num-devices=many"], ["--no-such-flag"]])
-def test_wrong_usage_has_exit_code_2(flags: list[str]) -> None:
-    command = [sys.executable, "-m", "dra_kubeletplugin.cli", "simulated", *flags]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 2
-    assert "usage: dra-kubelet-plugin" in ended.stderr
+def test_wrong_usage_has_exit_code_2(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["simulated", *flags])
+    assert ended.value.code == 2
+    assert "usage: dra-kubelet-plugin" in capsys.readouterr().err
+
+
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["simulated", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    for flag in ("--config", "--kubeconfig", "--node-name", "--drivername", "--datadir", "--cdi-dir", "--num-devices"):
+        assert flag in shown
