@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from dra_kube import Api
 
@@ -30,6 +31,7 @@ from .server import ADDRESS, NodeServer
 from .settings import AgentSettings
 
 logger = logging.getLogger(__name__)
+_REVIVAL_SECONDS = 1.0
 
 
 class NodeAgent:
@@ -102,14 +104,15 @@ class NodeAgent:
         await presence.register()
         manager.wiper.start()
         registrar = Registrar(self.registration_directory, {"DRAPlugin": manager}, settings)
-        for name, work in {
-            "events": events.run(),
-            "node": presence.run(),
-            "plugins": registrar.run(),
-            "claims": self._reconcile(manager, pods),
-            "pods": pods.run(),
-        }.items():
-            stack.push_async_callback(_end, asyncio.create_task(self._watched(name, work), name=name))
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
+            "events": events.run,
+            "node": presence.run,
+            "plugins": registrar.run,
+            "claims": partial(self._reconcile, manager, pods),
+            "pods": pods.run,
+        }
+        for name, work in loops.items():
+            stack.push_async_callback(_end, asyncio.create_task(self._keep_running(name, work), name=name))
 
     async def _reconcile(self, manager: DraManager, pods: Pods) -> None:
         """KM-20."""
@@ -118,11 +121,14 @@ class NodeAgent:
             await manager.reconcile(pods.active)
             await asyncio.sleep(self.settings.claim_period)
 
-    async def _watched(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:
-            logger.exception("node %s: the loop for %s has died", self.node_name, name)
+    async def _keep_running(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """A loop that dies of a bug costs a line in the log and a moment, not the node."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                logger.exception("node %s: the loop for %s has died and is started again", self.node_name, name)
+            await asyncio.sleep(_REVIVAL_SECONDS)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -51,6 +51,9 @@ class Pods:
                 except KubeError as error:
                     logger.warning("node %s: following the pods failed: %s", self._node.name, error)
                     await asyncio.sleep(_RETRY_SECONDS)
+                except Exception:  # the workers must go on, whatever the API server has sent
+                    logger.exception("node %s: following the pods failed unexpectedly", self._node.name)
+                    await asyncio.sleep(_RETRY_SECONDS)
         finally:
             for task in self._tasks.values():
                 task.cancel()

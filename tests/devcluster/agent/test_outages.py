@@ -19,7 +19,7 @@ class Faults:
         self._monkeypatch = monkeypatch
         self.left = 0
 
-    def next_calls(self, method: str, count: int, error: KubeError) -> None:
+    def next_calls(self, method: str, count: int, error: Exception) -> None:
         original = getattr(self._api, method)
         self.left = count
 
@@ -73,6 +73,15 @@ async def test_pods_are_followed_again_after_a_watch_has_failed(error: KubeError
     await node.until(lambda: faults.left == 0)
     await node.pod("pod-a", "exit 0")
     await node.phase("pod-a", "Succeeded")
+
+
+async def test_an_answer_that_nobody_expected_ends_no_loop(node: Any, faults: Faults) -> None:
+    await node.stop()
+    faults.next_calls("list", 1, ValueError("injected"))
+    await node.start()
+    await node.pod("pod-a", "exit 0")
+    await node.phase("pod-a", "Succeeded")
+    assert faults.left == 0
 
 
 async def test_a_claim_that_cannot_be_read_is_read_again(node: Any, plugin: Any, faults: Faults) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import re
+import shutil
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -322,6 +324,24 @@ async def test_leftovers_of_a_crashed_runtime_are_killed_and_count_as_killed(sho
         assert state.current.exit_code == 137
         await until(lambda: not processes_in(short_path))
     await crashed.wait("uid", "c")
+
+
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv is not installed")
+async def test_a_container_dies_when_the_process_of_the_runtime_is_killed(short_path: Path, until: Until) -> None:
+    program = f"""
+import asyncio, pathlib
+from dra_devcluster.agent import LocalRuntime
+async def main():
+    async with LocalRuntime(pathlib.Path({str(short_path)!r})) as runtime:
+        runtime.start("uid", "c", ["sleep", "1000"], {{"PATH": {os.environ["PATH"]!r}}})
+        await runtime.wait("uid", "c")
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    await until(lambda: processes_in(short_path), timeout=15)
+    process.kill()
+    await process.wait()
+    await until(lambda: not processes_in(short_path))
 
 
 # --- logs ---
