@@ -1,13 +1,17 @@
 """Which node a pod goes to: filters, devices, score, and the explanation when there is none. Pure."""
 
+from .binding import BINDING_TIMEOUT, Binding, BindingState, binding_state
 from .claims import NotReady, PodClaim, missing_class, ready_claims
 from .node import NodeState
 from .plan import NoPlace, Plan, Planning, plan
 from .requests import POD_SLOTS, Amounts, add, pod_requests, subtract
 
 __all__ = [
+    "BINDING_TIMEOUT",
     "POD_SLOTS",
     "Amounts",
+    "Binding",
+    "BindingState",
     "NoPlace",
     "NodeState",
     "NotReady",
@@ -15,6 +19,7 @@ __all__ = [
     "Planning",
     "PodClaim",
     "add",
+    "binding_state",
     "missing_class",
     "plan",
     "pod_requests",

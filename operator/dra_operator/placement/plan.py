@@ -5,7 +5,7 @@ Planning changes nothing. A plan is only a proposal until the ledger has taken i
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 from dra_api.core import Node, Pod
@@ -18,7 +18,7 @@ from dra_operator.allocator.plan import Plan as Recipe
 from .explanation import explain
 from .filters import is_shortage, obstacle
 from .node import NodeState
-from .requests import Amounts, pod_requests
+from .requests import pod_requests
 from .score import enough, rank
 
 UNAVAILABLE = "resourceclaim not available on the node"
@@ -51,17 +51,23 @@ Planning = Generator[None, None, Plan | NoPlace]
 
 
 def plan(
-    pod: Pod, claims: Sequence[ResourceClaim], nodes: Iterable[NodeState], allocator: Allocator, usage: Usage
+    pod: Pod,
+    claims: Sequence[ResourceClaim],
+    nodes: Iterable[NodeState],
+    allocator: Allocator,
+    usage: Usage,
+    failed: Collection[str] = (),
 ) -> Planning:
     """The best node for a pod whose claims are in order, each given once.
 
     A generator that pauses every few milliseconds, so that the caller can let others run; its return value is the
-    answer. ``usage`` must not change meanwhile. Errors of the input (a selector that fails on a device of one node)
-    end the attempt, although another node might do: which node comes first must not decide whether a broken claim is
-    noticed.
+    answer. ``usage`` must not change meanwhile. ``failed`` are UIDs of allocated claims that no node can use.
+
+    Errors of the input (a selector that fails on a device of one node) end the attempt, although another node might
+    do: which node comes first must not decide whether a broken claim is noticed.
     """
     states = tuple(nodes)
-    attempt = _Attempt(pod, pod_requests(pod), claims, allocator, usage)
+    attempt = _Attempt(pod, claims, allocator, usage, failed)
     try:
         for state in states:
             yield from attempt.try_node(state)
@@ -82,10 +88,15 @@ class _Attempt:
     """What the nodes answered so far."""
 
     def __init__(
-        self, pod: Pod, wanted: Amounts, claims: Sequence[ResourceClaim], allocator: Allocator, usage: Usage
+        self,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        allocator: Allocator,
+        usage: Usage,
+        failed: Collection[str],
     ) -> None:
-        self._pod, self._wanted, self._claims = pod, wanted, claims
-        self._allocator, self._usage = allocator, usage
+        self._pod, self._wanted, self._claims = pod, pod_requests(pod), claims
+        self._allocator, self._usage, self._failed = allocator, usage, failed
         self._open = [claim for claim in claims if claim.status.allocation is None]
         self._recipe: Recipe | None = None
         self._steps = 0
@@ -99,7 +110,7 @@ class _Attempt:
         if reason is not None:
             self._reasons.append(reason)
             return
-        elsewhere = {claim.metadata.uid for claim in self._claims if not _is_usable_on(claim, state.node)}
+        elsewhere = {claim.metadata.uid for claim in self._claims if not self._is_usable(claim, state.node)}
         if elsewhere:
             self._unavailable |= elsewhere
             self._reasons.append(UNAVAILABLE)
@@ -115,6 +126,13 @@ class _Attempt:
             short_of_room=any(map(is_shortage, self._reasons)),
             unavailable=frozenset(self._unavailable),
         )
+
+    def _is_usable(self, claim: ResourceClaim, node: Node) -> bool:
+        allocation = claim.status.allocation
+        if allocation is None:
+            return True
+        fits = allocation.node_selector is None or matches(allocation.node_selector, node)
+        return fits and claim.metadata.uid not in self._failed
 
     def _allocate(self, node: Node) -> Generator[None, None, Outcome]:
         if self._recipe is None:
@@ -138,8 +156,3 @@ class _Attempt:
             self.fits.append((rank(state, self._wanted, outcome.score), Plan(state.name, dict(results))))
         else:
             self._reasons.append(outcome.refusal.line())
-
-
-def _is_usable_on(claim: ResourceClaim, node: Node) -> bool:
-    allocation = claim.status.allocation
-    return allocation is None or allocation.node_selector is None or matches(allocation.node_selector, node)

@@ -48,21 +48,27 @@ class Commit:
             raise
         self._cluster.assume_bound(pod, plan.node)
 
-    async def write(self) -> None:
-        """Allocations, reservations, binding. Raises CommitFailed, after everything was given back that can be."""
+    async def write(self, may_bind: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
+        """Allocations, reservations, binding; False if the claims as written are not ready for the binding.
+
+        Raises CommitFailed, after everything was given back that can be.
+        """
         try:
-            for entry, claim in self._pod_claims:
-                await self._reserve(entry, claim)
+            claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
+            if not may_bind(claims):
+                self._wake(self._cluster.forget_bound(self._pod.key))
+                return False
             await self._bind()
+            return True
         except (KubeError, ClaimChanged) as error:
             await self._unreserve(error)
             raise CommitFailed(f"pod {self._pod.key} to node {self._plan.node}: {error}") from error
 
-    async def _reserve(self, entry: str, claim: ResourceClaim) -> None:
+    async def _reserve(self, entry: str, claim: ResourceClaim) -> ResourceClaim:
         uid = claim.metadata.uid
         allocation = self._plan.allocations.get(uid)
         if allocation is None and is_reserved_for(self._pod, claim):
-            return
+            return claim
         pod_entry = next(item for item in self._pod.spec.resource_claims or () if item.name == entry)
         try:
             written = await self._claims.commit(claim, allocation, consumer_of(self._pod, None, pod_entry))
@@ -72,6 +78,7 @@ class Commit:
             raise
         self._cluster.ledger.settle(uid)
         self._reserved.append(written)
+        return written
 
     async def _bind(self) -> None:
         try:

@@ -63,7 +63,9 @@ class Control:
         pods = PodWriter(client, self.put, now)
         self.generator = ClaimGenerator(cluster, claims, pods, self.events, ClaimMetrics(registry))
         self.upkeep = ClaimUpkeep(cluster, claims, pods)
-        self.placer = PodPlacer(cluster, allocator, claims, pods, self.events, self.queue.add)
+        self.placer = PodPlacer(
+            cluster, allocator, claims, pods, self.events, self.queue, lambda: datetime.fromisoformat(now())
+        )
         handlers: dict[Concern, Handler] = {
             "pod": self.generator.handle,
             "claim": self.upkeep.handle,

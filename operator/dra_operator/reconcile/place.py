@@ -9,18 +9,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 
 from dra_api.core import Pod
+from dra_api.references import is_reserved_for
 from dra_api.resource import ResourceClaim
 from dra_kube import NotFound
 
 from dra_operator.allocator import Allocator
-from dra_operator.cluster import Cluster, DeviceTaken, Keys
+from dra_operator.cluster import Cluster, DeviceTaken, Key
 from dra_operator.kube import ClaimChanged, ClaimWriter, EventRecorder, PodWriter
-from dra_operator.placement import NoPlace, NotReady, Plan, Planning, PodClaim, missing_class, plan, ready_claims
+from dra_operator.placement import (
+    Binding,
+    NoPlace,
+    NotReady,
+    Plan,
+    Planning,
+    PodClaim,
+    binding_state,
+    missing_class,
+    plan,
+    ready_claims,
+)
 
 from .commit import Commit
 from .errors import PlacementFailed
+from .queue import WorkQueue
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
@@ -36,16 +50,17 @@ class PodPlacer:
         claims: ClaimWriter,
         pods: PodWriter,
         events: EventRecorder,
-        wake: Callable[[Keys], None],
+        queue: WorkQueue,
+        clock: Callable[[], datetime],
     ) -> None:
-        self._cluster, self._allocator, self._wake = cluster, allocator, wake
+        self._cluster, self._allocator, self._queue, self._clock = cluster, allocator, queue, clock
         self._claims, self._pods, self._events = claims, pods, events
         self._planning = asyncio.Lock()
 
     async def handle(self, key: str) -> None:
         """One attempt. Ends with the pod bound, or waiting with a reason in its status."""
         await self._settle_leftovers(key)
-        commit = Commit(self._cluster, self._claims, self._pods, self._wake)
+        commit = Commit(self._cluster, self._claims, self._pods, self._queue.add)
         async with self._planning:
             pod = self._cluster.pods.get(key)
             if pod is None or not self._cluster.is_ours_to_place(pod) or self._cluster.loads.node_of(key):
@@ -56,23 +71,33 @@ class PodPlacer:
                 decision = await self._plan(pod, claims, commit)
             except NotReady as reason:
                 claims, decision = [], None if reason.being_made else NoPlace(str(reason))
-        if isinstance(decision, Plan):
-            await commit.write()
+        if isinstance(decision, NoPlace):
+            await self._wait(pod, claims, decision)
+        elif decision is not None and await commit.write(self._may_bind):
             self._events.normal(pod, "Scheduled", f"Successfully assigned {key} to {decision.node}")
         elif decision is not None:
-            await self._wait(pod, claims, decision)
+            text = f"waiting for binding conditions for device on node {decision.node}"
+            self._events.normal(pod, "BindingConditionsPending", text)
+            self._queue.add([Key("place", key)])
 
     async def _plan(self, pod: Pod, pod_claims: Sequence[PodClaim], commit: Commit) -> Plan | NoPlace | None:
         """Decide, and take what was decided; None if the end of somebody else's write has to be awaited first."""
         claims = [claim for _, claim in pod_claims]
         if any(self._cluster.ledger.in_flight(claim.metadata.uid) for claim in claims):
             return None
+        states = {claim.metadata.uid: binding_state(claim, self._clock()) for claim in claims}
+        failed = {uid for uid, binding in states.items() if binding.state is Binding.FAILED}
+        pending = [binding.seconds for binding in states.values() if binding.state is Binding.PENDING]
+        if pending and not failed and all(is_reserved_for(pod, claim) for claim in claims):
+            self._queue.add_after(Key("place", pod.key), min(pending))  # a change of the claims comes here earlier
+            return None
         open_claims = [claim for claim in claims if claim.status.allocation is None]
         missing = missing_class(open_claims, lambda name: name in self._cluster.classes)
         if missing is not None:
             return NoPlace(missing)
         usage = self._cluster.ledger.usage.snapshot()
-        decision = await _in_slices(plan(pod, claims, self._cluster.node_states(), self._allocator, usage))
+        nodes = self._cluster.node_states()
+        decision = await _in_slices(plan(pod, claims, nodes, self._allocator, usage, failed))
         if isinstance(decision, NoPlace):
             self._cluster.note_waiting(pod.key, short_of_room=decision.short_of_room)
             return decision
@@ -81,6 +106,11 @@ class PodPlacer:
         except DeviceTaken as error:  # by somebody else's allocation that came in while the plan was made
             raise PlacementFailed(str(error)) from error
         return decision
+
+    def _may_bind(self, claims: Sequence[ResourceClaim]) -> bool:
+        """Whether all devices are ready for the pod to be bound to them."""
+        now = self._clock()
+        return all(binding_state(claim, now).state is Binding.READY for claim in claims)
 
     async def _wait(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> None:
         """Nobody takes the pod: say why, and give back what it holds in the wrong place (4.3)."""

@@ -1,0 +1,72 @@
+"""Devices that have to be made ready before a pod may be bound to them (scheduling.md 4.7, binding conditions).
+
+A device may name conditions that its driver, or somebody who attaches it, sets in the claim's status once it is ready,
+and others that tell that it never will be. Whoever allocated it waits for them, but not for ever.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+from typing import NamedTuple
+
+from dra_api.meta import Condition
+from dra_api.resource import DeviceRequestAllocationResult, ResourceClaim
+
+BINDING_TIMEOUT = 600.0
+"""Seconds from the allocation until a device that is not ready counts as failed."""
+
+
+class Binding(Enum):
+    """How far a claim's devices are."""
+
+    READY = "ready"
+    PENDING = "pending"
+    FAILED = "failed"
+
+
+class BindingState(NamedTuple):
+    """``text`` says what failed; ``seconds`` how long a pending claim may still take."""
+
+    state: Binding
+    text: str = ""
+    seconds: float = 0.0
+
+
+def binding_state(claim: ResourceClaim, now: datetime, timeout: float = BINDING_TIMEOUT) -> BindingState:
+    """Whether a pod may be bound to the claim's devices."""
+    pending = False
+    for result in claim.status.allocation.devices.results or () if claim.status.allocation else ():
+        conditions = _conditions(claim, result)
+        for name in result.binding_failure_conditions or ():
+            failure = conditions.get(name)
+            if failure is not None and failure.status == "True":
+                detail = f"claim={claim.metadata.name}, reason={failure.reason}, message={failure.message}"
+                return BindingState(Binding.FAILED, f"device binding failed: {detail}")
+        pending = pending or any(
+            name not in conditions or conditions[name].status != "True" for name in result.binding_conditions or ()
+        )
+    if not pending:
+        return BindingState(Binding.READY)
+    left = timeout - _age(claim, now)
+    if left <= 0:
+        return BindingState(Binding.FAILED, f"device binding timeout: claim={claim.metadata.name}")
+    return BindingState(Binding.PENDING, seconds=left)
+
+
+def _conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> dict[str, Condition]:
+    wanted = (result.driver, result.pool, result.device, result.share_id)
+    for status in claim.status.devices or ():
+        if (status.driver, status.pool, status.device, status.share_id) == wanted:
+            return {condition.type: condition for condition in status.conditions or ()}
+    return {}
+
+
+def _age(claim: ResourceClaim, now: datetime) -> float:
+    """Seconds since the allocation; 0 if nobody wrote down when that was."""
+    allocation = claim.status.allocation
+    text = allocation.allocation_timestamp if allocation else None
+    try:
+        return (now - datetime.fromisoformat(text)).total_seconds() if text else 0.0
+    except (ValueError, TypeError):
+        return 0.0
