@@ -3,12 +3,17 @@
 >>> selector = compile('device.driver == "gpu.example.com"')
 >>> selector.matches(prepare("gpu.example.com", Device(name="gpu-0")))
 True
+
+``compile`` gives a ``Selector`` for prepared devices, ``Program(expression, environment).evaluate(variables)`` a value in
+any environment. Errors: see ``dra_cel.errors``.
 """
 
+from .admission import admission_policies
 from .device import DEVICE_SELECTORS, PreparedDevice, device_selectors, prepare
 from .environment import Environment
 from .errors import CelError, CompileError, CostLimitExceeded, EvaluationError, Issue
 from .selector import Program, Selector, compile
+from .validation import selector_check
 
 __all__ = [
     "DEVICE_SELECTORS",
@@ -21,7 +26,9 @@ __all__ = [
     "PreparedDevice",
     "Program",
     "Selector",
+    "admission_policies",
     "compile",
     "device_selectors",
     "prepare",
+    "selector_check",
 ]

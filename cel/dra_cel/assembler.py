@@ -88,8 +88,9 @@ class _Assembler:
         root, selections = walk_chain(node)
         end = steps.Label()
         charge = 0 if branch else SELECT
-        if isinstance(root, Ident) and self.constants.get(root) is MISSING:
-            self.load(root.name)
+        name = root.name if isinstance(root, Ident) else root.variable if isinstance(root, Select) else None
+        if name is not None and self.constants.get(root) is MISSING:
+            self.load(name)
         else:
             yield self.node(root)
             if isinstance(root, Call) and root.function == "_?_:_":

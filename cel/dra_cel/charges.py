@@ -139,6 +139,15 @@ def _comparison(operands: Sequence[Operand]) -> Estimate:
     return Estimate(Range(int(shorter > 0), shorter).scaled(PER_CHARACTER))
 
 
+def _comparison_ceiling(operands: Sequence[Operand]) -> Range:
+    """Values without a size compare in one step, whatever the other side is."""
+    if any(operand.type.kind in ("struct", "type", "null_type") for operand in operands[:2]):
+        return ONE
+    return _comparison(operands).cost
+
+
 COMPARISON: Final = Rule(
-    _comparison, lambda values, result: scale(min(size_of(values[0]), size_of(values[1])), PER_CHARACTER)
+    _comparison,
+    lambda values, result: scale(min(size_of(values[0]), size_of(values[1])), PER_CHARACTER),
+    _comparison_ceiling,
 )

@@ -98,6 +98,9 @@ class _Checker:
         if name is not None and (named := self.environment.type_names.get(name.removeprefix("."))) is not None:
             node.constant, node.type = named, type_type(named)
             return
+        if name is not None and "." in name and name in self.environment.variables:
+            node.variable, node.type = name, self.environment.variables[name]
+            return
         yield self.check(node.operand)
         found = self.field(node, node.operand, node.name, optional=False)
         node.type = BOOL if node.test else self.bindings.resolve(found)

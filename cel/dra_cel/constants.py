@@ -67,13 +67,13 @@ class Constants:
                 self._fail(node, error.message)
 
     def _convert(self, node: Call, value: Any) -> Any:
-        for overload in node.overloads:
-            if overload.accepts((value,)):
-                try:
-                    return overload.run(value)
-                except EvaluationError as error:
-                    self._fail(node, error.message)
-        self._fail(node, f"no such overload: {node.function}({type_of(value).name})")
+        overload = next((overload for overload in node.overloads if overload.accepts((value,))), None)
+        if overload is None:
+            self._fail(node, f"no such overload: {node.function}({type_of(value).name})")
+        try:
+            return overload.run(value)
+        except EvaluationError as error:
+            self._fail(node, error.message)
 
     def _fail(self, node: Call, message: str) -> NoReturn:
         raise CompileError((self.source.issue(node.at, "program", message),), self.source.text)
@@ -82,11 +82,10 @@ class Constants:
 class MemberSet:
     """A constant list of plain values, for ``in``: numbers are found whatever their type."""
 
-    __slots__ = ("keys", "texts")
+    __slots__ = ("keys",)
 
     def __init__(self, items: list[Any]) -> None:
         self.keys = {key for item in items for key in _equal_keys(item)}
-        self.texts = frozenset(items) if all(type(item) is str for item in items) else None
 
     @staticmethod
     def possible(items: list[Any]) -> bool:

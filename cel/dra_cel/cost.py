@@ -11,6 +11,7 @@ unknown type, which the reference forgets, and calls rules that do not bound the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final, NamedTuple
 
 from .charges import FREE, LIST_BASE, MAP_BASE, ONE, SELECT, STRUCT_BASE, UNKNOWN, Estimate, Operand, Range, exactly
@@ -150,7 +151,7 @@ class _Estimator:
     # --- nodes --------------------------------------------------------------------------------
 
     def select(self, node: Select) -> Walk[Range]:
-        if node.constant is not None:
+        if node.constant is not None or node.variable is not None:
             return exactly(SELECT)
         total: Range = yield self.cost(node.operand)
         if node.test:
@@ -235,15 +236,16 @@ class _Estimator:
             return inner.plus(ONE)
         args: list[Range] = []
         for arg in node.args:
-            args.append((yield self.cost(arg)))
+            arg_cost: Range = yield self.cost(arg)
+            args.append(arg_cost)
         target: Range = FREE if node.target is None else (yield self.cost(node.target))
         if node.function == "_?._":
             # The reference's table of functions knows no charge for it beyond the call.
             return self.optional_select(node, args)
         if node.function in ("_&&_", "_||_"):
             total = FREE
-            for arg_cost in args:
-                total = total.plus(arg_cost)
+            for each in args:
+                total = total.plus(each)
             return Range(args[0].min, total.max)
         own = Range(UINT_MAX, 0)
         size: Range | None = None
@@ -258,7 +260,12 @@ class _Estimator:
         return target.plus(own)
 
     def optional_select(self, node: Call, args: list[Range]) -> Range:
-        return args[0].plus(exactly(3 if self.strict else 1))
+        if not self.strict:
+            return args[0].plus(ONE)
+        field = node.args[1]
+        assert isinstance(field, Literal), "the parser puts the field's name there"
+        self.paths[id(node)] = (*self.path(node.args[0]), field.value)
+        return args[0].plus(exactly(3))
 
     def indexed(self, node: Call, overload: Overload, size: Range | None) -> Range | None:
         """The size of ``a[b]``, and its path."""
@@ -277,6 +284,8 @@ class _Estimator:
         own, size = overload.rule.estimate(operands)
         if self.strict:
             own = own if overload.rule.ceiling is None else overload.rule.ceiling(operands)
+            if node.function in ("or", "orValue", "value"):
+                size = reduce(Range.union, (operand.size for operand in operands))
             # The two extra units are what selecting from an unknown type may cost; what is made also takes memory.
             own = own.plus(exactly(2)) if size is None else own.plus(exactly(2)).plus(size.scaled(0.1))
         for arg in args:

@@ -21,8 +21,11 @@ Implementation = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overload:
-    """One signature. ``inline`` is Python source for compiled expressions, with ``{0}`` for the first operand: it
-    must raise for values that the implementation would refuse."""
+    """One signature.
+
+    ``checks`` tells that the implementation itself raises for values of other types, so that compiled expressions
+    need not look. ``inline`` is Python source for them, with ``{0}`` for the first operand, under the same condition.
+    """
 
     params: tuple[Type, ...]
     result: Type
@@ -30,6 +33,7 @@ class Overload:
     method: bool = False
     rule: Rule = FIXED
     inline: str | None = None
+    checks: bool = False
 
     def accepts(self, values: Sequence[Any]) -> bool:
         return len(values) == len(self.params) and all(map(accepts, self.params, values))
@@ -59,10 +63,16 @@ def glob(params: Sequence[Type], result: Type, run: Implementation, rule: Rule =
 
 
 def method(
-    params: Sequence[Type], result: Type, run: Implementation, rule: Rule = FIXED, inline: str | None = None
+    params: Sequence[Type],
+    result: Type,
+    run: Implementation,
+    rule: Rule = FIXED,
+    inline: str | None = None,
+    *,
+    checks: bool = False,
 ) -> Overload:
     """An overload that is called as ``x.f()``."""
-    return Overload(tuple(params), result, run, method=True, rule=rule, inline=inline)
+    return Overload(tuple(params), result, run, method=True, rule=rule, inline=inline, checks=checks)
 
 
 def merge(*libraries: Library) -> dict[str, Function]:

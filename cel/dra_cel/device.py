@@ -32,10 +32,11 @@ _DEVICE: Final = struct("kubernetes.DRADevice")
 class PreparedDevice:
     """A device ready for selectors. ``fault`` is the error that every evaluation raises, if any.
 
-    ``within_limits``: names and values are as short as the API requires, which the estimates of costs rely on.
+    ``ordinary``: there is no fault, and names and values are as short as the API requires, which the estimates of
+    costs rely on.
     """
 
-    __slots__ = ("attributes", "bindings", "capacity", "driver", "fault", "multiple", "within_limits")
+    __slots__ = ("attributes", "bindings", "capacity", "driver", "fault", "multiple", "ordinary")
 
     def __init__(self, driver: str, multiple: bool) -> None:
         self.driver = driver
@@ -43,7 +44,7 @@ class PreparedDevice:
         self.attributes = DefaultMap()
         self.capacity = DefaultMap()
         self.fault: EvaluationError | None = None
-        self.within_limits = len(driver) <= DOMAIN_LENGTH
+        self.ordinary = len(driver) <= DOMAIN_LENGTH
         self.bindings: dict[str, Any] = {
             "device": {
                 "driver": driver,
@@ -71,6 +72,7 @@ def prepare(driver: str, device: Device, *, list_attributes: bool = False) -> Pr
         except EvaluationError as error:
             if prepared.fault is None:
                 prepared.fault = EvaluationError(error.kind, f"attribute {qualified}: {error.message}")
+                prepared.ordinary = False
             continue
         _put(prepared, prepared.attributes, qualified, value)
     for qualified, capacity in (device.capacity or {}).items():
@@ -88,7 +90,7 @@ def _put(prepared: PreparedDevice, domains: DefaultMap, qualified: str, value: A
     entries[name] = value
     too_long = len(domain) > DOMAIN_LENGTH or len(name) > ID_LENGTH
     if too_long or len(entries) > ENTRIES or len(domains) > ENTRIES or not _short(value):
-        prepared.within_limits = False
+        prepared.ordinary = False
 
 
 def _short(value: Any) -> bool:

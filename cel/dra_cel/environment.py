@@ -12,6 +12,7 @@ from typing import Final
 
 from .declarations import Function, Library, merge
 from .libraries import (
+    authorization,
     clock,
     conversions,
     formats,
@@ -97,6 +98,7 @@ STANDARD_TYPES: Final[Mapping[str, Type]] = {
 KUBERNETES: Final[tuple[Library, ...]] = (
     operators.LIBRARY, conversions.LIBRARY, clock.LIBRARY, strings.LIBRARY, formatting.LIBRARY, lists.LIBRARY,
     optionals.LIBRARY, quantity.LIBRARY, semver.LIBRARY, urls.LIBRARY, network.LIBRARY, formats.LIBRARY,
+    authorization.LIBRARY,
 )  # fmt: skip
 """What Kubernetes 1.36 offers in every environment."""
 

@@ -117,9 +117,10 @@ class Expansion:
                 return Ident(at, name)
 
     def _copies(self, nodes: list[Node]) -> Walk[list[Node]]:
-        copied = []
+        copied: list[Node] = []
         for node in nodes:
-            copied.append((yield self._copy(node)))
+            copy: Node = yield self._copy(node)
+            copied.append(copy)
         return copied
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from .assembler import Program as Steps
 from .assembler import assemble
 from .checker import check
+from .compiler import compile_selector
 from .constants import Constants
 from .cost import estimate
 from .device import DEVICE_SELECTORS, PreparedDevice
@@ -18,6 +19,7 @@ from .lexer import Source
 from .machine import Machine, run
 from .macros import Macros
 from .parser import parse
+from .references import references
 from .tree import Node
 from .types import Type, type_of
 from .validators import validate
@@ -64,15 +66,33 @@ class Program:
 class Selector(Program):
     """A device selector."""
 
+    def __init__(self, expression: str, environment: Environment) -> None:
+        super().__init__(expression, environment)
+        provable = estimate(self._root, environment, strict=True).max <= environment.cost_limit
+        self._fast = compile_selector(self._root, environment, self._constants) if provable else None
+
+    @cached_property
+    def references(self) -> frozenset[str]:
+        """The attributes and capacities that the expression names, as ``domain/id``."""
+        return references(self._root, self._constants)
+
     def matches(self, device: PreparedDevice) -> bool:
         """Whether the device is selected. Raises EvaluationError."""
+        if device.ordinary and self._fast is not None:
+            try:
+                value = self._fast(device)
+            except Exception:
+                # Whatever it was: the machine knows whether it is an error, and which.
+                value = None
+            if value is True or value is False:
+                return bool(value)
         value, _ = self.explain(device)
         if isinstance(value, EvaluationError):
             raise value
         return value
 
     def explain(self, device: PreparedDevice, cost_limit: int | None = None) -> tuple[bool | EvaluationError, int]:
-        """The verdict, or the error, and what it cost."""
+        """The verdict, or the error, and what it cost: by the precise evaluation, which takes longer."""
         if device.fault is not None:
             return device.fault, 0
         value, cost = self.trace(device.bindings, cost_limit)

@@ -34,7 +34,10 @@ class Ident:
 
 @dataclass(slots=True, eq=False)
 class Select:
-    """``operand.name``; with ``test`` the presence test of ``has()``. ``constant``: the whole is the name of a type."""
+    """``operand.name``; with ``test`` the presence test of ``has()``.
+
+    The checker may find that the whole is a name with dots: of a type (``constant``) or of a variable (``variable``).
+    """
 
     at: int
     operand: Node
@@ -42,6 +45,7 @@ class Select:
     test: bool = False
     type: Type = DYN
     constant: Type | None = None
+    variable: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +138,7 @@ def children(node: Node) -> list[Node]:
     """The nodes directly below, in the order of evaluation."""
     match node:
         case Select():
-            return [] if node.constant is not None else [node.operand]
+            return [node.operand] if node.constant is None and node.variable is None else []
         case Call():
             return node.operands()
         case ListLiteral():
@@ -166,7 +170,7 @@ def walk_chain(node: Node) -> tuple[Node, list[Select | Call]]:
     """``a.b[c]`` as its root ``a`` and the selections, in the order in which they are made."""
     selections: list[Select | Call] = []
     while True:
-        if isinstance(node, Select) and node.constant is None:
+        if isinstance(node, Select) and node.constant is None and node.variable is None:
             selections.append(node)
             node = node.operand
         elif isinstance(node, Call) and node.function in _SELECTIONS:

@@ -255,7 +255,7 @@ def _equal_count(values: Sequence[Any], result: Any) -> int:
     return 1 if type_of(values[0]) in (QUANTITY, SEMVER, IP, CIDR, URL, FORMAT) else COMPARISON.count(values, result)
 
 
-_EQUALITY: Final = Rule(_opaque_equal, _equal_count)
+_EQUALITY: Final = Rule(_opaque_equal, _equal_count, COMPARISON.ceiling)
 
 
 def _concatenation(factor: float | None) -> Rule:

@@ -165,7 +165,7 @@ LIBRARY: Final = (
     Function(
         "isLessThan", (method(_PAIR, BOOL, lambda a, b: a.amount < b.amount, inline="({0}.amount < {1}.amount)"),)
     ),
-    Function("compareTo", (method(_PAIR, INT, _compare),)),
+    Function("compareTo", (method(_PAIR, INT, _compare, checks=True),)),
     Function("asApproximateFloat", (method((QUANTITY,), DOUBLE, _as_float),)),
     Function("asInteger", (method((QUANTITY,), INT, _as_integer),)),
     Function("isInteger", (method((QUANTITY,), BOOL, lambda q: _integer(q) is not None),)),

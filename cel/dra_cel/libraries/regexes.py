@@ -11,6 +11,7 @@ from dra_cel.errors import EvaluationError
 
 _OPTIONS: Final = re2.Options()
 _OPTIONS.log_errors = False  # A bad pattern is the author's error, not a matter for our standard error.
+_SHORT: Final = 128
 
 
 @lru_cache(maxsize=512)
@@ -42,6 +43,14 @@ def _matches_bytes(pattern: str) -> bool:
 
 
 def matches(text: str, pattern: str) -> bool:
+    """Whether the pattern is found in the text. Answers for short texts are remembered: devices repeat their values."""
+    if len(text) <= _SHORT and len(pattern) <= _SHORT:
+        return _matches_short(text, pattern)
+    return _search(compile_pattern(pattern), text) is not None
+
+
+@lru_cache(maxsize=4096)
+def _matches_short(text: str, pattern: str) -> bool:
     return _search(compile_pattern(pattern), text) is not None
 
 

@@ -81,7 +81,7 @@ LIBRARY: Final = (
         "isLessThan",
         (method(_PAIR, BOOL, lambda a, b: a.precedence < b.precedence, inline="({0}.precedence < {1}.precedence)"),),
     ),
-    Function("compareTo", (method(_PAIR, INT, _compare),)),
+    Function("compareTo", (method(_PAIR, INT, _compare, checks=True),)),
     Function("major", (method((SEMVER,), INT, lambda v: v.version.major),)),
     Function("minor", (method((SEMVER,), INT, lambda v: v.version.minor),)),
     Function("patch", (method((SEMVER,), INT, lambda v: v.version.patch),)),

@@ -1,0 +1,24 @@
+"""The check of selectors that API validation asks for (api.md section 9)."""
+
+from __future__ import annotations
+
+from dra_api.validation.selectors import SelectorCheck, SelectorVerdict
+
+from .device import device_selectors
+from .errors import CompileError
+from .selector import compile
+
+
+def selector_check(*, consumable_capacity: bool = True, list_attributes: bool = False) -> SelectorCheck:
+    """A function that tells what is wrong with a selector, or its greatest cost, under these feature gates."""
+
+    def check(expression: str, stored: bool) -> SelectorVerdict:
+        environment = device_selectors(
+            new=not stored, consumable_capacity=consumable_capacity, list_attributes=list_attributes
+        )
+        try:
+            return SelectorVerdict(max_cost=compile(expression, environment).max_cost)
+        except CompileError as error:
+            return SelectorVerdict(error=error.message)
+
+    return check
