@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dra_api import conversion
+
 from .resource import Resource
 
 Object = dict[str, Any]
@@ -13,8 +15,6 @@ def from_served(resource: Resource, version: str, obj: Object) -> Object:
     """An object of the server in the shape of the resource's first version."""
     if version == resource.versions[0]:
         return obj
-    from dra_api import conversion
-
     return conversion.convert(obj, resource.api_version())
 
 
@@ -22,6 +22,4 @@ def to_served(resource: Resource, version: str, obj: Object) -> Object:
     """One of our objects in the shape of the version that the server serves."""
     if version == resource.versions[0]:
         return obj
-    from dra_api import conversion
-
     return conversion.convert(obj, resource.api_version(version))
