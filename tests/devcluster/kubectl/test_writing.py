@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,8 +167,8 @@ def test_label_annotate_and_set(kubectl: Any, pod: Callable[..., str]) -> None:
 
 def test_edit_and_replace(kubectl: Any, manifest: Callable[[str], str]) -> None:
     kubectl("create", "configmap", "cm", "--from-literal=colour=red")
-    kubectl.environment["KUBE_EDITOR"] = "sed -i s/red/blue/"
-    assert kubectl("edit", "configmap", "cm").strip() == "configmap/cm edited"
+    editing = replace(kubectl, environment=kubectl.environment | {"KUBE_EDITOR": "sed -i s/red/blue/"})
+    assert editing("edit", "configmap", "cm").strip() == "configmap/cm edited"
     assert kubectl.read("configmap", "cm")["data"] == {"colour": "blue"}
     path = manifest(CONFIG_MAP.replace("NAME", "name: cm"))
     assert kubectl("replace", "-f", path).strip() == "configmap/cm replaced"

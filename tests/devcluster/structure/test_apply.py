@@ -262,6 +262,29 @@ def test_a_configuration_must_not_bring_entries(config_map_schema: Schema) -> No
         apply_patch(None, config, config_map_schema, by=APPLIER, now=NOW)
 
 
+def granular_fields(schema: Schema, path: str = "") -> set[str]:
+    """Every field that is owned by itself."""
+    found = set()
+    for name, child in schema.properties.items():
+        here = f"{path}.{name}"
+        found.add(here + ("*" if child.atomic else ""))
+        inner = child.items if child.kind == "array" and child.items else child
+        if not child.atomic and here.count(".") < 6:
+            found |= granular_fields(inner, here)
+    return found
+
+
+def test_all_versions_of_a_kind_own_the_same_fields(structure: Structure) -> None:
+    """So entries of one version hold for the others, without conversion."""
+    by_kind: dict[tuple[str, str], list[Schema]] = {}
+    for resource in structure.resources():
+        by_kind.setdefault((resource.group, resource.kind), []).append(resource.schema)
+    several = {kind: schemas for kind, schemas in by_kind.items() if len(schemas) > 1}
+    assert ("resource.k8s.io", "ResourceClaim") in several
+    for kind, schemas in several.items():
+        assert all(granular_fields(schema) == granular_fields(schemas[0]) for schema in schemas), kind
+
+
 def test_two_applied_items_with_one_key_are_refused(pod_schema: Schema) -> None:
     live = created(pod({"name": "a"}), pod_schema)
     with pytest.raises(ApplyRefused, match="duplicate entries"):

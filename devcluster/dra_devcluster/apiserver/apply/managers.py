@@ -3,8 +3,8 @@
 An entry belongs to a manager together with operation (Apply or Update), subresource and, for updates, API version.
 Whoever changes a field by an update owns it from then on and everybody else loses it; the cost is a walk over the
 changed branches only, since unchanged ones compare equal.
-Fields are compared by name, whatever API version an entry was written under (the real server converts first; it only
-shows for the beta versions of resource.k8s.io, whose claims are shaped differently).
+Fields are compared by name, whatever API version an entry was written under. The real server converts first; for the
+kinds served in several versions that comes to the same, as they differ only below lists that are owned as a whole.
 """
 
 from collections.abc import Iterable
