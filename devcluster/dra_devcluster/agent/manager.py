@@ -89,10 +89,11 @@ class DraManager:
             wanted = [await self._checked(pod, target) for target in _targets(pod)]
             async with self._locked(claim.metadata.uid for claim in wanted):
                 claims = self._refer(pod, wanted)
-                await self._ask_drivers([claim for claim in claims if not claim.prepared])
-                for claim in claims:
+                fresh = [claim for claim in claims if not claim.prepared]
+                await self._ask_drivers(fresh)
+                for claim in fresh:
                     claim.prepared = True
-                if claims:
+                if fresh:
                     self._save()
         except ClaimError as error:
             raise ClaimError(f"prepare dynamic resources: {error}") from error

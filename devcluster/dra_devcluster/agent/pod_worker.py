@@ -51,6 +51,7 @@ class PodWorker:
         self._over = self._was_over
         self._ending: Ending | None = None
         self._poked = asyncio.Event()
+        self._stopping: list[asyncio.Task[None]] = []
         self._must_end = asyncio.Event()
         self._deleted = asyncio.Event()
         self._gone = asyncio.Event()
@@ -74,7 +75,10 @@ class PodWorker:
         pod = convert(RunPod, obj)
         if _wishes(pod) != _wishes(self.pod):
             self._poked.set()
+        hurry = self._stopping and pod.grace_seconds < self.pod.grace_seconds
         self.pod, self._obj = pod, obj
+        if hurry:
+            self._stopping.append(asyncio.create_task(self._stop_all(pod.grace_seconds)))
         if pod.metadata.deletion_timestamp is not None:
             self._deleted.set()
         if pod.metadata.deletion_timestamp is not None or pod.is_terminal:
@@ -179,14 +183,26 @@ class PodWorker:
     # --- end ---
 
     async def _stop_containers(self) -> None:
-        """Regular containers together, then sidecars in reverse order, all within the grace period."""
+        """Within the grace period; a repeated deletion may shorten it while this runs."""
+        self._stopping.append(asyncio.create_task(self._stop_all(self.pod.grace_seconds)))
+        try:
+            while not all(task.done() for task in self._stopping):
+                await asyncio.gather(*self._stopping)
+        finally:
+            for task in self._stopping:
+                task.cancel()
+            await asyncio.gather(*self._stopping, return_exceptions=True)
+            self._stopping.clear()
+        self._changed()
+
+    async def _stop_all(self, grace: float) -> None:
+        """Regular containers together, then sidecars in reverse order."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.pod.grace_seconds
+        deadline = loop.time() + grace
         regular = [container.name for container in self.pod.spec.containers or ()]
-        await asyncio.gather(*(self._stop(name, self.pod.grace_seconds) for name in regular))
+        await asyncio.gather(*(self._stop(name, grace) for name in regular))
         for container in reversed(self.pod.spec.init_containers or ()):
             await self._stop(container.name, max(0.0, deadline - loop.time()))
-        self._changed()
 
     async def _stop(self, name: str, grace: float) -> None:
         if self._node.runtime.is_running(self._uid, name):

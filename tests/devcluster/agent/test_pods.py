@@ -290,6 +290,17 @@ async def test_a_pod_that_ignores_the_signal_is_killed_with_all_its_processes(no
     assert processes_in(node.root) == []
 
 
+async def test_a_second_deletion_shortens_the_grace_period(node: Any, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    script = f"trap '' TERM; touch {ready}; while :; do sleep 0.05; done"
+    await node.pod("pod-a", script, terminationGracePeriodSeconds=1000)
+    await node.until(ready.exists)
+    await node.delete("pod-a")
+    await node.event("pod-a", "Killing")
+    await node.delete("pod-a", grace_seconds=1)
+    await node.gone("pod-a")
+
+
 async def test_a_pending_pod_is_removed_without_ever_running(node: Any) -> None:
     await node.pod("pod-a", claims=("missing",))
     await node.event("pod-a", "FailedPrepareDynamicResources")
