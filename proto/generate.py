@@ -1,6 +1,6 @@
 """Makes the Python modules and type stubs from the ``.proto`` files beside this script.
 
-Run it with the ``dev`` extra installed: ``python proto/generate.py [--into FOLDER]``. The generator
+Run it with the ``dev`` extra installed: ``python proto/generate.py [--check]``. The generator
 is an old one on purpose (see ``docs/dependencies.md``): generated code refuses to run on a protobuf or
 grpc older than its generator, so the oldest supported generator gives code for every newer runtime.
 """
@@ -11,6 +11,7 @@ import argparse
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 GENERATORS = {"grpcio-tools": "1.71.0", "mypy-protobuf": "3.6.0"}
 SOURCE = Path(__file__).resolve().parent
@@ -29,12 +30,13 @@ def wrong_generators() -> list[str]:
 
 def generate(into: Path) -> list[Path]:
     """Write the modules for all protos below ``into``; their paths, relative to it."""
-    import grpc_tools
+    import grpc_tools  # type: ignore[import-untyped]  # ships no types
     from grpc_tools import protoc
 
     protos = sorted(SOURCE.glob("dra_proto/**/*.proto"))
     scripts = Path(sys.executable).parent
-    outputs = [f"--{kind}_out={into}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
+    outputs = [f"--{kind}_out={into}" for kind in ("python", "grpc_python")]
+    outputs += [f"--{kind}_out=quiet:{into}" for kind in ("mypy", "mypy_grpc")]
     plugins = [f"--plugin=protoc-gen-{kind}={scripts / f'protoc-gen-{kind}'}" for kind in ("mypy", "mypy_grpc")]
     includes = [f"-I{SOURCE}", f"-I{Path(grpc_tools.__file__).parent / '_proto'}"]
     names = [str(proto.relative_to(SOURCE)) for proto in protos]
@@ -43,17 +45,31 @@ def generate(into: Path) -> list[Path]:
     return sorted(path.relative_to(into) for path in into.glob("dra_proto/**/api_pb2*.py*") if path.suffix != ".pyc")
 
 
+def stale() -> list[str]:
+    """The generated files that are missing or differ from what the protos give now."""
+    with TemporaryDirectory() as folder:
+        fresh = {path: (Path(folder) / path).read_bytes() for path in generate(Path(folder))}
+    old = {path.relative_to(SOURCE) for path in SOURCE.glob("dra_proto/**/api_pb2*.py*") if path.suffix != ".pyc"}
+    differing = {path for path, text in fresh.items() if path not in old or (SOURCE / path).read_bytes() != text}
+    return sorted(map(str, differing | (old - fresh.keys())))
+
+
 def main() -> int:
-    """The command line; exit code 1 when the generators are not the pinned ones."""
+    """The command line; exit code 1 when files are stale, or cannot be made with the pinned generators."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--into", type=Path, default=SOURCE, help="root folder to write below (default: in place)")
-    into = parser.parse_args().into
+    parser.add_argument("--check", action="store_true", help="change nothing, but fail if something would change")
+    check = parser.parse_args().check
     if wrong := wrong_generators():
         print(f"wrong generator: {', '.join(wrong)}; install the dev extra: pip install -e '.[dev]'", file=sys.stderr)
-        return 1
-    for path in generate(into):
-        print(path)
-    return 0
+        if check:
+            print("NOT CHECKED whether the generated code is fresh", file=sys.stderr)
+        return 0 if check else 1
+    if not check:
+        generate(SOURCE)
+        return 0
+    for path in (found := stale()):
+        print(f"stale: proto/{path}; run python proto/generate.py", file=sys.stderr)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
