@@ -91,6 +91,10 @@ class Problem:
         """The counters that requests may draw on."""
         return list(self._counters.values())
 
+    def matching(self, domain: Domain) -> int:
+        """The devices that the selectors of a domain select, in use or not."""
+        return self.view.selected(domain.alternative.selectors, self._compiled).true
+
     def exempt(self, domain: Domain) -> bool:
         """Ordinary allocations do not concern the domain, nor does it concern others."""
         return self.admin_exempt and domain.alternative.admin

@@ -78,15 +78,11 @@ class Refusal:
     def line(self) -> str:
         """One line for an event, without the node (see ``summarize``)."""
         subject = f"{self.claim}, request {self.request}: " if self.request else ""
-        if self.rule is Rule.INVALID_POOL and not self.request:
-            return f"invalid resource pools were encountered: {', '.join(self.pools)}"
         if not self.devices:
-            return f"{subject}no devices; needs {self.needs}" + self._pools()
+            return f"{subject}no devices; needs {self.needs}{self._pools()}"
         numbers = ", ".join([f"{self.matching} match", *map(str, self.lost)])
-        text = f"{subject}{self.devices} devices: {numbers}; needs {self.needs}"
-        if self.detail:
-            text += f" {self.detail}"
-        return text + self._pools()
+        detail = f" {self.detail}" if self.detail else ""
+        return f"{subject}{self.devices} devices: {numbers}; needs {self.needs}{detail}{self._pools()}"
 
     def explain(self) -> str:
         """Everything that is known, on several lines."""
@@ -96,7 +92,7 @@ class Refusal:
             lines.append(f"    needs {self.needs} of {self.devices} devices {self.detail}".rstrip())
             lines.append(f"    {self.matching} match the selectors")
             lines += [f"    {tally}" for tally in self.lost]
-        lines += [f"  pool {pool}" for pool in self.pools]
+        lines += [f"  {pool}" for pool in self.pools]
         if self.fix:
             lines.append(f"  nearest fix: {self.fix}")
         return "\n".join(lines)

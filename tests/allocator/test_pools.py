@@ -1,0 +1,180 @@
+"""Which pools a node may use (allocator.md section 3), and slices that come and go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from allocator_lab import Lab, claim, device, lab, make_node, pool, request
+from dra_api.codec import convert
+from dra_api.core import NodeSelector
+from dra_api.resource import ResourceSlice
+from dra_operator.allocator import Features, NodeSelectionError, node_matches
+
+ONE = [claim(request("r"))]
+EVERYTHING = [claim(request("r", allocationMode="All"))]
+
+
+def slice_(name: str, *devices: Any, generation: int = 1, count: int = 1, node: str = "n1", **spec: Any) -> Any:
+    where = spec or {"nodeName": node}
+    about = {"name": "p", "generation": generation, "resourceSliceCount": count}
+    return {"metadata": {"name": name}, "spec": {"driver": "drv", "pool": about, "devices": list(devices), **where}}
+
+
+SEES: dict[str, tuple[list[Any], Any, Any]] = {
+    "slices of another node": ([slice_("s", device("a"), node="n2")], "none", "none"),
+    "slices for all nodes": ([slice_("s", device("a"), allNodes=True)], [["r=drv/p/a"]], [["r=drv/p/a"]]),
+    "slices that name no nodes at all": ([slice_("s", device("a"), unknown=True)], "none", "none"),
+    "an incomplete pool": ([slice_("s", device("a"), count=2)], "none", "error"),
+    "a pool completed by a slice of another node": (
+        [slice_("s", device("a"), count=2), slice_("t", device("b"), count=2, node="n2")],
+        [["r=drv/p/a"]],
+        [["r=drv/p/a"]],
+    ),
+    "too many slices": (
+        [slice_("s", device("a")), slice_("t", device("b"), node="n2"), slice_("u", device("c"), node="n3")],
+        [["r=drv/p/a"]],
+        [["r=drv/p/a"]],
+    ),
+    "only the newest generation": (
+        [slice_("s", device("a")), slice_("t", device("b"), generation=2)],
+        [["r=drv/p/b"]],
+        [["r=drv/p/b"]],
+    ),
+    "an older generation while the newer one is elsewhere": (
+        [slice_("s", device("a")), slice_("t", device("b"), generation=2, node="n2")],
+        "none",
+        "none",
+    ),
+    "a device name twice": ([slice_("s", device("a"), device("a"))], "nodeError", "error"),
+    "a device name twice, on another node": (
+        [slice_("s", device("a"), count=2), slice_("t", device("a"), count=2, node="n2")],
+        [["r=drv/p/a"]],
+        [["r=drv/p/a"]],
+    ),
+    "devices for nodes of their own": (
+        [
+            slice_(
+                "s",
+                device("a", extra={"nodeName": "n2"}),
+                device("b", extra={"allNodes": True}),
+                device("c", extra={"nodeName": "n1"}),
+                perDeviceNodeSelection=True,
+            )
+        ],
+        [["r=drv/p/b"]],
+        [["r=drv/p/b", "r=drv/p/c"]],
+    ),
+    "consumption from an unknown counter set": (
+        [
+            slice_("s", device("a", consumes={"x": {"c": 1}}), count=2),
+            slice_("t", count=2, nodeName="n1", sharedCounters=[{"name": "y", "counters": {"c": {"value": "1"}}}]),
+        ],
+        "nodeError",
+        "error",
+    ),
+    "an invalid pool of counters on another node": (
+        [
+            slice_("s", device("a", consumes={"x": {"c": 1}}), count=2, node="n2"),
+            slice_("t", count=2, nodeName="n2", sharedCounters=[{"name": "y", "counters": {"c": {"value": "1"}}}]),
+        ],
+        "nodeError",
+        "error",
+    ),
+    "a selector that cannot be parsed": (
+        [
+            slice_("s", device("a")),
+            {
+                "metadata": {"name": "t"},
+                "spec": {
+                    "driver": "other",
+                    "pool": {"name": "o", "generation": 1, "resourceSliceCount": 1},
+                    "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "z", "operator": "Bogus"}]}]},
+                },
+            },
+        ],
+        "error",
+        "error",
+    ),
+}
+
+
+@pytest.mark.parametrize(("slices", "one", "everything"), SEES.values(), ids=SEES.keys())
+def test_what_a_node_sees_of(slices: list[Any], one: Any, everything: Any) -> None:
+    assert lab(slices, ONE).devices() == one
+    assert lab(slices, EVERYTHING).devices() == everything
+
+
+def test_without_partitionable_devices_their_slices_do_not_exist() -> None:
+    off = Features(partitionable_devices=False)
+    per_device = [slice_("s", device("a", extra={"allNodes": True}), perDeviceNodeSelection=True)]
+    assert lab(per_device, ONE, features=off).devices() == "none"
+    counters = pool(device("a", consumes={"g": {"s": 1}}), counters={"g": {"s": 1}})
+    assert lab(counters, ONE, features=off).devices() == "none"
+
+
+def put(made: Lab, slice_: Any) -> None:
+    made.allocator.inventory.put_slice(convert(ResourceSlice, slice_))
+
+
+def test_decisions_follow_slices_as_they_change() -> None:
+    made = lab([], ONE)
+    assert made.devices() == "none"
+    put(made, slice_("s", device("a"), count=2))
+    assert made.devices() == "none"
+    put(made, slice_("t", device("b"), count=2))
+    assert made.devices() == [["r=drv/p/a"]]
+    put(made, slice_("s", count=2))
+    assert made.devices() == [["r=drv/p/b"]]
+    made.allocator.inventory.remove_slice("t")
+    made.allocator.inventory.remove_slice("t")  # late news are harmless
+    assert made.devices() == "none"
+    put(made, slice_("s", device("z"), generation=9))
+    assert made.devices() == [["r=drv/p/z"]]
+
+
+def test_a_node_that_changes_its_labels_sees_other_slices() -> None:
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}
+    made = lab([slice_("s", device("a"), nodeSelector=terms)], ONE)
+    assert made.devices(make_node("n1", zone="b")) == "none"
+    assert made.devices(make_node("n1", zone="a")) == [["r=drv/p/a"]]
+
+
+MATCHES = {
+    "In": ({"key": "zone", "operator": "In", "values": ["a", "b"]}, True),
+    "In with another value": ({"key": "zone", "operator": "In", "values": ["b"]}, False),
+    "In with a missing label": ({"key": "nope", "operator": "In", "values": [""]}, False),
+    "NotIn with a missing label": ({"key": "nope", "operator": "NotIn", "values": ["b"]}, True),
+    "Exists": ({"key": "zone", "operator": "Exists"}, True),
+    "DoesNotExist": ({"key": "zone", "operator": "DoesNotExist"}, False),
+    "Gt": ({"key": "number", "operator": "Gt", "values": ["6"]}, True),
+    "Gt with the same number": ({"key": "number", "operator": "Gt", "values": ["7"]}, False),
+    "Lt with a label that is no number": ({"key": "zone", "operator": "Lt", "values": ["8"]}, False),
+}
+
+
+@pytest.mark.parametrize(("requirement", "expected"), MATCHES.values(), ids=MATCHES.keys())
+def test_node_selector_requirement(requirement: Any, expected: bool) -> None:
+    selector = convert(NodeSelector, {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]})
+    assert node_matches(selector, make_node("n1", zone="a", number="7")) is expected
+
+
+def test_terms_are_alternatives_and_an_empty_one_matches_nothing() -> None:
+    name = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+    assert node_matches(convert(NodeSelector, {"nodeSelectorTerms": [{}, name]}), make_node("n1"))
+    assert not node_matches(convert(NodeSelector, {"nodeSelectorTerms": [{}]}), make_node("n1"))
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        {"key": "z", "operator": "Bogus"},
+        {"key": "z", "operator": "In"},
+        {"key": "z", "operator": "Exists", "values": ["a"]},
+        {"key": "z", "operator": "Gt", "values": ["many"]},
+    ],
+)
+def test_a_malformed_requirement_is_named(requirement: Any) -> None:
+    selector = convert(NodeSelector, {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]})
+    with pytest.raises(NodeSelectionError, match="z"):
+        node_matches(selector, make_node("n1"))

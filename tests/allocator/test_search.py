@@ -1,0 +1,397 @@
+"""What the allocator gives, feature by feature, in tables that stand without the reference's data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from allocator_lab import (
+    Lab,
+    claim,
+    device,
+    device_class,
+    first_available,
+    held,
+    lab,
+    make_node,
+    pool,
+    request,
+    sub,
+)
+from dra_api.quantity import Quantity
+from dra_operator.allocator import Allocated, DeviceId, Failed, Features, GaveUp, Usage
+
+A, B = 'device.attributes["drv"].model == "A"', 'device.attributes["drv"].model == "B"'
+MODELS = pool(device("a1", model="A"), device("b1", model="B"), device("a2", model="A"))
+TAINT = {"taints": [{"key": "bad", "value": "x", "effect": "NoSchedule"}]}
+MULTI = {"allowMultipleAllocations": True}
+
+
+def match(attribute: str, *requests: str) -> dict[str, Any]:
+    return {"matchAttribute": attribute, "requests": list(requests)}
+
+
+def distinct(attribute: str, *requests: str) -> dict[str, Any]:
+    return {"distinctAttribute": attribute, "requests": list(requests)}
+
+
+GIVES: dict[str, tuple[Lab, Any]] = {
+    "no claims need nothing": (lab(MODELS, []), []),
+    "a claim without requests gets an empty result": (lab(MODELS, [claim()]), [[]]),
+    "the first device in list order": (lab(MODELS, [claim(request("r"))]), [["r=drv/p/a1"]]),
+    "the first that the selector selects": (lab(MODELS, [claim(request("r", B))]), [["r=drv/p/b1"]]),
+    "class selectors count as well": (
+        lab(MODELS, [claim(request("r", B, deviceClassName="a"))], classes=[device_class("a", A)]),
+        "none",
+    ),
+    "several devices of one request in order": (
+        lab(MODELS, [claim(request("r", A, count=2))]),
+        [["r=drv/p/a1", "r=drv/p/a2"]],
+    ),
+    "a later request gets what is left": (
+        lab(MODELS, [claim(request("r"), request("q", A))]),
+        [["r=drv/p/a1", "q=drv/p/a2"]],
+    ),
+    "an earlier choice is changed when a later request needs the device": (
+        lab(MODELS, [claim(request("r"), request("q", A, count=2))]),
+        [["r=drv/p/b1", "q=drv/p/a1", "q=drv/p/a2"]],
+    ),
+    "also across claims": (
+        lab(MODELS, [claim(request("r"), name="c1"), claim(request("q", A, count=2), name="c2")]),
+        [["r=drv/p/b1"], ["q=drv/p/a1", "q=drv/p/a2"]],
+    ),
+    "devices in use are passed over": (
+        lab(MODELS, [claim(request("r"))], usage=held("drv/p/a1")),
+        [["r=drv/p/b1"]],
+    ),
+    "the same name in another driver's pool is another device": (
+        lab(MODELS, [claim(request("r"))], usage=held("other/p/a1")),
+        [["r=drv/p/a1"]],
+    ),
+    "pools in the order of driver and name": (
+        lab(
+            [*pool(device("d"), name="q"), *pool(device("d"), name="p"), *pool(device("d"), driver="aaa")],
+            [claim(request("r", count=3))],
+        ),
+        [["r=aaa/p/d", "r=drv/p/d", "r=drv/q/d"]],
+    ),
+    "pools with binding conditions come last": (
+        lab(
+            [
+                *pool(device("d", extra={"bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]})),
+                *pool(device("d"), name="z"),
+            ],
+            [claim(request("r", count=2))],
+        ),
+        [["r=drv/z/d", "r=drv/p/d"]],
+    ),
+    "count zero is satisfied by nothing": (lab([], [claim(request("r", count=0))]), [[]]),
+    "All takes every matching device": (
+        lab(MODELS, [claim(request("r", A, allocationMode="All"))]),
+        [["r=drv/p/a1", "r=drv/p/a2"]],
+    ),
+    "All fails when one of them is in use": (
+        lab(MODELS, [claim(request("r", A, allocationMode="All"))], usage=held("drv/p/a2")),
+        "none",
+    ),
+    "All fails when there is none": (lab([], [claim(request("r", allocationMode="All"))]), "none"),
+    "All with a constraint that one violates is fatal": (
+        lab(MODELS, [claim(request("r", allocationMode="All"), constraints=[match("drv/model")])]),
+        "error",
+    ),
+    "the first subrequest that works": (
+        lab(MODELS, [claim(first_available("r", sub("x", B, count=2), sub("y", A, count=2)))]),
+        [["r/y=drv/p/a1", "r/y=drv/p/a2"]],
+    ),
+    "a subrequest gives way when what follows needs its devices": (
+        lab(MODELS, [claim(first_available("r", sub("x", A), sub("y", B)), request("q", A, count=2))]),
+        [["r/y=drv/p/b1", "q=drv/p/a1", "q=drv/p/a2"]],
+    ),
+    "more than 32 in one alternative is skipped": (
+        lab(
+            pool(*(device(f"d{i:02}") for i in range(40))),
+            [claim(request("r", count=30), first_available("q", sub("x", count=3), sub("y", count=2)))],
+        ),
+        [[*(f"r=drv/p/d{i:02}" for i in range(30)), "q/y=drv/p/d30", "q/y=drv/p/d31"]],
+    ),
+    "more than 32 in one claim is fatal": (lab(MODELS, [claim(request("r", count=33))]), "error"),
+    "equal attributes across requests": (
+        lab(
+            pool(device("a", k=1), device("b", k=2), device("c", k=2)),
+            [claim(request("r"), request("q"), constraints=[match("drv/k")])],
+        ),
+        [["r=drv/p/b", "q=drv/p/c"]],
+    ),
+    "values of different types are not equal": (
+        lab(
+            pool(device("a", k=1), device("b", k=True), device("c", k="1")),
+            [claim(request("r", count=2), constraints=[match("drv/k")])],
+        ),
+        "none",
+    ),
+    "a constraint concerns only its requests": (
+        lab(
+            pool(device("a", k=1), device("b", k=2), device("c", k=2)),
+            [claim(request("r"), request("q"), request("s"), constraints=[match("drv/k", "q", "s")])],
+        ),
+        [["r=drv/p/a", "q=drv/p/b", "s=drv/p/c"]],
+    ),
+    "a missing attribute excludes the device": (
+        lab(pool(device("a"), device("b", k=1)), [claim(request("r"), constraints=[match("drv/k")])]),
+        [["r=drv/p/b"]],
+    ),
+    "three distinct values, not only distinct neighbours (PRJ-006)": (
+        lab(
+            pool(device("a", k=1), device("b", k=2), device("c", k=1), device("d", k=3)),
+            [claim(request("r", count=3), constraints=[distinct("drv/k")])],
+        ),
+        [["r=drv/p/a", "r=drv/p/b", "r=drv/p/d"]],
+    ),
+    "lists match by a common element": (
+        lab(
+            pool(device("a", k=["x", "y"]), device("b", k=["z"]), device("c", k=["y"])),
+            [claim(request("r", count=2), constraints=[match("drv/k")])],
+            features=Features(list_attributes=True),
+        ),
+        [["r=drv/p/a", "r=drv/p/c"]],
+    ),
+    "lists are distinct when they share nothing": (
+        lab(
+            pool(device("a", k=["x", "y"]), device("b", k=["y", "z"]), device("c", k=["z"])),
+            [claim(request("r", count=2), constraints=[distinct("drv/k")])],
+            features=Features(list_attributes=True),
+        ),
+        [["r=drv/p/a", "r=drv/p/c"]],
+    ),
+    "taints keep away": (
+        lab(pool(device("a", extra=TAINT), device("b")), [claim(request("r"))]),
+        [["r=drv/p/b"]],
+    ),
+    "unless tolerated": (
+        lab(
+            pool(device("a", extra=TAINT), device("b")),
+            [claim(request("r", tolerations=[{"key": "bad", "operator": "Equal", "value": "x"}]))],
+        ),
+        [["r=drv/p/a"]],
+    ),
+    "partitions share their counters": (
+        lab(
+            pool(*(device(d, consumes={"gpu": {"slots": 2}}) for d in "abc"), counters={"gpu": {"slots": 5}}),
+            [claim(request("r", count=2))],
+        ),
+        [["r=drv/p/a", "r=drv/p/b"]],
+    ),
+    "and there are no more than the counters hold": (
+        lab(
+            pool(*(device(d, consumes={"gpu": {"slots": 2}}) for d in "abc"), counters={"gpu": {"slots": 5}}),
+            [claim(request("r", count=3))],
+        ),
+        "none",
+    ),
+    "counters of allocated devices are gone": (
+        lab(
+            pool(*(device(d, consumes={"gpu": {"slots": 2}}) for d in "abc"), counters={"gpu": {"slots": 5}}),
+            [claim(request("r", count=2))],
+            usage=held("drv/p/c"),
+        ),
+        "none",
+    ),
+    "two drivers' pools of one name have counters of their own (PRJ-007)": (
+        lab(
+            [
+                *pool(device("a", consumes={"g": {"s": 1}}), counters={"g": {"s": 1}}),
+                *pool(device("a", consumes={"g": {"s": 1}}), driver="drw", counters={"g": {"s": 1}}),
+            ],
+            [claim(request("r", count=2))],
+        ),
+        [["r=drv/p/a", "r=drw/p/a"]],
+    ),
+    "shares of one device until its capacity is used up": (
+        lab(
+            pool(device("a", capacity={"mem": 10}, extra=MULTI), device("b", capacity={"mem": 10}, extra=MULTI)),
+            [claim(*(request(f"r{i}", capacity={"requests": {"mem": "4"}}) for i in range(3)))],
+        ),
+        [["r0=drv/p/a", "r1=drv/p/a", "r2=drv/p/b"]],
+    ),
+    "one request gets different devices, not two shares of one": (
+        lab(
+            pool(device("a", capacity={"mem": 10}, extra=MULTI)),
+            [claim(request("r", count=2, capacity={"requests": {"mem": "1"}}))],
+        ),
+        "none",
+    ),
+    "capacity requests filter devices that cannot be shared": (
+        lab(
+            pool(device("a", capacity={"mem": 1}), device("b", capacity={"mem": 8})),
+            [claim(request("r", capacity={"requests": {"mem": "4"}}))],
+        ),
+        [["r=drv/p/b"]],
+    ),
+    "admin access sees devices in use": (
+        lab(MODELS, [claim(request("r", adminAccess=True))], usage=held("drv/p/a1")),
+        [["r=drv/p/a1"]],
+    ),
+    "a device appears once per claim, also with admin access": (
+        lab(pool(device("a")), [claim(request("r"), request("q", adminAccess=True))]),
+        "none",
+    ),
+    "admin access of another claim does not take the device away": (
+        lab(
+            pool(device("a")),
+            [claim(request("r", adminAccess=True), name="c1"), claim(request("q"), name="c2")],
+        ),
+        [["r=drv/p/a"], ["q=drv/p/a"]],
+    ),
+    "a selector that raises is fatal when its device is reached": (
+        lab(pool(device("a"), device("b", k=1)), [claim(request("r", 'device.attributes["drv"].k == 1'))]),
+        "error",
+    ),
+    "and harmless behind the first solution": (
+        lab(pool(device("b", k=1), device("a")), [claim(request("r", 'device.attributes["drv"].k == 1'))]),
+        [["r=drv/p/b"]],
+    ),
+    "and harmless on a device in use": (
+        lab(
+            pool(device("a"), device("b", k=1)),
+            [claim(request("r", 'device.attributes["drv"].k == 1'))],
+            usage=held("drv/p/a"),
+        ),
+        [["r=drv/p/b"]],
+    ),
+    "an unknown class is fatal": (lab(MODELS, [claim(request("r", deviceClassName="nope"))]), "error"),
+    "an expression that does not compile is fatal when it is needed": (
+        lab(MODELS, [claim(request("r", "device.nope"))]),
+        "error",
+    ),
+    "and not noticed where there are no devices": (lab([], [claim(request("r", "device.nope"))]), "none"),
+}
+
+
+@pytest.mark.parametrize(("made", "expected"), GIVES.values(), ids=GIVES.keys())
+def test_gives(made: Lab, expected: Any) -> None:
+    assert made.devices() == expected
+
+
+def only_result(made: Lab) -> Any:
+    outcome = made.decide()
+    assert isinstance(outcome, Allocated)
+    (result,) = outcome.results
+    return result
+
+
+def test_a_share_says_what_it_consumes() -> None:
+    policy = {"default": "1", "validRange": {"min": "2", "step": "2", "max": "8"}}
+    shared = device("a", capacity={"mem": {"value": "10", "requestPolicy": policy}, "cores": "4"}, extra=MULTI)
+    result = only_result(lab(pool(shared), [claim(request("r", capacity={"requests": {"mem": "3"}}))]))
+    (given,) = result.devices.results
+    assert given.share_id == "share-0"
+    assert given.consumed_capacity == {"mem": Quantity("4"), "cores": Quantity("4")}
+
+
+def test_results_copy_what_binding_needs() -> None:
+    conditions = {"bindingConditions": ["ready"], "bindingFailureConditions": ["broken"], "bindsToNode": True}
+    slices = pool(device("a", extra=conditions), allNodes=True)
+    result = only_result(lab(slices, [claim(request("r", tolerations=[{"operator": "Exists"}]))]))
+    (given,) = result.devices.results
+    assert given.binding_conditions == ("ready",)
+    assert given.binding_failure_conditions == ("broken",)
+    assert given.tolerations is not None
+    (term,) = result.node_selector.node_selector_terms
+    assert term.match_fields[0].values == ("n1",)
+    off = lab(slices, [claim(request("r"))], features=Features(binding_conditions=False))
+    assert off.devices() == "none"
+
+
+def test_node_selectors_of_slices_are_merged() -> None:
+    zone = {"key": "zone", "operator": "In", "values": ["z1"]}
+    rack = {"key": "rack", "operator": "Exists"}
+
+    def network(name: str, *requirements: Any) -> Any:
+        terms = {"nodeSelectorTerms": [{"matchExpressions": list(requirements)}]}
+        return pool(device("d"), name=name, nodeSelector=terms)
+
+    made = lab([*network("p", zone), *network("q", zone, rack)], [claim(request("r", count=2))])
+    outcome = made.decide(make_node("n7", zone="z1", rack="7"))
+    assert isinstance(outcome, Allocated)
+    selector = outcome.results[0].node_selector
+    assert selector is not None
+    (term,) = selector.node_selector_terms or ()
+    assert [requirement.key for requirement in term.match_expressions or ()] == ["zone", "rack"]
+    assert made.devices(make_node("n8", zone="z2")) == "none"
+
+
+def test_the_same_for_devices_everywhere() -> None:
+    assert only_result(lab(pool(device("a"), allNodes=True), [claim(request("r"))])).node_selector is None
+
+
+def test_configuration_of_classes_and_claim() -> None:
+    opaque = {"driver": "drv", "parameters": {"k": 1}}
+    classes = [device_class("any", config=[{"opaque": opaque}]), device_class("other", config=[{"opaque": opaque}])]
+    requests = [request("r"), request("q", deviceClassName="other"), request("s")]
+    config = [{"opaque": opaque}, {"requests": ["q"], "opaque": opaque}, {"requests": ["nobody"], "opaque": opaque}]
+    result = only_result(lab(MODELS, [claim(*requests, config=config)], classes=classes))
+    assert [(entry.source, entry.requests) for entry in result.devices.config] == [
+        ("FromClass", ("r", "s")),
+        ("FromClass", ("q",)),
+        ("FromClaim", None),
+        ("FromClaim", ("q",)),
+    ]
+
+
+def test_chosen_subrequests_and_their_score() -> None:
+    alternatives = first_available("r", sub("x", B, count=2), sub("y", A))
+    outcome = lab(MODELS, [claim(alternatives, request("q"))]).decide()
+    assert isinstance(outcome, Allocated)
+    assert [(choice.claim, choice.request, choice.index) for choice in outcome.chosen] == [(0, "r", 1)]
+    assert outcome.score == 7
+
+
+def test_errors_name_selector_device_and_what_it_publishes() -> None:
+    made = lab(pool(device("a", model="A")), [claim(request("r", 'device.attributes["drv"].k == 1'))])
+    outcome = made.decide()
+    assert isinstance(outcome, Failed)
+    for text in ("claim default/c", "selector #0", "CEL runtime error", "drv/p/a", "model"):
+        assert text in str(outcome.error)
+
+
+def test_a_spent_budget_is_not_a_refusal() -> None:
+    many = pool(*(device(f"d{i}", k=i % 3, u=i) for i in range(12)))
+    made = lab(many, [claim(request("r", count=6), constraints=[match("drv/k")])])
+    outcome = made.decide(budget=3)
+    assert isinstance(outcome, GaveUp)
+    assert outcome.steps >= 3
+    assert "gave up" in str(outcome)
+    assert made.devices() == "none"
+
+
+def test_a_decision_in_slices_is_the_same_decision() -> None:
+    made = lab(MODELS, [claim(request("r"), request("q", A, count=2))])
+    decision = made.allocator.search(make_node("n1"), made.claims, made.usage)
+    pauses = 0
+    while decision.advance(1) is None:
+        pauses += 1
+    assert pauses > 2
+    assert decision.outcome is not None
+    assert getattr(decision.outcome, "results", None) == getattr(made.decide(), "results", None)
+
+
+def test_planning_takes_nothing_until_the_allocation_is_added() -> None:
+    made = lab(pool(device("a")), [claim(request("r"))])
+    first, second = made.decide(), made.decide()
+    assert isinstance(first, Allocated)
+    assert getattr(second, "results", None) == first.results
+    made.usage.add(first.results[0])
+    assert not made.usage.is_free(DeviceId("drv", "p", "a"))
+    assert made.devices() == "none"
+    made.usage.remove(first.results[0])
+    assert made.devices() == [["r=drv/p/a"]]
+
+
+def test_a_snapshot_is_independent() -> None:
+    usage = held("drv/p/a")
+    copy = usage.snapshot()
+    usage.take_device(DeviceId("drv", "p", "b"))
+    assert copy == held("drv/p/a")
+    assert usage.touched_since(1) == {("drv", "p")}
+    assert list(copy.devices()) == [DeviceId("drv", "p", "a")]
+    assert copy != Usage()
