@@ -1,0 +1,133 @@
+"""Problems on which an exhaustive search explodes: bounded in steps, and growing gently with their size.
+
+Steps are counted instead of time, so that the tests mean the same on every machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from allocator_lab import Lab, claim, device, lab, pool, request
+from dra_operator.allocator import Allocated, Refused
+
+SIZES = (8, 16, 32, 64)
+MULTI = {"allowMultipleAllocations": True}
+
+
+def match(attribute: str, *requests: str) -> dict[str, Any]:
+    return {"matchAttribute": attribute, "requests": list(requests)}
+
+
+def pigeonhole(size: int) -> Lab:
+    """One request more than there are devices, in two claims because of the limit of 32."""
+    names = [f"r{i}" for i in range(size + 1)]
+    claims = [claim(*map(request, names[start : start + 32]), name=f"c{start}") for start in range(0, len(names), 32)]
+    return lab(pool(*(device(f"d{i}", u=i) for i in range(size))), claims)
+
+
+def one_too_many(size: int) -> Lab:
+    """A single request for one device more than there are."""
+    return lab(
+        pool(*(device(f"d{i}", u=i) for i in range(min(size, 31)))), [claim(request("r", count=min(size, 31) + 1))]
+    )
+
+
+def chain(size: int, *, broken: bool) -> Lab:
+    """Neighbouring requests must agree in an attribute of their own; only the last devices do."""
+    length = min(size // 2, 16)
+    devices = [{f"a{q}": 100 * number + q for q in range(length)} for number in range(size)]
+    for q in range(length - 1 - broken):
+        devices[size - length + q][f"a{q}"] = devices[size - length + q + 1][f"a{q}"] = 7
+    constraints = [match(f"drv/a{q}", f"r{q}", f"r{q + 1}") for q in range(length - 1)]
+    members = (device(f"d{number:03}", **attributes) for number, attributes in enumerate(devices))
+    return lab(pool(*members), [claim(*(request(f"r{q}") for q in range(length)), constraints=constraints)])
+
+
+def few_values(size: int) -> Lab:
+    """Six devices with distinct values, of which there are five."""
+    members = (device(f"d{number}", k=number % 5, u=number) for number in range(size))
+    return lab(pool(*members), [claim(request("r", count=6), constraints=[{"distinctAttribute": "drv/k"}])])
+
+
+def groups(size: int) -> Lab:
+    """Four with an equal value, where each value has three."""
+    members = (device(f"d{number}", k=number // 3, u=number) for number in range(size))
+    return lab(pool(*members), [claim(request("r", count=4), constraints=[match("drv/k")])])
+
+
+def partitions(size: int) -> Lab:
+    """GPUs of 7 slices, cut into 3 + 3: one partition of 3 more than fits."""
+    gpus = size // 8
+    counters = {f"g{gpu}": {"slices": 7} for gpu in range(gpus)}
+    members = [
+        device(f"g{gpu}-{width}-{start}", width=width, consumes={f"g{gpu}": {"slices": width}})
+        for gpu in range(gpus)
+        for width, starts in ((1, 7), (2, 3), (3, 2), (7, 1))
+        for start in range(starts)
+    ]
+    wanted = [request(f"r{i}", 'device.attributes["drv"].width == 3') for i in range(2 * gpus + 1)]
+    return lab(pool(*members, counters=counters), [claim(*wanted)])
+
+
+def shares(size: int) -> Lab:
+    """Two shares of 5 fit a device of 10; one share more than fits."""
+    count = size // 4
+    members = (device(f"d{i}", capacity={"mem": 10}, extra=MULTI) for i in range(count))
+    wanted = [request(f"r{i}", capacity={"requests": {"mem": "5"}}) for i in range(2 * count + 1)]
+    claims = [claim(*wanted[start : start + 32], name=f"c{start}") for start in range(0, len(wanted), 32)]
+    return lab(pool(*members), claims)
+
+
+def uneven_shares(size: int) -> Lab:
+    """Everything would fit by its sum, but not with these sizes."""
+    count = size // 8
+    members = (device(f"d{i}", capacity={"mem": 10}, extra=MULTI) for i in range(count))
+    amounts = [6] * count + [5]
+    wanted = [request(f"r{i}", capacity={"requests": {"mem": str(amount)}}) for i, amount in enumerate(amounts)]
+    return lab(pool(*members), [claim(*wanted)])
+
+
+FAMILIES = {
+    "pigeonhole": pigeonhole,
+    "one device too few": one_too_many,
+    "a broken chain": lambda size: chain(size, broken=True),
+    "distinct values": few_values,
+    "groups that are too small": groups,
+    "partitions": partitions,
+    "shares": shares,
+    "uneven shares": uneven_shares,
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
+def test_has_no_solution_and_says_so_soon(family: Any, size: int) -> None:
+    outcome = family(size).decide()
+    assert isinstance(outcome, Refused)
+    assert outcome.steps <= 40 + 6 * size
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_late_solution_of_a_chain_is_found(size: int) -> None:
+    outcome = chain(size, broken=False).decide()
+    assert isinstance(outcome, Allocated)
+    length = min(size // 2, 16)
+    expected = [f"d{number:03}" for number in range(size - length, size)]
+    assert [given.device for given in outcome.results[0].devices.results or ()] == expected
+    assert outcome.steps <= 20 * size
+
+
+def test_thirty_two_of_a_thousand_take_one_step_each() -> None:
+    slices = pool(*(device(f"d{i:04}", u=i) for i in range(1024)))
+    outcome = lab(slices, [claim(request("r", count=32))]).decide()
+    assert isinstance(outcome, Allocated)
+    assert outcome.steps <= 40
+
+
+def test_an_error_is_met_even_where_a_shortage_could_be_known_at_once() -> None:
+    """Bounds must not hide a selector that raises: the reference reaches the device before it runs short."""
+    devices = [device(f"d{i}", k=1) for i in range(3)] + [device("broken")]
+    wanted = [request(f"r{i}", 'device.attributes["drv"].k == 1') for i in range(8)]
+    outcome = lab(pool(*devices), [claim(*wanted)]).decide()
+    assert "CEL runtime error" in str(getattr(outcome, "error", ""))
