@@ -10,6 +10,7 @@ import subprocess
 import textwrap
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -55,9 +56,16 @@ class Kubectl:
     def command(self, *arguments: str) -> list[str]:
         return [self.path, "--namespace", self.namespace, *arguments]
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """A command that goes on; the caller ends it."""
-        return subprocess.Popen(self.command(*arguments), env=self.environment, stdout=subprocess.PIPE, text=True)
+    @contextmanager
+    def start(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A command that goes on until the end of the block."""
+        command = self.command(*arguments)
+        process = subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, text=True)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=_TIMEOUT)
 
 
 @pytest.fixture(scope="session")

@@ -79,26 +79,21 @@ def test_what_is_not_there_is_told(kubectl: Any) -> None:
 
 def test_a_watch_follows_changes(kubectl: Any, pod: Callable[..., str]) -> None:
     pod("first")
-    watch = kubectl.start("get", "pods", "--watch", "--no-headers")
-    try:
-        assert watch.stdout is not None
+    with kubectl.start("get", "pods", "--watch", "--no-headers") as watch:
         assert watch.stdout.readline().split()[:3] == ["first", "0/1", "Pending"]
         pod("second")
         assert watch.stdout.readline().split()[:3] == ["second", "0/1", "Pending"]
         kubectl("patch", "pod", "first", "--subresource=status", "-p", '{"status": {"phase": "Running"}}')
         assert watch.stdout.readline().split()[:3] == ["first", "0/1", "Running"]
-    finally:
-        watch.terminate()
-        watch.communicate(timeout=10)
 
 
 def test_wait_returns_when_the_condition_comes_true(kubectl: Any, pod: Callable[..., str]) -> None:
     pod("web")
     assert "condition not met" in kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=0", code=1)
-    waiting = kubectl.start("wait", "--for=condition=Ready", "pod/web", "--timeout=30s")
-    status = {"conditions": [{"type": "Ready", "status": "True"}], "podIP": "10.0.0.7"}
-    kubectl("patch", "pod", "web", "--subresource=status", "-p", json.dumps({"status": status}))
-    assert waiting.communicate(timeout=30)[0].strip() == "pod/web condition met"
+    with kubectl.start("wait", "--for=condition=Ready", "pod/web", "--timeout=30s") as waiting:
+        status = {"conditions": [{"type": "Ready", "status": "True"}], "podIP": "10.0.0.7"}
+        kubectl("patch", "pod", "web", "--subresource=status", "-p", json.dumps({"status": status}))
+        assert waiting.stdout.readline().strip() == "pod/web condition met"
     assert "condition met" in kubectl("wait", "--for=jsonpath={.status.podIP}=10.0.0.7", "pod/web")
     kubectl("delete", "pod", "web", "--now")
     kubectl("wait", "--for=delete", "pod/web", "--timeout=10s")

@@ -12,7 +12,7 @@ import orjson
 from dra_devcluster.apiserver.structure import ANY, Schema
 from dra_devcluster.apiserver.structure.schema import Json
 
-from .fields import Fields
+from .fields import LEAF, Fields
 
 # Set by the server on every object: nobody owns them.
 _UNOWNED = frozenset(
@@ -38,7 +38,7 @@ def held(value: Json, schema: Schema) -> Fields:
             key not in schema.properties
         )  # a key of a map, a field of its own; fields of types count by their content
         if node:
-            out["f:" + key] = {".": {}, **node} if free else node
+            out["f:" + key] = {".": LEAF, **node} if free else node
         elif free or item is None or item == {} or not _is_granular(item, child):
             out["f:" + key] = node
     return out
@@ -50,10 +50,10 @@ def _held(value: Any, schema: Schema) -> Fields:
     if isinstance(value, list) and granular_list(schema):
         out: Fields = {}
         for item in value:
-            children = _held(item, schema.items or ANY) if schema.list_type == "map" else {}
-            out[element(item, schema)] = {".": {}, **children} if children else {}
+            children = _held(item, schema.items or ANY) if schema.list_type == "map" else LEAF
+            out[element(item, schema)] = {".": LEAF, **children} if children else LEAF
         return out
-    return {}
+    return LEAF
 
 
 def object_changes(old: Json | None, new: Json, schema: Schema) -> tuple[Fields, Fields]:
@@ -121,7 +121,7 @@ def _note(changed: Fields, removed: Fields, key: str, old: Any, new: Any, schema
     elif isinstance(new, list) and isinstance(old, list | None) and granular_list(schema):
         more, less = _list_changes(old or [], new, schema)
     else:
-        changed[key] = {}
+        changed[key] = LEAF
         return
     if more or old is None:
         changed[key] = more
@@ -148,9 +148,12 @@ def _list_changes(old: list[Any], new: list[Any], schema: Schema) -> tuple[Field
 def _whole(value: Any, schema: Schema) -> Fields:
     """A value that is there or gone as a whole: every path in it, containers included."""
     if isinstance(value, dict) and not schema.atomic:
-        inner = {"f:" + key: _whole(item, schema.child(key) or ANY) for key, item in value.items()}
+        inner = {
+            "f:" + key: _whole(item, schema.child(key) or ANY) if isinstance(item, (dict, list)) else LEAF
+            for key, item in value.items()
+        }
     elif isinstance(value, list) and granular_list(schema):
         inner = {element(item, schema): _whole(item, schema.items or ANY) for item in value}
     else:
-        return {}
-    return {".": {}, **inner} if inner else {}
+        return LEAF
+    return {".": LEAF, **inner} if inner else LEAF

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 Fields = dict[str, Any]
+LEAF: Fields = {}  # shared by all trees
 
 
 def union(one: Fields, other: Fields) -> Fields:
@@ -69,7 +70,7 @@ def _display(element: str) -> str:
 def _node(inside: bool, children: Fields) -> Fields | None:
     """A node from its parts; None when nothing is left of it."""
     if inside:
-        return {".": {}, **children} if children else {}
+        return {".": LEAF, **children} if children else LEAF
     return children or None
 
 
@@ -79,9 +80,9 @@ def _children(node: Fields) -> Fields:
 
 def _union(one: Fields | None, other: Fields | None) -> Fields:
     if one is None or other is None or one is other:
-        return one if one is not None else other or {}
+        return one if one is not None else other or LEAF
     inside = member(one) or member(other)
-    return _node(inside, union(_children(one), _children(other))) or {}
+    return _node(inside, union(_children(one), _children(other))) or LEAF
 
 
 def _difference(one: Fields, other: Fields) -> Fields | None:
