@@ -135,6 +135,25 @@ def test_a_client_may_edit_the_entries_or_forget_them(config_map_schema: Schema)
     assert track_update(live, forgotten, config_map_schema, by=CREATOR, now=LATER) == []
 
 
+MALFORMED: dict[str, Any] = {
+    "no fields": {"manager": "m", "operation": "Update", "apiVersion": "v1"},
+    "no manager": {"operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:data": {}}},
+    "an unknown operation": {"manager": "m", "operation": "Guess", "apiVersion": "v1", "fieldsV1": {"f:data": {}}},
+    "no tree": {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:data": 1}},
+    "no path element": {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsV1": {"data": {}}},
+    "no key": {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:data": {"k:x": {}}}},
+    "no object": "m",
+}
+
+
+@pytest.mark.parametrize("entry", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_entries_are_dropped(config_map_schema: Schema, entry: Any) -> None:
+    live = created(config_map({"a": "1"}), config_map_schema)
+    new = config_map({"a": "2"}, managedFields=[*live["metadata"]["managedFields"], entry])
+    entries = track_update(live, new, config_map_schema, by=Writer("editor", "v1"), now=LATER)
+    assert [entry["manager"] for entry in entries] == ["kubectl-create", "editor"]
+
+
 def test_many_updaters_are_folded_into_one(config_map_schema: Schema) -> None:
     live = created(config_map({"k0": "0"}), config_map_schema, Writer("m0", "v1"))
     for number in range(1, 15):

@@ -127,7 +127,7 @@ def _rest(item: Any, key: str, doomed: Fields, kept: Fields, schema: Schema) -> 
 
 def _entries(live: Json | None, schema: Schema, by: Writer) -> list[Json]:
     """The live object's entries; for an object without any, one that owns all it holds."""
-    found = [entry for entry in entries_of(live) or [] if isinstance(entry.get("fieldsV1"), dict)]
+    found = entries_of(live) or []
     if found or live is None:
         return found
     fields = held(owned_part(live), schema)

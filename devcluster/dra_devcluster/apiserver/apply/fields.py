@@ -57,6 +57,21 @@ def paths(fields: Fields, prefix: str = "") -> Iterator[str]:
             yield from paths(fields[key], here)
 
 
+def well_formed(fields: Any) -> bool:
+    """Whether a client's data is such a tree."""
+    return isinstance(fields, dict) and all(_is_element(key) and well_formed(node) for key, node in fields.items())
+
+
+def _is_element(key: str) -> bool:
+    kind, _, rest = key.partition(":")
+    if kind != "k":
+        return key == "." or (kind in ("f", "v") and bool(rest))
+    try:
+        return isinstance(orjson.loads(rest), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
 def _display(element: str) -> str:
     kind, _, rest = element.partition(":")
     if kind == "f":

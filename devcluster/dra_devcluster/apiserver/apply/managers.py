@@ -9,12 +9,13 @@ kinds served in several versions that comes to the same, as they differ only bel
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from dra_devcluster.apiserver.structure import Schema
 from dra_devcluster.apiserver.structure.schema import Json
 
 from .compare import object_changes
-from .fields import Fields, difference, union
+from .fields import Fields, difference, union, well_formed
 
 # More updating managers than this and the oldest are folded into one, as on the real server.
 _MOST_UPDATERS = 10
@@ -50,14 +51,16 @@ def track_update(live: Json | None, new: Json, schema: Schema, *, by: Writer, no
     """managedFields for `new` after an ordinary create, update or patch by `by`.
 
     A client may edit the entries themselves (kubectl does, to migrate to server-side apply): those in `new` count if
-    they are there, else those of `live`; a single empty entry forgets them all.
+    they are there, else those of `live`; a single empty entry forgets them all, malformed ones are dropped.
     """
     entries = entries_of(new)
     if entries == [{}]:
         return []
-    if entries is None:
-        entries = entries_of(live) or []
-    entries = [entry for entry in entries if isinstance(entry.get("fieldsV1"), dict)]
+    known = entries_of(live) or []
+    if entries is None or entries == known:
+        entries = known
+    else:
+        entries = [entry for entry in entries if _well_formed(entry)]
     changed, removed = object_changes(live, new, schema)
     if not changed and not removed:
         return entries
@@ -85,6 +88,16 @@ def entries_of(obj: Json | None) -> list[Json] | None:
     """The entries an object carries, None when it says nothing of them."""
     found = (obj or {}).get("metadata", {}).get("managedFields")
     return found if isinstance(found, list) else None
+
+
+def _well_formed(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(key), str) for key in ("manager", "apiVersion"))
+        and entry.get("operation") in ("Apply", "Update")
+        and isinstance(entry.get("time", ""), str)
+        and well_formed(entry.get("fieldsV1"))
+    )
 
 
 def _folded(entries: list[Json]) -> list[Json]:
