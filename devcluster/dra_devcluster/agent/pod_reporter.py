@@ -16,25 +16,36 @@ Json = dict[str, Any]
 
 
 class PodReporter:
-    """``view`` gives the pod as it should be shown; ``take`` gets the object that the API server answers with."""
+    """``view`` gives the pod as it should be shown, ``known`` the object as it is as far as we know; ``take`` gets
+    the object that the API server answers with.
+    """
 
     def __init__(
-        self, api: Api, address: str, start_time: str, view: Callable[[], PodView], take: Callable[[Json], None]
+        self,
+        api: Api,
+        address: str,
+        start_time: str,
+        *,
+        view: Callable[[], PodView],
+        known: Callable[[], Json],
+        take: Callable[[Json], None],
     ) -> None:
         self.dirty = asyncio.Event()
         self._api = api
         self._address = address
         self._start_time = start_time
         self._view = view
+        self._known = known
         self._take = take
         self._writing = asyncio.Lock()
 
-    async def report(self, obj: Json) -> None:
-        """Write what differs between the status as it should be and that of ``obj``, if anything.
+    async def report(self) -> None:
+        """Write what differs between the status as it should be and as it is, if anything.
 
         Raises KubeError; a pod that is gone or was replaced by another one of its name is fine.
         """
         async with self._writing:
+            obj = self._known()
             meta = obj["metadata"]
             wanted = status_of(self._view(), self._address, self._start_time)
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -20,7 +20,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from dra_api.codec import convert
+from dra_api.codec import DecodeError, convert
 from dra_kube import PODS, Conflict, KubeError, NotFound
 
 from .containers import ContainerKeeper, Node
@@ -55,7 +55,9 @@ class PodWorker:
         self._must_end = asyncio.Event()
         self._deleted = asyncio.Event()
         self._gone = asyncio.Event()
-        self._reporter = PodReporter(node.api, node.address, self._start_time, self._view, self.update)
+        self._reporter = PodReporter(
+            node.api, node.address, self._start_time, view=self._view, known=lambda: self._obj, take=self.update
+        )
         self._take(obj)
 
     # --- what the API says ---
@@ -106,7 +108,7 @@ class PodWorker:
         self._node.runtime.close_sandbox(self._uid)
         self._over = True
         if not self._was_over:
-            await self._persist(self._report)
+            await self._persist(self._reporter.report)
         await self._deleted.wait()
         await self._persist(self._delete)
         await self._gone.wait()
@@ -161,13 +163,18 @@ class PodWorker:
         return failed or not any(keeper.wants_start(is_init=False) for keeper in regular)
 
     async def _initialize(self, fresh: bool, sidecars: list[asyncio.Task[int]]) -> bool:
-        """Init containers one after the other; False when one has failed for good."""
+        """Init containers one after the other; False when one has failed for good.
+
+        In a new sandbox those that are done run again, unless the restart policy forbids it: an API server then
+        refuses a status in which an ended container runs.
+        """
+        again = fresh and self.pod.spec.restart_policy in ("", "Always")
         for container in self.pod.spec.init_containers or ():
             keeper = self._keepers[container.name]
             if container.is_sidecar:
                 sidecars.append(asyncio.create_task(keeper.keep(is_init=True)))
                 await keeper.started.wait()
-            elif await keeper.keep(is_init=True, again=fresh and keeper.record is not None) != 0:
+            elif await keeper.keep(is_init=True, again=again) != 0:
                 return False
         return True
 
@@ -233,7 +240,7 @@ class PodWorker:
         while True:
             await self._reporter.dirty.wait()
             self._reporter.dirty.clear()
-            await self._persist(self._report)
+            await self._persist(self._reporter.report)
 
     async def _persist(self, step: Callable[[], Awaitable[None]]) -> None:
         """Repeat a step until it succeeds or the pod is gone."""
@@ -241,12 +248,9 @@ class PodWorker:
             try:
                 await step()
                 return
-            except KubeError as error:
+            except (KubeError, DecodeError) as error:
                 logger.warning("pod %s: %s", self.pod.key, error)
                 await self._pause()
-
-    async def _report(self) -> None:
-        await self._reporter.report(self._obj)
 
     def _view(self) -> PodView:
         runtime, names = self._node.runtime, list(self._keepers)

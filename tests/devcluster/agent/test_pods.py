@@ -156,6 +156,21 @@ async def test_init_containers_run_one_after_the_other_before_the_rest(node: Any
     assert [one["ready"] for one in status["initContainerStatuses"]] == [True, True]
 
 
+@pytest.mark.parametrize("policy", ["Always", "OnFailure"])
+async def test_after_a_restart_init_containers_run_again_where_the_policy_allows_it(
+    policy: str, node: Any, tmp_path: Path
+) -> None:
+    order = tmp_path / "order"
+    init = container("init", f"echo init >> {order}")
+    main = f"echo main >> {order}; sleep 1000"
+    await node.pod("pod-a", main, policy=policy, initContainers=[init])
+    await node.until(lambda: order.exists() and "main" in order.read_text())
+    await node.stop()
+    await node.start()
+    await node.until(lambda: order.read_text().count("main") == 2)
+    assert order.read_text().split() == ["init", "main", *(["init"] if policy == "Always" else []), "main"]
+
+
 async def test_a_failing_init_container_fails_a_pod_that_is_never_restarted(node: Any) -> None:
     await node.pod("pod-a", "exit 0", initContainers=[container("init", "exit 4")])
     status = await node.phase("pod-a", "Failed")
