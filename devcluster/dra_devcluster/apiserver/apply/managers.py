@@ -57,10 +57,7 @@ def track_update(live: Json | None, new: Json, schema: Schema, *, by: Writer, no
     if entries == [{}]:
         return []
     known = entries_of(live) or []
-    if entries is None or entries == known:
-        entries = known
-    else:
-        entries = [entry for entry in entries if _well_formed(entry)]
+    entries = known if entries is None or entries == known else [entry for entry in entries if _well_formed(entry)]
     changed, removed = object_changes(live, new, schema)
     if not changed and not removed:
         return entries
