@@ -28,7 +28,12 @@ class Resource:
         return f"{self.group}/{version}" if self.group else version
 
     def path(self, version: str, namespace: str | None, name: str | None, subresource: str | None = None) -> str:
-        """The URL path of a collection, an object, or a sub-resource."""
+        """The URL path of a collection (name None), an object, or a sub-resource.
+
+        Raises ValueError for an empty name: it would turn one object into its whole collection.
+        """
+        if name == "":
+            raise ValueError(f"an object of {self} must have a name")
         root = f"/apis/{self.group}/{version}" if self.group else f"/api/{version}"
         scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         tail = "".join(f"/{part}" for part in (name, subresource) if part)

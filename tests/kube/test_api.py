@@ -208,3 +208,9 @@ async def test_deleting_with_preconditions_sends_them(serve: Serve) -> None:
     await api.delete(PODS, "p", "default", uid="u1", resource_version="9", grace_seconds=0)
     assert bodies[0]["preconditions"] == {"uid": "u1", "resourceVersion": "9"}
     assert bodies[0]["gracePeriodSeconds"] == 0
+
+
+async def test_an_empty_name_is_refused_before_it_deletes_the_whole_collection(serve: Serve) -> None:
+    api = await serve({})
+    with pytest.raises(ValueError, match="pods must have a name"):
+        await api.delete(PODS, "", "default")
