@@ -11,7 +11,7 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from dra_api.codec import convert
@@ -34,6 +34,7 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.allocator import Allocator, Features, Inventory
+from dra_operator.allocator.selectors import Language
 from dra_operator.cluster import ClaimTemplate, Cluster, check
 from dra_operator.reconcile import Control
 from prometheus_client import CollectorRegistry
@@ -297,16 +298,18 @@ class World:
     def __init__(self, features: Features) -> None:
         self.api = FakeApi()
         self.features = features
+        self.language: Language = TinyLanguage()
+        self.now = "2026-01-01T00:00:00Z"
 
     def start(self) -> Control:
         """A fresh operator that knows what a LIST would tell it."""
-        inventory = Inventory(self.features, language=TinyLanguage())
+        inventory = Inventory(self.features, language=self.language)
         self.cluster = Cluster(inventory)
         numbers = iter(range(1, 1000))
         allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}")
         self.registry = CollectorRegistry()
         self.control = Control(
-            self.cluster, self.api, allocator, registry=self.registry, workers=4, now=lambda: "2026-01-01T00:00:00Z"
+            self.cluster, self.api, allocator, registry=self.registry, workers=4, now=lambda: self.now
         )
         self.api.events.clear()
         self.control.load(convert(KINDS[kind], obj) for (kind, _, _), obj in self.api.objects.items() if kind in KINDS)
@@ -434,7 +437,7 @@ class Make:
             "status": {"phase": "Pending"},
         }
 
-    FROM_TEMPLATE = {"resourceClaimTemplateName": "tmpl"}
+    FROM_TEMPLATE: ClassVar = {"resourceClaimTemplateName": "tmpl"}
 
     @staticmethod
     def use(claim: str) -> Obj:

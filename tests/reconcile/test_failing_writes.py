@@ -49,9 +49,8 @@ def assert_placed(world: Any) -> None:
     for claim in claims.values():
         assert claim["metadata"]["finalizers"] == [FINALIZER]
         assert [entry["uid"] for entry in claim["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
-    given = [
-        result["device"] for claim in claims.values() for result in claim["status"]["allocation"]["devices"]["results"]
-    ]
+    results = (claim["status"]["allocation"]["devices"]["results"] for claim in claims.values())
+    given = [result["device"] for devices in results for result in devices]
     assert sorted(given) == ["dev-0", "dev-1", "dev-2"]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_operator.reconcile import CommitFailed
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
@@ -38,3 +40,167 @@ async def test_a_pod_with_a_template_gets_claim_devices_reservation_and_node(wor
         ("pod", pod["metadata"]["uid"])
     ]
     assert world.messages("Scheduled") == ["Successfully assigned ns/pod to node-0"]
+
+
+async def test_a_pod_naming_one_claim_twice_gets_one_allocation(world: Any, make: Any) -> None:
+    """PRJ-009"""
+    fill(world, make)
+    world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
+    world.api.add(PODS, make.pod(claims=[make.use("shared"), make.use("shared")]))
+    await world.settle()
+    assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"
+    assert devices_of(world.api[RESOURCE_CLAIMS, "ns/shared"]) == ["node-0/dev-0"]
+
+
+async def test_two_pods_share_a_claim_and_its_node(world: Any, make: Any) -> None:
+    fill(world, make, nodes=2, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
+    for name in ("one", "two"):
+        world.api.add(PODS, make.pod(name, claims=[make.use("shared")]))
+    await world.settle()
+    nodes = {world.api[PODS, f"ns/{name}"]["spec"]["nodeName"] for name in ("one", "two")}
+    reserved = world.api[RESOURCE_CLAIMS, "ns/shared"]["status"]["reservedFor"]
+    assert len(nodes) == 1
+    assert [entry["name"] for entry in reserved] == ["one", "two"]
+
+
+async def test_many_pods_never_get_the_same_device_and_the_rest_waits(world: Any, make: Any) -> None:
+    fill(world, make, nodes=2, devices=4)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    for number in range(12):
+        world.api.add(PODS, make.pod(f"pod-{number}", claims=[make.FROM_TEMPLATE]))
+    await world.settle()
+    given = [device for claim in world.api.of(RESOURCE_CLAIMS) if claim.get("status") for device in devices_of(claim)]
+    bound = [pod for pod in world.api.of(PODS) if pod["spec"].get("nodeName")]
+    assert len(given) == len(set(given)) == len(bound) == 8
+    waiting = [pod for pod in world.api.of(PODS) if not pod["spec"].get("nodeName")]
+    assert {pod["metadata"]["name"] for pod in waiting} == {"pod-8", "pod-9", "pod-10", "pod-11"}
+    for pod in waiting:
+        assert pod["status"]["conditions"][0]["message"].startswith("0/2 nodes are available: 2 ")
+
+
+async def test_a_waiting_pod_gets_the_devices_that_a_finished_one_leaves(world: Any, make: Any) -> None:
+    fill(world, make, devices=1)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    for name in ("first", "second"):
+        world.api.add(PODS, make.pod(name, claims=[make.FROM_TEMPLATE]))
+    await world.settle()
+    assert "nodeName" not in world.api[PODS, "ns/second"]["spec"]
+    world.api.change(PODS, "ns/first", lambda pod: pod["status"].update(phase="Succeeded"))
+    await world.settle()
+    assert world.api[PODS, "ns/second"]["spec"]["nodeName"] == "node-0"
+
+
+WAKING = {
+    "a node": lambda world, make: world.api.add(NODES, make.node("late")),
+    "a slice": lambda world, make: world.api.add(RESOURCE_SLICES, make.slice("node-0", 1)),
+    "a class": lambda world, make: world.api.add(DEVICE_CLASSES, make.device_class()),
+    "a claim": lambda world, make: world.api.add(RESOURCE_CLAIMS, make.claim("claim")),
+}
+
+
+@pytest.mark.parametrize("missing", WAKING)
+async def test_a_pod_waits_for_what_is_missing_and_goes_on_when_it_appears(missing: str, world: Any, make: Any) -> None:
+    """SC-02, in the running operator: nothing but the one event wakes the pod."""
+    target = "late" if missing == "a node" else "node-0"
+    if missing == "a node":
+        world.api.add(RESOURCE_SLICES, make.slice("late", 1))
+    for what, appear in {"a node": lambda *_: world.api.add(NODES, make.node("node-0")), **WAKING}.items():
+        if what != missing and not (missing == "a node" and what in ("a node", "a slice")):
+            appear(world, make)
+    if missing != "a node":
+        world.api.add(NODES, make.node("node-0"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert "nodeName" not in world.api[PODS, "ns/pod"]["spec"]
+        (condition,) = world.api[PODS, "ns/pod"]["status"]["conditions"]
+        assert (condition["type"], condition["status"], condition["reason"]) == (
+            "PodScheduled",
+            "False",
+            "Unschedulable",
+        )
+        assert world.messages("FailedScheduling") == [condition["message"]]
+        WAKING[missing](world, make)
+        await world.quiet()
+    assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == target
+
+
+async def test_a_pod_that_waits_in_vain_writes_its_reason_once(world: Any, make: Any) -> None:
+    fill(world, make, devices=0)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        for number in range(5):
+            world.api.add(NODES, make.node("extra") | {"metadata": {"name": "extra", "labels": {"n": str(number)}}})
+            await world.quiet()
+    conditions = [call for call in world.api.writes if call.plural == "pods"]
+    assert len(conditions) == 2  # one for one node, one for two
+
+
+async def test_a_claim_allocated_where_the_pod_cannot_run_is_given_back_and_allocated_anew(
+    world: Any, make: Any
+) -> None:
+    """4.3: the claim is reserved for nobody else, so its devices come back and the next attempt places the pod."""
+    fill(world, make, nodes=2, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod("first", claims=[make.use("claim")], nodeSelector={"zone": "a"}))
+    world.api.change(NODES, "node-0", lambda node: node["metadata"].update(labels={"zone": "a"}))
+    world.api.change(NODES, "node-1", lambda node: node["metadata"].update(labels={"zone": "b"}))
+    await world.settle()
+    assert devices_of(world.api[RESOURCE_CLAIMS, "ns/claim"]) == ["node-0/dev-0"]
+    world.api.drop(PODS, "ns/first")
+    world.api.change(
+        RESOURCE_CLAIMS, "ns/claim", lambda claim: claim["status"].pop("reservedFor")
+    )  # allocated, reserved for nobody: left alone by the claim life cycle (CC-05)
+    world.api.add(PODS, make.pod("second", claims=[make.use("claim")], nodeSelector={"zone": "b"}))
+    await world.settle()
+    assert world.api[PODS, "ns/second"]["spec"]["nodeName"] == "node-1"
+    assert devices_of(world.api[RESOURCE_CLAIMS, "ns/claim"]) == ["node-1/dev-0"]
+
+
+async def test_pods_of_other_schedulers_are_left_alone(world: Any, make: Any) -> None:
+    fill(world, make)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE], schedulerName="default-scheduler"))
+    await world.settle()
+    assert "nodeName" not in world.api[PODS, "ns/pod"]["spec"]
+    (claim,) = world.api.of(RESOURCE_CLAIMS)  # generated all the same: that is not the scheduler's business
+    assert "status" not in claim
+
+
+async def test_devices_that_somebody_else_allocated_are_never_given_again(world: Any, make: Any) -> None:
+    fill(world, make, devices=2)
+    foreign = make.claim("foreign", finalizers=[FINALIZER])
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    foreign["status"] = {"allocation": {"devices": {"results": [taken]}}}
+    world.api.add(RESOURCE_CLAIMS, foreign)
+    world.api.add(RESOURCE_CLAIMS, make.claim("ours"))
+    world.api.add(PODS, make.pod(claims=[make.use("ours")]))
+    await world.settle()
+    assert devices_of(world.api[RESOURCE_CLAIMS, "ns/ours"]) == ["node-0/dev-1"]
+
+
+async def test_a_257th_consumer_waits_with_the_servers_reason(world: Any, make: Any) -> None:
+    """4.1: sharing is unrestricted until the server refuses; nothing else changes."""
+    fill(world, make)
+    claim = make.claim("full", finalizers=[FINALIZER])
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    consumers = [{"resource": "pods", "name": f"pod-{number}", "uid": f"other-{number}"} for number in range(256)]
+    claim["status"] = {"allocation": {"devices": {"results": [taken]}}, "reservedFor": consumers}
+    world.api.add(RESOURCE_CLAIMS, claim)
+    for consumer in consumers:
+        pod = make.pod(consumer["name"], claims=[make.use("full")], node="node-0")
+        pod["metadata"]["uid"] = consumer["uid"]
+        world.api.add(PODS, pod)
+    pod = world.api.add(PODS, make.pod("late", claims=[make.use("full")]))
+    world.api.change(NODES, "node-0", lambda node: node["status"]["allocatable"].update(pods="500"))
+    world.start()
+    with pytest.raises(CommitFailed, match="at most 256 items"):
+        await world.control.placer.handle("ns/late")
+    assert len(world.api[RESOURCE_CLAIMS, "ns/full"]["status"]["reservedFor"]) == 256
+    assert "nodeName" not in world.api[PODS, "ns/late"]["spec"]
+    assert world.cluster.loads.node_of(f"ns/{pod['metadata']['name']}") is None

@@ -25,5 +25,6 @@ class Key(NamedTuple):
         return f"{self.concern}:{self.object}"
 
 
-Keys = frozenset[Key]
-NOTHING: Keys = frozenset()
+Keys = tuple[Key, ...]
+"""In the order in which they are to be looked at; a key may occur twice."""
+NOTHING: Keys = ()

@@ -33,38 +33,38 @@ def on_pod(cluster: Cluster, change: Change[Pod]) -> Keys:
     """The pod itself, the claims it needs no longer, and whoever waits for the room it leaves (5.1)."""
     old, new = change
     gone = old if old is not None and not _is_same(old, new) else None
-    keys: set[Key] = set()
+    keys: list[Key] = []
     if gone is not None:
-        keys |= _claims_left_by(gone)
-        keys |= _place(entry.pod for entry in cluster.ledger.in_flight_for(gone.key))
+        keys += _claims_left_by(gone)
+        keys += _place(entry.pod for entry in cluster.ledger.in_flight_for(gone.key))
     if new is not None:
         if pod_is_done(new):
-            keys |= _claims_left_by(new)
+            keys += _claims_left_by(new)
         if pod_needs_work(cluster, new):
-            keys.add(Key("pod", new.key))
+            keys.append(Key("pod", new.key))
         if new.key in cluster.waiting and (gone is not None or _may_place_differently(old, new)):
-            keys.add(Key("place", new.key))
+            keys.append(Key("place", new.key))
     if old is not None and _takes_room(old) and (gone is not None or new is None or not _takes_room(new)):
-        keys |= room_freed(cluster)
-    return frozenset(keys)
+        keys += room_freed(cluster)
+    return tuple(keys)
 
 
 def on_claim(cluster: Cluster, change: Change[ResourceClaim]) -> Keys:
     """The claim itself, the pods that use it, and whoever waits for devices that came free (6, SC-02)."""
     old, new = change
-    keys: set[Key] = set()
+    keys: list[Key] = []
     if new is not None:
-        keys.add(Key("claim", new.key))
+        keys.append(Key("claim", new.key))
     key = new.key if new is not None else old.key if old is not None else ""
     for pod in _existing(cluster, cluster.pods_by_claim.keys(key)):
         if pod_needs_work(cluster, pod):
-            keys.add(Key("pod", pod.key))
+            keys.append(Key("pod", pod.key))
         if pod.key in cluster.waiting and new is not None and _matters_to_users(old, new):
-            keys.add(Key("place", pod.key))
+            keys.append(Key("place", pod.key))
     had = old is not None and old.status.allocation is not None
     if had and (new is None or new.status.allocation is None or not _is_same(old, new)):
-        keys |= devices_freed(cluster)
-    return frozenset(keys)
+        keys += devices_freed(cluster)
+    return tuple(keys)
 
 
 def on_template(cluster: Cluster, change: Change[ClaimTemplate]) -> Keys:
@@ -72,7 +72,7 @@ def on_template(cluster: Cluster, change: Change[ClaimTemplate]) -> Keys:
     if change.new is None:
         return NOTHING
     users = _existing(cluster, cluster.pods_by_template.keys(change.new.key))
-    return frozenset(Key("pod", pod.key) for pod in users if pod_needs_work(cluster, pod))
+    return tuple(Key("pod", pod.key) for pod in users if pod_needs_work(cluster, pod))
 
 
 def on_node(cluster: Cluster, change: Change[Node]) -> Keys:
@@ -98,7 +98,7 @@ def on_slice(cluster: Cluster, change: Change[ResourceSlice]) -> Keys:
 
 
 def devices_freed(cluster: Cluster) -> Keys:
-    """Waiting pods that need devices."""
+    """Waiting pods that need devices, those first that have waited longest."""
     return _place(key for key in cluster.waiting if key in cluster.pods_by_claim)
 
 
@@ -155,8 +155,8 @@ def _is_owned_by(pod: Pod, claim: ResourceClaim) -> bool:
     return True
 
 
-def _claims_left_by(pod: Pod) -> set[Key]:
-    return {Key("claim", f"{pod.metadata.namespace}/{use.name}") for use in claims_of_pod(pod)}
+def _claims_left_by(pod: Pod) -> Keys:
+    return tuple(Key("claim", f"{pod.metadata.namespace}/{use.name}") for use in claims_of_pod(pod))
 
 
 def _may_place_differently(old: Pod | None, new: Pod) -> bool:
@@ -191,4 +191,4 @@ def _existing(cluster: Cluster, keys: Iterable[str]) -> Iterator[Pod]:
 
 
 def _place(pods: Iterable[str]) -> Keys:
-    return frozenset(Key("place", pod) for pod in pods)
+    return tuple(Key("place", pod) for pod in pods)

@@ -1,7 +1,7 @@
 """Which node a pod goes to: filters, devices, score, and the explanation when there is none. Pure."""
 
 from .binding import BINDING_TIMEOUT, Binding, BindingState, binding_state
-from .claims import NotReady, PodClaim, missing_class, ready_claims
+from .claims import NotReady, PodClaim, ready_claims, unservable
 from .node import NodeState
 from .plan import NoPlace, Plan, Planning, plan
 from .requests import POD_SLOTS, Amounts, add, pod_requests, subtract
@@ -20,9 +20,9 @@ __all__ = [
     "PodClaim",
     "add",
     "binding_state",
-    "missing_class",
     "plan",
     "pod_requests",
     "ready_claims",
     "subtract",
+    "unservable",
 ]

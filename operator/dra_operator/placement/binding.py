@@ -49,7 +49,7 @@ def binding_state(claim: ResourceClaim, now: datetime, timeout: float = BINDING_
     if not pending:
         return BindingState(Binding.READY)
     left = timeout - _age(claim, now)
-    if left <= 0:
+    if left < 0:
         return BindingState(Binding.FAILED, f"device binding timeout: claim={claim.metadata.name}")
     return BindingState(Binding.PENDING, seconds=left)
 

@@ -53,10 +53,15 @@ def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[
     return list(claims.values())
 
 
-def missing_class(claims: Sequence[ResourceClaim], has_class: Callable[[str], bool]) -> str | None:
-    """The first request whose device class does not exist, as a text; None if all do (4.1)."""
+def unservable(
+    claims: Sequence[ResourceClaim], has_class: Callable[[str], bool], *, prioritized_list: bool
+) -> str | None:
+    """The first request that no node can serve for now, as a text; None if there is none (4.1)."""
     for claim in claims:
         for request in claim.spec.devices.requests or ():
+            if request.first_available and not prioritized_list:
+                where = f"resource claim {claim.key}, request {request.name}"
+                return f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled"
             named = [(request.name, request.exactly.device_class_name)] if request.exactly else []
             named += [(f"{request.name}/{sub.name}", sub.device_class_name) for sub in request.first_available or ()]
             for reference, name in named:

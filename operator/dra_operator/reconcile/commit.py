@@ -15,7 +15,7 @@ from dra_api.references import consumer_of, is_reserved_for
 from dra_api.resource import ResourceClaim
 from dra_kube import ApiError, Conflict, KubeError, ServerError
 
-from dra_operator.cluster import Cluster, DeviceTaken, Key, Keys
+from dra_operator.cluster import Cluster, DeviceTaken, Keys
 from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
 from dra_operator.placement import Plan, PodClaim
 
@@ -91,8 +91,8 @@ class Commit:
 
     async def _unreserve(self, error: Exception) -> None:
         """The reverse of everything done (4.6). Reservations stay if the pod may be bound: it would need them."""
-        freed = self._give_back_devices() | self._cluster.forget_bound(self._pod.key)
-        self._wake(freed - {Key("place", self._pod.key)})  # this pod itself waits for its back-off
+        others = (*self._give_back_devices(), *self._cluster.forget_bound(self._pod.key))
+        self._wake(tuple(key for key in others if key.object != self._pod.key))  # this pod waits for its back-off
         if isinstance(error, KubeError) and not is_answer(error):
             return
         for claim in self._reserved:

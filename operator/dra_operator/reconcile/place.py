@@ -27,9 +27,9 @@ from dra_operator.placement import (
     Planning,
     PodClaim,
     binding_state,
-    missing_class,
     plan,
     ready_claims,
+    unservable,
 )
 
 from .commit import Commit
@@ -89,12 +89,13 @@ class PodPlacer:
         failed = {uid for uid, binding in states.items() if binding.state is Binding.FAILED}
         pending = [binding.seconds for binding in states.values() if binding.state is Binding.PENDING]
         if pending and not failed and all(is_reserved_for(pod, claim) for claim in claims):
-            self._queue.add_after(Key("place", pod.key), min(pending))  # a change of the claims comes here earlier
+            self._queue.add_after(Key("place", pod.key), min(pending) + 1)  # a change of the claims comes earlier
             return None
         open_claims = [claim for claim in claims if claim.status.allocation is None]
-        missing = missing_class(open_claims, lambda name: name in self._cluster.classes)
-        if missing is not None:
-            return NoPlace(missing)
+        known, features = self._cluster.classes, self._cluster.features
+        obstacle = unservable(open_claims, known.__contains__, prioritized_list=features.prioritized_list)
+        if obstacle is not None:
+            return NoPlace(obstacle)
         usage = self._cluster.ledger.usage.snapshot()
         nodes = self._cluster.node_states()
         decision = await _in_slices(plan(pod, claims, nodes, self._allocator, usage, failed))

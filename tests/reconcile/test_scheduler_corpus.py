@@ -1,0 +1,183 @@
+"""The reference's traces of the scheduler plugin, as far as its phases exist here (scheduling.md section 4).
+
+The phases of one attempt are one call of the placement reconciler. What the claims look like at the end of the last
+phase, and whether the pod was bound or refused, must be the same. Reasons are compared where the text is specified;
+"cannot allocate all claims" is told by us with numbers instead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.resource import Device, ResourceClaim
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Forbidden, Resource
+from dra_operator.allocator import Features
+from dra_operator.kube import ClaimChanged
+from dra_operator.reconcile import ReconcileError
+
+KINDS: dict[str, Resource] = {
+    "ResourceSlice": RESOURCE_SLICES,
+    "ResourceClaim": RESOURCE_CLAIMS,
+    "DeviceClass": DEVICE_CLASSES,
+    "Node": NODES,
+    "Pod": PODS,
+}
+NOT_BUILT = {
+    "DRAExtendedResource": "extended resources backed by devices are not handled yet",
+    "DRANodeAllocatableResources": "node-allocatable resources (alpha) are not handled",
+    "DRAWorkloadResourceClaims": "claims of PodGroups (alpha) are not handled",
+}
+NOT_MAPPED = {
+    "DRA-disabled": "there is no operator without DRA",
+    "canceled": "an attempt is not cancelled from outside",
+    "timeout": "attempts are bounded by steps, not by seconds",
+}
+NOW = "2026-06-01T12:00:00Z"
+
+
+def load_cases() -> list[Any]:
+    spec = importlib.util.spec_from_file_location("root_conftest", Path(__file__).parents[1] / "conftest.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault("root_conftest", module)
+    spec.loader.exec_module(module)
+    cases = module.conformance_cases("scheduler-plugin/cases.json")
+    if not cases:
+        return [pytest.param({}, id="corpus", marks=pytest.mark.skip("no scheduler-plugin corpus on this machine"))]
+    return [pytest.param(case, id=case["name"]) for case in cases]
+
+
+def why_skipped(case: dict[str, Any]) -> str:
+    on = [gate for gate, value in case["features"].items() if value]
+    reasons = [NOT_BUILT[gate] for gate in on if gate in NOT_BUILT]
+    return NOT_MAPPED.get(case["name"]) or (reasons[0] if reasons else "")
+
+
+def at(text: str) -> str:
+    """``$now`` and ``$now-600s`` as times."""
+    if not text.startswith("$now"):
+        return text
+    seconds = int(text.removeprefix("$now").removesuffix("s") or 0)
+    return (datetime.fromisoformat(NOW) + timedelta(seconds=seconds)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def timed(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "allocationTimestamp" in value and value["allocationTimestamp"] is None:
+            value = {**value, "allocationTimestamp": "0001-01-01T00:00:00Z"}  # an empty time is null in the corpus
+        return {name: timed(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [timed(item) for item in value]
+    return at(value) if isinstance(value, str) else value
+
+
+def normal(claim: dict[str, Any]) -> dict[str, Any]:
+    claim = json.loads(json.dumps(claim))
+    meta = {
+        name: value for name, value in claim["metadata"].items() if name not in ("uid", "resourceVersion") and value
+    }
+    status = claim.get("status") or {}
+    for result in (status.get("allocation") or {}).get("devices", {}).get("results") or ():
+        result.pop("device")
+        result.pop("shareID", None)
+    status = {name: value for name, value in status.items() if value}
+    return {"metadata": meta, "spec": claim["spec"], "status": status}
+
+
+class CorpusLanguage:
+    """The few selectors of the corpus."""
+
+    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+        from dra_cel import compile, prepare
+
+        selector = compile(expression)
+        return lambda driver, device: selector.matches(prepare(driver, device))
+
+
+def furnish(world: Any, case: dict[str, Any]) -> None:
+    for name, resource in (("nodes", NODES), ("classes", DEVICE_CLASSES), ("claims", RESOURCE_CLAIMS)):
+        for obj in timed(case.get(name) or ()):
+            world.api.add(resource, obj)
+    for obj in timed(case.get("objects") or ()):
+        world.api.add(KINDS[obj["kind"]], obj)
+    pod = timed(case["pod"])
+    pod["spec"]["schedulerName"] = "dra-scheduler"
+    world.api.add(PODS, pod)
+
+
+def inject(world: Any, case: dict[str, Any]) -> None:
+    """What the phases of the trace say that goes wrong."""
+    phases = {step["phase"]: step for step in case["steps"]}
+    if "unreserverAfterBindFailure" in phases:
+        world.api.before = lambda call: Forbidden(403, "Forbidden", "no") if call.sub == "binding" else None
+    if "unreserveBeforePreBind" in phases:
+        world.api.before = lambda call: Forbidden(403, "Forbidden", "no") if call.verb == "update" else None
+    if "externalUpdate" in phases:
+        changes = [timed(obj) for obj in phases["externalUpdate"].get("objects") or phases["externalUpdate"]["claims"]]
+
+        def behind_our_back(call: Any) -> None:
+            while changes and call.verb == "get" and call.plural == "resourceclaims":
+                obj = changes.pop()
+                world.api.change(RESOURCE_CLAIMS, f"default/{obj['metadata']['name']}", partial(replace, new=obj))
+
+        world.api.before = behind_our_back
+
+
+def replace(old: dict[str, Any], new: dict[str, Any]) -> None:
+    kept = {name: old["metadata"][name] for name in ("uid", "resourceVersion")}
+    old.clear()
+    old.update(new, metadata={**new["metadata"], **kept})
+
+
+@pytest.mark.parametrize("case", load_cases())
+async def test_one_attempt_leaves_the_claims_of_the_reference(case: Any, worlds: Any) -> None:
+    if reason := why_skipped(case):
+        pytest.skip(reason)
+    world = worlds(Features.from_gates(gate for gate, on in case["features"].items() if on))
+    world.language = CorpusLanguage()
+    world.now = NOW
+    furnish(world, case)
+    world.start()
+    for claim in timed(case.get("inFlightClaims") or ()):
+        struct = convert(ResourceClaim, claim)
+        world.cluster.ledger.take(struct, struct.status.allocation, "default/other-pod")
+    inject(world, case)
+    key = f"default/{case['pod']['metadata']['name']}"
+    with suppress(ReconcileError, ClaimChanged):
+        await world.control.placer.handle(key)
+
+    last = case["steps"][-1]
+    pod = world.api[PODS, key]
+    expected = {claim["metadata"]["name"]: normal(timed(claim)) for claim in last["claims"]}
+    assert {claim["metadata"]["name"]: normal(claim) for claim in world.api.of(RESOURCE_CLAIMS)} == expected
+    assert bool(pod["spec"].get("nodeName")) == (last["phase"] == "prebind" and last["status"] == "Success")
+    if not pod["spec"].get("nodeName") and (reasons := refusal(case)):
+        check_reasons(reasons, [entry["message"] for entry in pod.get("status", {}).get("conditions") or ()])
+
+
+def refusal(case: dict[str, Any]) -> list[str]:
+    """What the pod was told before anything was reserved for it."""
+    told = [step for step in case["steps"] if step["phase"].startswith(("PreEnqueue", "prefilter", "filter"))]
+    return next((step["reasons"] for step in told if step.get("reasons")), [])
+
+
+def check_reasons(reasons: list[str], messages: list[str]) -> None:
+    for reason in reasons:
+        if "not created yet" in reason:
+            assert not messages  # nothing to tell: the claim is being made
+        elif reason == "cannot allocate all claims":
+            assert messages[0].startswith("0/")
+        else:
+            assert reason.partition(" CEL runtime error")[0] in messages[0]
+            assert ("CEL runtime error" in reason) == ("CEL runtime error" in messages[0])
