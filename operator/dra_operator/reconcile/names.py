@@ -13,4 +13,9 @@ def generated_name_base(pod: str, entry: str) -> str:
     if len(base) <= LONGEST_BASE:
         return base
     room = LONGEST_BASE - 1
-    return f"{pod[: len(pod) * room // len(base)]}-{entry[: len(entry) * room // len(base)]}-"
+    return f"{_cut(pod, room, len(base))}-{_cut(entry, room, len(base))}-"
+
+
+def _cut(name: str, room: int, length: int) -> str:
+    """The name's share of the room, at least one character, and none at the end that must not stand before a hyphen."""
+    return name[: max(1, len(name) * room // length)].rstrip(".-")

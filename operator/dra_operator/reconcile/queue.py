@@ -58,8 +58,11 @@ class WorkQueue:
             self._getters[getter] = None
             try:
                 await getter
-            finally:
-                self._getters.pop(getter, None)
+            except asyncio.CancelledError:
+                del self._getters[getter]
+                self._notice()  # it may have been called already: let another one go
+                raise
+            del self._getters[getter]
         key, _ = self._ready.popitem(last=False)
         self._working.add(key)
         self._notice()

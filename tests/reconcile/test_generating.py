@@ -1,0 +1,171 @@
+"""Claims are made, recorded, reserved and deleted (claim-controller.md sections 5 to 7), deviations included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dra_kube import EVENTS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Forbidden
+from dra_operator.reconcile.names import generated_name_base
+
+ANNOTATION = "resource.kubernetes.io/pod-claim-name"
+
+
+def recorded(world: Any, pod: str = "ns/pod") -> dict[str, str]:
+    statuses = world.api[PODS, pod]["status"].get("resourceClaimStatuses") or ()
+    return {entry["name"]: entry.get("resourceClaimName") for entry in statuses}
+
+
+async def test_one_of_two_claims_is_made_again_and_the_other_entry_never_disappears(world: Any, make: Any) -> None:
+    """PRJ-001: an apply removes what it leaves out, so the list is always complete."""
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE, make.FROM_TEMPLATE]))
+    await world.settle()
+    before = recorded(world)
+    seen: list[set[str]] = []
+    world.api.after = lambda call: seen.append(set(recorded(world)))
+    world.api.drop(RESOURCE_CLAIMS, f"ns/{before['entry-0']}")
+    await world.settle()
+    after = recorded(world)
+    assert after["entry-1"] == before["entry-1"]
+    assert after["entry-0"] != before["entry-0"]
+    assert all(names == {"entry-0", "entry-1"} for names in seen)
+    assert len(world.api.of(RESOURCE_CLAIMS)) == 2
+
+
+async def test_a_claim_deleted_right_after_its_creation_is_made_again(world: Any, make: Any) -> None:
+    """PRJ-002: what we created ourselves is not remembered beyond its deletion (CC-02)."""
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        first = recorded(world)["entry-0"]
+        world.api.drop(RESOURCE_CLAIMS, f"ns/{first}")
+        await world.quiet()
+    assert recorded(world)["entry-0"] != first
+    assert [claim["metadata"]["name"] for claim in world.api.of(RESOURCE_CLAIMS)] == [recorded(world)["entry-0"]]
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+async def test_the_claim_of_a_finished_pod_goes_and_stays_away(restarts: int, world: Any, make: Any) -> None:
+    """PRJ-003"""
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    await world.settle()
+    world.api.change(PODS, "ns/pod", lambda pod: pod["status"].update(phase="Failed"))
+    for _ in range(1 + restarts):
+        await world.settle()
+    assert world.api.of(RESOURCE_CLAIMS) == []
+    assert [call.plural for call in world.api.calls if call.verb == "create"].count("resourceclaims") == 1
+
+
+async def test_each_claim_has_its_own_annotation_and_the_template_is_unchanged(world: Any, make: Any) -> None:
+    """PRJ-004"""
+    wanted = {"labels": {"app": "x"}, "annotations": {"note": "keep", ANNOTATION: "overridden"}}
+    template = world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template(**wanted))
+    for name in ("one", "two"):
+        world.api.add(PODS, make.pod(name, claims=[make.FROM_TEMPLATE, make.FROM_TEMPLATE]))
+    await world.settle()
+    claims = world.api.of(RESOURCE_CLAIMS)
+    assert len(claims) == 4
+    for claim in claims:
+        assert claim["metadata"]["labels"] == {"app": "x"}
+        assert claim["metadata"]["annotations"]["note"] == "keep"
+    assert sorted(claim["metadata"]["annotations"][ANNOTATION] for claim in claims) == ["entry-0"] * 2 + ["entry-1"] * 2
+    assert world.api[RESOURCE_CLAIM_TEMPLATES, "ns/tmpl"] == template
+
+
+async def test_fields_of_a_newer_api_survive_in_generated_claims(world: Any, make: Any) -> None:
+    template = make.template()
+    template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["somethingNew"] = {"deep": [1, None]}
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, template)
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    await world.settle()
+    (claim,) = world.api.of(RESOURCE_CLAIMS)
+    assert claim["spec"] == template["spec"]["spec"]
+
+
+async def test_a_missing_template_is_told_and_its_arrival_helps(world: Any, make: Any) -> None:
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    world.start()
+    with pytest.raises(Exception, match="not found"):
+        await world.control.generator.handle("ns/pod")
+    async with world.running():
+        world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+        await world.quiet()
+    text = 'resource claim template "tmpl": resourceclaimtemplate.resource.k8s.io "tmpl" not found'
+    assert f"PodResourceClaim entry-0: {text}" in world.messages("FailedResourceClaimCreation")
+    assert recorded(world)["entry-0"]
+
+
+async def test_a_refused_creation_is_told_once_with_a_count(world: Any, make: Any) -> None:
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    refusals = iter([Forbidden(403, "Forbidden", "exceeded quota: claims")] * 4)
+    world.api.before = lambda call: next(refusals, None) if call[:2] == ("create", "resourceclaims") else None
+    await world.settle()
+    failed = [event for event in world.api.of(EVENTS) if event["reason"] == "FailedResourceClaimCreation"]
+    assert [(event["count"], event["type"]) for event in failed] == [(4, "Warning")]
+    assert "exceeded quota: claims" in failed[0]["message"]
+    assert recorded(world)["entry-0"]
+
+
+async def test_an_entry_that_needs_no_claim_is_respected_and_kept(world: Any, make: Any) -> None:
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    pod = make.pod(claims=[make.FROM_TEMPLATE, make.FROM_TEMPLATE])
+    pod["status"]["resourceClaimStatuses"] = [{"name": "entry-1"}]
+    world.api.add(PODS, pod)
+    await world.settle()
+    assert set(recorded(world)) == {"entry-0", "entry-1"}
+    assert recorded(world)["entry-1"] is None
+    assert len(world.api.of(RESOURCE_CLAIMS)) == 1
+
+
+async def test_a_pod_with_a_preset_node_gets_its_allocated_claim_reserved(world: Any, make: Any) -> None:
+    """5.5: nobody schedules such a pod, and an unallocated claim stays unallocated (E2E-012)."""
+    world.api.add(NODES, make.node("node-0"))
+    for name in ("free", "taken"):
+        world.api.add(RESOURCE_CLAIMS, make.claim(name))
+    world.api.change(
+        RESOURCE_CLAIMS,
+        "ns/taken",
+        lambda claim: claim.update(
+            status={"allocation": {"devices": {}}},
+            metadata={**claim["metadata"], "finalizers": ["resource.kubernetes.io/delete-protection"]},
+        ),
+    )
+    world.api.add(PODS, make.pod(claims=[make.use("free"), make.use("taken")], node="node-0"))
+    await world.settle()
+    assert "status" not in world.api[RESOURCE_CLAIMS, "ns/free"]
+    (consumer,) = world.api[RESOURCE_CLAIMS, "ns/taken"]["status"]["reservedFor"]
+    assert consumer == {"resource": "pods", "name": "pod", "uid": world.api[PODS, "ns/pod"]["metadata"]["uid"]}
+
+
+async def test_a_pod_being_deleted_on_its_node_keeps_its_claims(world: Any, make: Any) -> None:
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    pod = world.api.add(PODS, make.pod(claims=[make.use("claim")], node="node-0"))
+    consumer = {"resource": "pods", "name": "pod", "uid": pod["metadata"]["uid"]}
+    world.api.change(
+        RESOURCE_CLAIMS,
+        "ns/claim",
+        lambda claim: claim.update(
+            status={"allocation": {"devices": {}}, "reservedFor": [consumer]},
+            metadata={**claim["metadata"], "finalizers": ["resource.kubernetes.io/delete-protection"]},
+        ),
+    )
+    world.api.change(PODS, "ns/pod", lambda obj: obj["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"))
+    await world.settle()
+    assert world.api[RESOURCE_CLAIMS, "ns/claim"]["status"]["reservedFor"] == [consumer]
+
+
+NAMES = [("p", "e"), ("p" * 63, "e" * 63), ("p" * 250, "e"), ("p", "e" * 63), ("a." * 60 + "a", "e" * 30)]
+
+
+@pytest.mark.parametrize(("pod", "entry"), NAMES)
+def test_generated_names_leave_room_for_the_random_part(pod: str, entry: str) -> None:
+    base = generated_name_base(pod, entry)
+    assert len(base) <= 57
+    assert base.endswith("-")
+    assert base.startswith(pod[:1])
+    assert all(label[:1].isalnum() for label in base.split("."))

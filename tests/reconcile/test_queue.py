@@ -1,0 +1,115 @@
+"""The work queue: one entry per key, one worker per key, back-off per key and for all keys together."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from dra_operator.cluster import Key
+from dra_operator.reconcile import WorkQueue
+from dra_operator.reconcile.backoff import BURST, FIRST, LONGEST, Backoff
+
+A, B = Key("pod", "ns/a"), Key("claim", "ns/b")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_key_that_waits_is_one_entry() -> None:
+    queue = WorkQueue()
+    queue.add([A, B, A])
+    assert [await queue.get(), await queue.get()] == [A, B]
+    assert queue.depth == 0
+
+
+async def test_a_key_added_while_somebody_works_on_it_comes_back_afterwards() -> None:
+    queue = WorkQueue()
+    queue.add([A])
+    await queue.get()
+    queue.add([A, A])
+    assert queue.depth == 0  # nobody else gets it meanwhile
+    queue.done(A)
+    assert await queue.get() == A
+    queue.done(A)
+    assert queue.is_quiet
+
+
+async def test_a_waiting_worker_gets_the_next_key() -> None:
+    queue = WorkQueue()
+    workers = [asyncio.create_task(queue.get()) for _ in range(2)]
+    await asyncio.sleep(0)
+    queue.add([A])
+    queue.add([B])
+    assert set(await asyncio.gather(*workers)) == {A, B}
+
+
+async def test_a_cancelled_worker_takes_no_key_with_it() -> None:
+    queue = WorkQueue()
+    lazy, eager = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.add([A])
+    lazy.cancel()
+    assert await asyncio.wait_for(eager, 1) == A
+
+
+async def test_a_failed_key_comes_back_and_an_event_brings_it_back_sooner() -> None:
+    queue = WorkQueue()
+    queue.add([A])
+    await queue.get()
+    assert queue.retry(A) == FIRST
+    assert queue.depth == 0
+    assert await queue.get() == A
+    for _ in range(12):
+        queue.retry(A)
+        queue.add([A])  # an event: no waiting for the back-off
+        assert queue.depth == 1
+        await queue.get()
+    queue.done(A)
+    assert queue.failures(A) == 0
+    queue.close()
+
+
+async def test_a_failure_that_wakes_its_own_key_does_not_go_round_at_once() -> None:
+    queue = WorkQueue()
+    queue.add([A])
+    await queue.get()
+    queue.add([A])
+    assert queue.retry(A) > 0
+    assert queue.depth == 0
+    assert not queue.is_quiet
+    queue.close()
+
+
+async def test_the_earliest_of_several_times_counts() -> None:
+    queue = WorkQueue()
+    queue.add_after(A, 1000)
+    queue.add_after(A, 0.001)
+    queue.add_after(A, 500)
+    assert await asyncio.wait_for(queue.get(), 5) == A
+    queue.done(A)
+    assert queue.is_quiet
+
+
+def test_waits_double_up_to_the_longest_and_start_anew_after_success() -> None:
+    backoff = Backoff(Clock(), rate=1e9)
+    waits = [backoff.failed(A) for _ in range(40)]
+    assert waits[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
+    assert max(waits) == waits[-1] == LONGEST
+    assert backoff.failed(B) == FIRST
+    backoff.succeeded(A)
+    assert backoff.failed(A) == FIRST
+
+
+def test_all_keys_together_are_held_back_once_the_burst_is_used_up() -> None:
+    clock = Clock()
+    backoff = Backoff(clock)
+    waits = [backoff.failed(Key("pod", f"ns/{number}")) for number in range(BURST + 10)]
+    assert set(waits[:BURST]) == {FIRST}
+    assert waits[-1] == pytest.approx(1.0)  # ten too many, at ten per second
+    clock.now += 60
+    assert backoff.failed(Key("pod", "ns/later")) == FIRST
