@@ -13,7 +13,6 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _STDIN, _STDOUT, _STDERR, _RESULT, _CLOSE = 0, 1, 2, 3, 255
 _CHUNK = 32 * 1024
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from dra_kube import LEASES, NODES, AlreadyExists, Api, KubeError, NotFound
 
+from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
 from .settings import AgentSettings
 
 logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 KUBELET_VERSION = "v1.36.0+devcluster"
-SERVER_KEY_ANNOTATION = "devcluster.kopf-dra/server-key"
 _LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_SECONDS = 40
 

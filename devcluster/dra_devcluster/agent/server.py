@@ -21,8 +21,9 @@ from typing import Self
 
 from aiohttp import web
 
+from dra_devcluster.node_protocol import EXEC_PROTOCOLS
 from .errors import ContainerError
-from .exec import PROTOCOLS, refuse, run_session
+from .exec import refuse, run_session
 from .logs import LogQuery, read_log
 from .pod_worker import PodWorker
 from .pods import Pods
@@ -106,7 +107,7 @@ class NodeServer:
         command = request.query.getall("command", [])
         if not command:
             raise web.HTTPBadRequest(text="you must specify at least 1 command for the container")
-        socket = web.WebSocketResponse(protocols=PROTOCOLS)
+        socket = web.WebSocketResponse(protocols=EXEC_PROTOCOLS)
         await socket.prepare(request)
         try:
             container = self._runtime.process(uid, name)

@@ -48,7 +48,7 @@ class AgentSettings:
 
     # The node object.
     lease_period: float = 10.0
-    node_status_period: float = 60.0
+    node_status_period: float = 300.0
 
     # Search path of containers whose pod sets none.
     search_path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -13,12 +13,11 @@ from urllib.parse import quote
 import aiohttp
 from aiohttp import WSMsgType, web
 
+from dra_devcluster.node_protocol import EXEC_PROTOCOLS, SERVER_KEY_ANNOTATION
 from .call import Call
 from .errors import Json, StatusError, bad_request, internal
 from .read import get
 
-SERVER_KEY_ANNOTATION = "devcluster.kopf-dra/server-key"
-EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _CONNECT_SECONDS = 5.0
 _REASONS = {400: "BadRequest", 404: "NotFound", 501: "NotImplemented"}
 
