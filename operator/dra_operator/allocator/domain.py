@@ -48,6 +48,18 @@ class Domain:
     stages: list[tuple[Rule, int]] = field(default_factory=list)
     """What was left after each filter, in their order."""
 
+    @property
+    def short(self) -> bool:
+        """The domain alone has too few devices."""
+        if self.alternative.everything:
+            return not self.collected or bool(self.collected & ~self.usable)
+        return self.usable.bit_count() < self.need
+
+    @property
+    def quiet(self) -> bool:
+        """Searching the domain cannot meet a fatal error."""
+        return not self.raised and not (self.alternative.everything and self.constraints)
+
     def narrow(self, rule: Rule, devices: int) -> None:
         """Records what a filter left."""
         self.usable = devices
@@ -94,6 +106,13 @@ class Problem:
     def matching(self, domain: Domain) -> int:
         """The devices that the selectors of a domain select, in use or not."""
         return self.view.selected(domain.alternative.selectors, self._compiled).true
+
+    @property
+    def hopeless(self) -> bool:
+        """Some request cannot even be served alone, and no fatal error can be met before that is noticed."""
+        return any(domains and all(domain.short for domain in domains) for domains in self.domains) and all(
+            domain.quiet for domains in self.domains for domain in domains
+        )
 
     def exempt(self, domain: Domain) -> bool:
         """Ordinary allocations do not concern the domain, nor does it concern others."""

@@ -22,7 +22,7 @@ from .taints import blocking
 def refuse(problem: Problem) -> Refusal:
     """The refusal of a problem without solution."""
     for domains in problem.domains:
-        if domains and all(_short(domain) for domain in domains):
+        if domains and all(domain.short for domain in domains):
             return _shortage(problem, max(domains, key=lambda domain: domain.usable.bit_count() - domain.need))
     for domains in problem.domains:
         for domain in domains:
@@ -33,13 +33,6 @@ def refuse(problem: Problem) -> Refusal:
     if not problem.domains:
         return Refusal(problem.view.name, Rule.NO_DEVICES, pools=_pools(problem))
     return _together(problem)
-
-
-def _short(domain: Domain) -> bool:
-    """The domain alone has too few devices."""
-    if domain.alternative.everything:
-        return not domain.collected or bool(domain.collected & ~domain.usable)
-    return domain.usable.bit_count() < domain.need
 
 
 def _shortage(problem: Problem, domain: Domain) -> Refusal:

@@ -24,6 +24,7 @@ from .flow import Demand, Supply, feasible
 from .ledgers import Counters
 from .node_view import each
 from .state import State
+from .symmetry import split
 
 Ahead = dict[int, int]
 """Number of an alternative -> devices it may still use; alternatives that are ruled out are missing."""
@@ -33,6 +34,16 @@ class Open(NamedTuple):
     """One request ahead: any of its alternatives must find its need."""
 
     alternatives: tuple[tuple[Domain, int], ...]
+    bound: frozenset[Constraint]
+    """Constraints that at least one device falls under, whichever alternative is used."""
+    touching: frozenset[Constraint]
+    """Constraints of any alternative."""
+
+    @classmethod
+    def of(cls, *alternatives: tuple[Domain, int]) -> Open:
+        """A request with these alternatives and needs."""
+        scopes = [frozenset(domain.constraints if need else ()) for domain, need in alternatives]
+        return cls(alternatives, scopes[0].intersection(*scopes), frozenset().union(*scopes))
 
 
 class Lookahead:
@@ -42,14 +53,13 @@ class Lookahead:
         self._problem = problem
         self.quiet_from = self._quiet_from()
         self._least_amounts: dict[int, dict[str, int]] = {}
-        self._steps = [Open(tuple((domain, domain.need) for domain in domains)) for domains in problem.domains]
+        self._steps = [Open.of(*((domain, domain.need) for domain in domains)) for domains in problem.domains]
 
     def _quiet_from(self) -> int:
         """The first step from which on no fatal error can be met."""
         for step in range(len(self._problem.domains) - 1, -1, -1):
-            for domain in self._problem.domains[step]:
-                if domain.raised or (domain.alternative.everything and domain.constraints):
-                    return step + 1
+            if not all(domain.quiet for domain in self._problem.domains[step]):
+                return step + 1
         return 0
 
     def everything(self) -> Ahead:
@@ -64,7 +74,9 @@ class Lookahead:
     def start(self) -> Ahead | None:
         """What is ahead before the first choice; None when there is no solution."""
         ahead = self.everything()
-        return self._narrowed(ahead, self._steps, {constraint for s in self._steps for constraint in _constraints(s)})
+        return self._narrowed(
+            ahead, self._steps, {constraint for request in self._steps for constraint in request.touching}
+        )
 
     def after(self, before: Ahead, state: State, step: int, chosen: Domain, missing: int, rest: int) -> Ahead | None:
         """What is ahead after ``chosen`` took a device and still misses some from ``rest``."""
@@ -72,7 +84,7 @@ class Lookahead:
         touched: set[Constraint] = set(chosen.constraints)
         opened = self._steps[step + 1 :]
         if missing:
-            opened = [Open(((chosen, missing),)), *opened]
+            opened = [Open.of((chosen, missing)), *opened]
         for request in opened:
             for domain, _ in request.alternatives:
                 if domain.number not in before:
@@ -101,12 +113,12 @@ class Lookahead:
             queue.extend(other for other in changed if other is not constraint and other not in queue)
         if not self._devices_suffice(ahead, opened) or not self._counters_suffice(ahead, opened):
             return None
-        distinct = {c for request in opened for c in _constraints(request) if isinstance(c, Distinct)}
+        distinct = {c for request in opened for c in request.bound if isinstance(c, Distinct)}
         return ahead if all(self._values_suffice(constraint, ahead, opened) for constraint in distinct) else None
 
     def _match(self, constraint: Match, ahead: Ahead, opened: list[Open]) -> set[Match] | None:
         """Keeps devices with values that can still be common; the other constraints that this concerns."""
-        forced = [request for request in opened if _bound(request, constraint, ahead)]
+        forced = [request for request in opened if constraint in request.bound]
         if not forced:
             return set()
         together = 0
@@ -118,6 +130,8 @@ class Lookahead:
                 allowed |= devices
         changed: set[Match] = set()
         for request in opened:
+            if constraint not in request.touching:
+                continue
             for domain, need in request.alternatives:
                 old = ahead.get(domain.number)
                 if old is None or constraint not in domain.constraints or not old & ~allowed:
@@ -164,9 +178,10 @@ class Lookahead:
             and (not together & self._problem.view.consuming)
         ):
             return True
-        return feasible(demands, self._supplies(together))
+        return feasible(demands, self._supplies(together, {demand.devices for demand in demands}))
 
-    def _supplies(self, together: int) -> list[Supply]:
+    def _supplies(self, together: int, wanted: set[int]) -> list[Supply]:
+        """What the devices can yield; plain devices that the same requests want count together."""
         shareable = self._problem.view.shareable if self._problem.sharing else 0
         supplies = [Supply(1 << device, self._shares(device)) for device in each(together & shareable)]
         single = together & ~shareable
@@ -174,7 +189,7 @@ class Lookahead:
             for devices, limit in counters.bottlenecks(single):
                 supplies.append(Supply(devices, limit))
                 single &= ~devices
-        supplies.extend(Supply(1 << device, 1) for device in each(single))
+        supplies.extend(Supply(devices, devices.bit_count()) for devices in split([single], wanted))
         return supplies
 
     def _shares(self, device: int) -> int:
@@ -232,7 +247,7 @@ class Lookahead:
         """Each device of the requests in scope needs a value of its own."""
         demands = []
         for request in opened:
-            if _bound(request, constraint, ahead):
+            if constraint in request.bound:
                 devices = _union(request, ahead)
                 need = min(need for domain, need in request.alternatives if domain.number in ahead)
                 values = 0
@@ -247,10 +262,6 @@ class Lookahead:
 
 def _smaller(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     return {kind: min(amount, other[kind]) for kind, amount in one.items() if kind in other}
-
-
-def _constraints(request: Open) -> Iterable[Constraint]:
-    return (constraint for domain, _ in request.alternatives for constraint in domain.constraints)
 
 
 def _alive(request: Open, ahead: Ahead) -> bool:
@@ -274,19 +285,15 @@ def _union(request: Open, ahead: Ahead) -> int:
     return devices
 
 
-def _bound(request: Open, constraint: Constraint, ahead: Ahead) -> bool:
-    """Whichever alternative is used, at least one device falls under the constraint."""
-    possible = [(domain, need) for domain, need in request.alternatives if domain.number in ahead]
-    return all(need and constraint in domain.constraints for domain, need in possible)
-
-
 def _columns(constraint: Match, devices: int) -> Iterable[int]:
     """The devices of each value that any of the devices has."""
     column = constraint.column
-    seen = 0
-    for device in each(devices):
-        if not seen >> device & 1:
-            for value in column.values.get(device, ()):
-                having = column.having[value]
-                seen |= having if len(column.values[device]) == 1 else 0
-                yield having
+    while devices:
+        lowest = devices & -devices
+        devices ^= lowest
+        values = column.values.get(lowest.bit_length() - 1, ())
+        for value in values:
+            having = column.having[value]
+            if len(values) == 1:
+                devices &= ~having
+            yield having

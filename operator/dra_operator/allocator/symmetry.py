@@ -18,12 +18,16 @@ def interchangeable(problem: Problem) -> dict[int, int]:
     """For each device that is not alone: the set of devices interchangeable with it, itself included."""
     if any(domain.alternative.admin for domains in problem.domains for domain in domains):
         return {}  # admin access sees devices as free that others do not
-    classes = [_concerned(problem)]
-    for distinguishing in _sets(problem):
-        classes = [
-            part for members in classes for part in (members & distinguishing, members & ~distinguishing) if part
-        ]
+    classes = split([_concerned(problem)], _sets(problem))
     return {device: members for members in classes if members & (members - 1) for device in each(members)}
+
+
+def split(classes: list[int], by: Iterable[int]) -> list[int]:
+    """The classes cut so that each lies wholly inside or outside of every given set."""
+    for distinguishing in by:
+        halves = [(members & distinguishing, members & ~distinguishing) for members in classes]
+        classes = [part for pair in halves for part in pair if part]
+    return classes
 
 
 def _concerned(problem: Problem) -> int:
