@@ -14,6 +14,7 @@ from typing import Any
 from dra_kube import LEASES, NODES, AlreadyExists, Api, KubeError, NotFound
 
 from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
+
 from .settings import AgentSettings
 
 logger = logging.getLogger(__name__)

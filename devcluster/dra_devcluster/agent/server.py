@@ -22,6 +22,7 @@ from typing import Self
 from aiohttp import web
 
 from dra_devcluster.node_protocol import EXEC_PROTOCOLS
+
 from .errors import ContainerError
 from .exec import refuse, run_session
 from .logs import LogQuery, read_log

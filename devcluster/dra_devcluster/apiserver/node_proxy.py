@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp import WSMsgType, web
 
 from dra_devcluster.node_protocol import EXEC_PROTOCOLS, SERVER_KEY_ANNOTATION
+
 from .call import Call
 from .errors import Json, StatusError, bad_request, internal
 from .read import get
