@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dra_api.resource import RESULTS_LIMIT
 
 from .capacity import consumption
-from .constraints import Column, Constraint, Distinct, Match
+from .constraints import Constraint, Distinct, Match
 from .errors import AllocationError, ClaimError, PoolError
 from .features import Features
 from .ledgers import Counters, Ledger, Shares
@@ -91,7 +91,6 @@ class Problem:
         self._compiled = compiled
         self._usage = [usage.pool(pool.pool) for pool in view.pools]
         self._counters: dict[int, Counters] = {}
-        self._columns: dict[str, Column] = {}
         self._constraints: dict[tuple[int, int], Constraint] = {}
         self.in_use = self._gather(lambda place: view.pools[place].bits(self._usage[place].exclusive))
         self.domains: list[tuple[Domain, ...]] = []
@@ -297,10 +296,7 @@ class Problem:
         if known is None:
             source = (self.plan.claims[claim].spec.devices.constraints or ())[number]
             attribute, distinct = attribute_of(source, self._features) or ("", False)
-            column = self._columns.get(attribute)
-            if column is None:
-                column = Column(self.view, attribute, lists=self._features.list_attributes)
-                self._columns[attribute] = column
+            column = self.view.column(attribute, lists=self._features.list_attributes)
             known = self._constraints[claim, number] = Distinct(column) if distinct else Match(column)
         return known
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dra_api.core import Node
 from dra_api.resource import Device
 
+from .columns import Column
 from .ids import DeviceId
 from .pools import PoolView, Slice, Status, device_is_for
 from .selectors import Compiled, Selector, Verdicts
@@ -40,6 +41,7 @@ class NodeView:
         self.tainted = self.gather(lambda view: view.tainted)
         self.here = self._devices_for_this_node()
         self._verdicts: dict[tuple[str, ...], Verdicts] = {}
+        self._columns: dict[tuple[str, bool], Column] = {}
 
     def gather(self, bits: Callable[[PoolView], int]) -> int:
         """One bit set over all devices from one per pool."""
@@ -61,6 +63,14 @@ class NodeView:
     def driver(self, number: int) -> str:
         """The driver of a device."""
         return self.pools[self.pool_of[number]].pool.driver
+
+    def column(self, attribute: str, *, lists: bool) -> Column:
+        """An attribute over all devices."""
+        known = self._columns.get((attribute, lists))
+        if known is None:
+            devices = ((self.driver(number), device) for number, device in enumerate(self.devices))
+            known = self._columns[attribute, lists] = Column(attribute, devices, lists=lists)
+        return known
 
     def selected(self, selectors: tuple[Selector, ...], compiled: Compiled) -> Verdicts:
         """Where all selectors are true, and where the first one that is not true raised."""
