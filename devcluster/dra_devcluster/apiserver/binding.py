@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aiohttp import web
 
 from .call import Call
-from .errors import bad_request, conflict, invalid, success
+from .errors import Json, bad_request, conflict, invalid, success
 from .faults import required, unsupported
+from .kinds import Write
 from .metadata import now
 from .read import get
+from .store import Stored
 from .write import check_preconditions, store_changed
 
 
@@ -19,8 +19,8 @@ async def bind(call: Call) -> web.StreamResponse:
     body = await call.read_posted("", "Binding")
     target, meta = body.get("target") or {}, body.get("metadata") or {}
     name = call.target.name or meta.get("name", "")
-    if meta.get("name", name) != name:
-        raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
+    if meta.get("name") != name:
+        raise bad_request("name in URL does not match name in Binding object")
     faults = []
     if target.get("kind", "") not in ("", "Node"):
         faults.append(unsupported("target.kind", target["kind"], ["Node", "<empty>"]))
@@ -32,7 +32,13 @@ async def bind(call: Call) -> web.StreamResponse:
     stored = get(call.registry, pods, call.target.namespace, name)
     pod = stored.decode()
     check_preconditions(call.write, pod, meta.get("uid"), meta.get("resourceVersion"))
-    spec: dict[str, Any] = pod["spec"]
+    assign(call.write, stored, pod, target["name"], meta.get("annotations"))
+    return web.json_response(success(code=201), status=201)
+
+
+def assign(write: Write, stored: Stored, pod: Json, node: str, annotations: dict[str, str] | None = None) -> None:
+    """Put the pod, as decoded from ``stored``, on the node. Raises 409 when it cannot be put there any more."""
+    name, spec = stored.name, pod["spec"]
     if "deletionTimestamp" in pod["metadata"]:
         raise conflict("", "pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
     if spec.get("nodeName"):
@@ -40,12 +46,11 @@ async def bind(call: Call) -> web.StreamResponse:
         raise conflict("", "pods/binding", name, why)
     if spec.get("schedulingGates"):
         raise conflict("", "pods/binding", name, f"pod {name} has non-empty .spec.schedulingGates")
-    spec["nodeName"] = target["name"]
-    if annotations := meta.get("annotations"):
+    spec["nodeName"] = node
+    if annotations:
         pod["metadata"].setdefault("annotations", {}).update(annotations)
     status = pod.setdefault("status", {})
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now()}
     others = [entry for entry in status.get("conditions") or () if entry.get("type") != "PodScheduled"]
     status["conditions"] = [*others, scheduled]
-    store_changed(call.write, stored, pod)
-    return web.json_response(success(code=201), status=201)
+    store_changed(write, stored, pod)

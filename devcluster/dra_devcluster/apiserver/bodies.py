@@ -62,7 +62,7 @@ def parse_object(body: bytes, kind_of_body: str) -> Json:
         except MalformedProtobuf as error:
             raise bad_request(str(error)) from error
     if kind_of_body not in _READABLE:
-        raise unsupported_media_type(kind_of_body, _READABLE)
+        raise unsupported_media_type(_READABLE)
     document = parse_document(body, is_yaml=kind_of_body == YAML)
     if not isinstance(document, dict):
         raise bad_request("the body of the request is no JSON object: an object has at least apiVersion and kind")

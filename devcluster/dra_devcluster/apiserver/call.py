@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from .bodies import Wanted, media_type, parse_object, read_body, respond, wanted
-from .errors import Json, bad_request, not_allowed
+from .errors import Json, StatusError, invalid_options, not_allowed
+from .faults import too_long, unsupported
 from .kinds import Write
 from .registry import Registry
 from .render import render
 from .store import Stored
-from .structure import Resource
+from .structure import Fault, Resource
 from .target import Target
 from .tokens import Tokens
 from .write import check_fields
 
 _MANAGER_LIMIT = 128
+_VALIDATIONS = ("", "Ignore", "Strict", "Warn")
+_VERBS = {"POST": "Create", "PUT": "Update", "PATCH": "Patch", "DELETE": "Delete"}
 
 
 @dataclass(slots=True)
@@ -38,12 +41,10 @@ class Call:
         self.want = wanted(self.request.headers.get("Accept", ""))
         dry_run = self.query.get("dryRun", "")
         if dry_run not in ("", "All"):
-            raise bad_request(f'dryRun: Unsupported value: "{dry_run}": supported values: "All"')
-        if self.query.get("fieldValidation", "") not in ("", "Ignore", "Warn", "Strict"):
-            raise bad_request(
-                f'fieldValidation: Unsupported value: "{self.query["fieldValidation"]}": '
-                'supported values: "Ignore", "Warn", "Strict"'
-            )
+            raise self.invalid_option(unsupported("dryRun", [dry_run], ["All"]))
+        validation = self.query.get("fieldValidation", "")
+        if validation not in _VALIDATIONS:
+            raise self.invalid_option(unsupported("fieldValidation", validation, _VALIDATIONS))
         self.write = Write(
             self.registry,
             self.resource,
@@ -57,8 +58,12 @@ class Call:
     def _manager(self) -> str:
         manager: str = self.query.get("fieldManager", "")
         if len(manager) > _MANAGER_LIMIT:
-            raise bad_request(f"fieldManager: Too long: may not be more than {_MANAGER_LIMIT} bytes")
+            raise self.invalid_option(too_long("fieldManager", _MANAGER_LIMIT))
         return manager or self.request.headers.get("User-Agent", "").partition("/")[0][:_MANAGER_LIMIT] or "unknown"
+
+    def invalid_option(self, fault: Fault) -> StatusError:
+        """The refusal of a parameter of the query."""
+        return invalid_options(_VERBS.get(self.request.method, "List"), fault)
 
     def need(self, verb: str) -> None:
         """Raises a 405 unless the resource (or sub-resource) has the verb."""

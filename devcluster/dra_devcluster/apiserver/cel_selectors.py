@@ -16,6 +16,17 @@ def selector_check(gates: FeatureGates) -> SelectorCheck:
         try:
             return SelectorVerdict(max_cost=compile(expression, environments[stored]).max_cost)
         except CompileError as error:
-            return SelectorVerdict(error=f"compilation failed: {error}")
+            return SelectorVerdict(error=f"compilation failed: {_told(error)}")
 
     return check
+
+
+def _told(error: CompileError) -> str:
+    """All complaints as the real server shows them: each with its line and a mark below."""
+    lines = error.expression.split("\n")
+    return "\n".join(
+        f"ERROR: <input>:{issue.line}:{issue.column}: {issue.message}\n"
+        f" | {lines[issue.line - 1] if issue.line <= len(lines) else ''}\n"
+        f" | {'.' * (issue.column - 1)}^"
+        for issue in error.issues
+    )

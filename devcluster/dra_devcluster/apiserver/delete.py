@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import Json, bad_request
+from .errors import Json, bad_request, conflict, invalid_options
+from .faults import unsupported
 from .kinds import Write
 from .metadata import later
 from .registry import Registry
 from .store import Collection, Stored
-from .write import check_preconditions
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
@@ -38,10 +38,8 @@ class DeleteOptions:
         except (TypeError, ValueError):
             raise bad_request(f"gracePeriodSeconds must be a whole number of seconds, not {grace!r}") from None
         if propagation not in ("", "Orphan", "Foreground", "Background"):
-            raise bad_request(
-                f'propagationPolicy: Unsupported value: "{propagation}": supported values: '
-                '"Foreground", "Background", "Orphan"'
-            )
+            choices = ["Foreground", "Background", "Orphan", "nil"]
+            raise invalid_options("Delete", unsupported("propagationPolicy", propagation, choices))
         return cls(seconds, propagation, conditions.get("uid") or "", conditions.get("resourceVersion") or "")
 
 
@@ -51,13 +49,15 @@ def delete(write: Write, stored: Stored, options: DeleteOptions) -> tuple[Stored
     kind = registry.kind(write.resource)
     obj = stored.decode()
     meta = obj["metadata"]
-    check_preconditions(write, obj, options.uid, options.revision)
-    kind.check_deletion(obj, write)
+    _check_preconditions(write, meta, options)
+    kind.prepare_delete(obj, write)
     _choose_finalizers(meta, options.propagation)
     _set_deadline(meta, kind.grace(obj, options.grace))
     collection = registry.collection(write.resource)
     if not meta.get("finalizers") and not meta["deletionGracePeriodSeconds"] and not kind.holds(obj):
-        return (stored if write.dry_run else collection.remove(stored.key)), True
+        if write.dry_run:
+            return stored, True
+        return collection.remove(stored.key, obj), True
     kind.mark_deleted(obj)
     if obj == stored.decode():
         return stored, False
@@ -66,6 +66,21 @@ def delete(write: Write, stored: Stored, options: DeleteOptions) -> tuple[Stored
     if write.dry_run:
         return Stored(obj, stored.revision, stored.fields), False
     return collection.put(obj, kind.fields(obj)), False
+
+
+def _check_preconditions(write: Write, meta: Json, options: DeleteOptions) -> None:
+    """The object must be the one that the client means, in the state that it saw. Raises a 409."""
+    resource = write.resource
+    for what, wanted, there, perhaps in (
+        ("UID", options.uid, meta["uid"], "deleted and then recreated"),
+        ("ResourceVersion", options.revision, meta["resourceVersion"], "modified"),
+    ):
+        if wanted and wanted != there:
+            why = (
+                f"the {what} in the precondition ({wanted}) does not match the {what} in record ({there}). "
+                f"The object might have been {perhaps}"
+            )
+            raise conflict(resource.group, resource.kind, meta["name"], why)
 
 
 def delete_all(registry: Registry, collection: Collection, namespace: str = "") -> int:

@@ -27,6 +27,8 @@ def answer(structure: Structure, path: str, accept: str) -> tuple[bytes, str] | 
     """The document for a discovery path and its content type; None for any other path. Raises a 404."""
     if path == "/version":
         return orjson.dumps(VERSION), "application/json"
+    if path == "/":
+        return orjson.dumps({"paths": _paths(structure)}), "application/json"
     parts = path.strip("/").split("/")
     if parts[0] not in ("api", "apis") or len(parts) > (2 if parts[0] == "api" else 3):
         return None
@@ -40,6 +42,14 @@ def answer(structure: Structure, path: str, accept: str) -> tuple[bytes, str] | 
         return orjson.dumps({"kind": "APIGroup", "apiVersion": "v1", **_group(structure, parts[1])}), "application/json"
     group, version = ("", parts[1]) if parts[0] == "api" else (parts[1], parts[2])
     return orjson.dumps(_resources(structure, group, version)), "application/json"
+
+
+def _paths(structure: Structure) -> list[str]:
+    found = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+    for group, versions in versions_of(structure).items():
+        if group:
+            found += [f"/apis/{group}", *(f"/apis/{group}/{version}" for version in versions)]
+    return sorted(found)
 
 
 def _core_versions() -> Json:

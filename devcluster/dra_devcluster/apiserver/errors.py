@@ -75,6 +75,10 @@ def bad_request(message: str) -> StatusError:
     return StatusError(400, "BadRequest", message)
 
 
+def name_mismatch(given: str, expected: str) -> StatusError:
+    return bad_request(f"the name of the object ({given}) does not match the name on the URL ({expected})")
+
+
 def unauthorized() -> StatusError:
     return StatusError(401, "Unauthorized", "Unauthorized")
 
@@ -132,12 +136,11 @@ def too_large(limit: int) -> StatusError:
     return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
 
 
-def unsupported_media_type(given: str, supported: Sequence[str]) -> StatusError:
+def unsupported_media_type(supported: Sequence[str]) -> StatusError:
     return StatusError(
         415,
         "UnsupportedMediaType",
-        f"the body of the request was in an unknown format - accepted media types include: {', '.join(supported)}"
-        + (f" (it said {given})" if given else ""),
+        f"the body of the request was in an unknown format - accepted media types include: {', '.join(supported)}",
     )
 
 
@@ -152,6 +155,11 @@ def invalid(group: str, kind: str, name: str, faults: Sequence[Fault]) -> Status
         f'{qualified(group, kind)} "{name}" is invalid: {said}',
         _details(group, kind, name, causes=causes),
     )
+
+
+def invalid_options(verb: str, fault: Fault) -> StatusError:
+    """A parameter of the query that cannot be; ``verb`` is Create, Update, Patch, Delete or List."""
+    return invalid("meta.k8s.io", f"{verb}Options", "", [fault])
 
 
 def too_many_requests(message: str, seconds: int = 0, causes: Sequence[Json] = ()) -> StatusError:

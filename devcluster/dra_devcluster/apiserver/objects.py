@@ -7,7 +7,8 @@ from aiohttp import web
 from .bodies import PATCHES, media_type, parse_document, parse_object, read_body, respond
 from .call import Call
 from .delete import DeleteOptions, delete
-from .errors import Json, bad_request, not_allowed, success, unsupported_media_type
+from .errors import Json, bad_request, name_mismatch, not_allowed, success, unsupported_media_type
+from .faults import forbidden, required
 from .patch import patch
 from .read import get, list_page
 from .render import event_encoder, render_list
@@ -52,11 +53,10 @@ async def handle_collection(call: Call) -> web.StreamResponse:
             return await _list(call)
         case "POST":
             call.need("create")
-            call.write.verb = "create"
-            body = await _body(call)
             if call.resource.namespaced and not call.target.namespace:
-                raise bad_request("an empty namespace may not be set during creation")
-            return call.answer(create(call.write, body), 201)
+                raise not_allowed()
+            call.write.verb = "create"
+            return call.answer(create(call.write, await _body(call)), 201)
         case "DELETE":
             call.need("deletecollection")
             return await _delete_collection(call)
@@ -79,7 +79,7 @@ async def _body(call: Call) -> Json:
     meta = obj.get("metadata") or {}
     target = call.target
     if target.name and meta.setdefault("name", target.name) != target.name:
-        raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({target.name})")
+        raise name_mismatch(meta["name"], target.name)
     if target.name and target.namespace and meta.setdefault("namespace", target.namespace) != target.namespace:
         sent = meta["namespace"]
         raise bad_request(
@@ -92,7 +92,12 @@ async def _patch(call: Call) -> web.StreamResponse:
     kind_of_body = media_type(call.request)
     format_ = PATCHES.get(kind_of_body)
     if format_ is None or (format_ == "strategic" and call.resource.definition is not None):
-        raise unsupported_media_type(kind_of_body, list(PATCHES))
+        custom = call.resource.definition is not None
+        raise unsupported_media_type([kind for kind, name in PATCHES.items() if not custom or name != "strategic"])
+    if format_ == "apply" and not call.query.get("fieldManager"):
+        raise call.invalid_option(required("fieldManager", "is required for apply patch"))
+    if format_ != "apply" and "force" in call.query:
+        raise call.invalid_option(forbidden("force", "may not be specified for non-apply patch"))
     document = parse_document(await read_body(call.request), is_yaml=format_ == "apply")
     stored, created = patch(
         call.write,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import orjson
+
+from . import faults
 from .apply import ApplyConflict, ApplyRefused, Writer, apply_patch
-from .errors import Json, StatusError, bad_request, not_found
+from .errors import Json, StatusError, bad_request, invalid, name_mismatch, not_found
 from .kinds import Write
 from .metadata import now
 from .patching import PatchRefused, json_patch, merge_patch, strategic_merge_patch
@@ -27,8 +30,6 @@ def patch(
         return _apply(write, stored, name, document, force=force, mode=mode)
     if stored is None:
         raise not_found(resource.group, resource.plural, name)
-    if force:
-        raise bad_request("force: Forbidden: may not be specified for non-apply patch")
     served = to_served(resource, stored.decode())
     try:
         if format_ == "json":
@@ -38,10 +39,18 @@ def patch(
         else:
             changed = strategic_merge_patch(served, _object(document), resource.schema)
     except PatchRefused as error:
-        raise _refused(error, format_) from error
+        raise _refused(error, format_, document) from error
     changed = _object(changed)
-    check_version(write, changed)
-    check_fields(resource.schema, changed, mode, resource.kind, write)
+    try:
+        check_version(write, changed)
+        check_fields(resource.schema, changed, mode, resource.kind, write)
+    except StatusError as error:
+        if mode == "Strict" and "strict decoding error" in error.message:
+            raise
+        raise _misfit(changed, error) from error
+    given = (changed.get("metadata") or {}).get("name", name)
+    if given != name:
+        raise name_mismatch(given, name)
     return update(write, stored, changed), False
 
 
@@ -51,8 +60,14 @@ def _object(document: Any) -> Json:
     return document
 
 
-def _refused(error: PatchRefused, format_: Format) -> StatusError:
-    if format_ == "json":
+def _misfit(changed: Json, error: StatusError) -> StatusError:
+    """What the patch gave is no object of the kind."""
+    why = error.message.rpartition(" cannot be handled as ")[2].partition(": ")[2] or error.message
+    return invalid("", "", "", [faults.invalid("patch", orjson.dumps(changed).decode(), why)])
+
+
+def _refused(error: PatchRefused, format_: Format, document: Any) -> StatusError:
+    if format_ == "json" and isinstance(document, list):
         return StatusError(422, "Invalid", str(error), {})
     return bad_request(str(error))
 
@@ -68,7 +83,7 @@ def _apply(
     check_fields(resource.schema, config, mode, resource.kind, write)
     meta = config.setdefault("metadata", {})
     if meta.setdefault("name", name) != name:
-        raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
+        raise name_mismatch(meta["name"], name)
     if stored is None and write.subresource:
         raise not_found(resource.group, resource.plural, name)
     live = to_served(resource, stored.decode()) if stored is not None else None

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import dropwhile
 
 import orjson
 
-from .errors import Json, StatusError, bad_request, expired, not_found
+from .errors import Json, StatusError, bad_request, expired, invalid_options, not_found
+from .faults import forbidden, unsupported
 from .registry import Registry
 from .selectors import field_test, label_test
 from .store import Collection, Key, Stored
@@ -60,7 +62,7 @@ def matcher(registry: Registry, resource: Resource, query: Json) -> Matches | No
     """The test of the selectors in a query; None when every object passes. Raises a 400."""
     kind = registry.kind(resource)
     labels = label_test(query.get("labelSelector", ""))
-    fields = field_test(query.get("fieldSelector", ""), kind.can_select)
+    fields = field_test(query.get("fieldSelector", ""), ("metadata.name", "metadata.namespace", *kind.selectable))
     if labels is None and fields is None:
         return None
     if fields is None:
@@ -74,7 +76,7 @@ def list_page(registry: Registry, resource: Resource, namespace: str, query: Jso
     """One page of objects. Raises 400, 410 and 504 (a resourceVersion of the future)."""
     collection = registry.collection(resource)
     matches = matcher(registry, resource, query)
-    limit = whole_number(query, "limit")
+    limit = max(0, whole_number(query, "limit"))
     token = query.get("continue", "")
     revision = registry.store.revision
     objects: Iterator[Stored] = collection.all(namespace)
@@ -94,11 +96,11 @@ def _check_revision(query: Json, current: int) -> None:
     match = query.get("resourceVersionMatch", "")
     wanted = whole_number(query, "resourceVersion")
     if match not in ("", "Exact", "NotOlderThan"):
-        raise bad_request(
-            f'resourceVersionMatch: Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
-        )
+        fault = unsupported("resourceVersionMatch", match, ["Exact", "NotOlderThan", ""])
+        raise invalid_options("List", fault)
     if match and not query.get("resourceVersion"):
-        raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
+        text = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        raise invalid_options("List", forbidden("resourceVersionMatch", text))
     if wanted > current:
         raise too_large_revision(wanted, current)
     if match == "Exact" and wanted != current:
@@ -119,7 +121,7 @@ def whole_number(query: Json, name: str) -> int:
     text = query.get(name, "")
     if not text:
         return 0
-    if not (text.isascii() and text.isdigit()) or len(text) > 19:
+    if not re.fullmatch("-?[0-9]{1,18}", text):
         raise bad_request(f'{name}: Invalid value: "{text}": must be a whole number')
     return int(text)
 

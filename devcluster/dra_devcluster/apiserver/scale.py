@@ -71,7 +71,7 @@ async def _wanted(call: Call, shown: Json) -> Json:
     kind_of_body = media_type(call.request)
     format_ = PATCHES.get(kind_of_body)
     if format_ is None:
-        raise unsupported_media_type(kind_of_body, list(PATCHES))
+        raise unsupported_media_type(list(PATCHES))
     document = parse_document(await read_body(call.request), is_yaml=format_ == "apply")
     try:
         # A Scale has no lists, so all formats but JSON patches come down to a merge.

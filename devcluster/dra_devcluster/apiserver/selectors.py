@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from .errors import bad_request
 
@@ -26,7 +26,7 @@ def label_test(selector: str) -> Test | None:
     return _all(tests)
 
 
-def field_test(selector: str, supported: Callable[[str], bool]) -> Test | None:
+def field_test(selector: str, supported: Collection[str]) -> Test | None:
     """The test for a field selector over the fields a resource supports. Raises a 400."""
     tests = [_field_requirement(part.strip(), selector, supported) for part in selector.split(",") if part.strip()]
     return _all(tests)
@@ -81,13 +81,14 @@ def _numeric(key: str, operator: str, bound: int) -> Test:
     return test
 
 
-def _field_requirement(part: str, selector: str, supported: Callable[[str], bool]) -> Test:
+def _field_requirement(part: str, selector: str, supported: Collection[str]) -> Test:
     match = re.fullmatch(r"(?P<key>[^=!]+?)(?P<operator>==|!=|=)(?P<value>.*)", part)
     if match is None:
-        raise bad_request(f"invalid field selector {selector!r}: can't understand {part!r}")
+        raise bad_request(f"invalid selector: '{selector}'; can't understand '{part}'")
     key, value = match["key"], match["value"].replace("\\,", ",").replace("\\=", "=")
-    if not supported(key):
-        raise bad_request(f"field label not supported: {key}")
+    if key not in supported:
+        known = ", ".join(f'"{name}"' for name in supported)
+        raise bad_request(f'"{key}" is not a known field selector: only {known}')
     if match["operator"] == "!=":
         return lambda fields: fields.get(key, "") != value
     return lambda fields: fields.get(key, "") == value

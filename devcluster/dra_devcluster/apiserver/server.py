@@ -29,6 +29,7 @@ from .app import App
 from .certificates import make_identity
 from .controllers import (
     DaemonSetController,
+    DefaultScheduler,
     DefinitionController,
     DeploymentController,
     GarbageCollector,
@@ -47,6 +48,7 @@ _CONTROLLERS = (
     DaemonSetController,
     DeploymentController,
     ReplicaSetController,
+    DefaultScheduler,
 )
 _GOODBYE = 1.0  # seconds that requests have to end when the server stops
 

@@ -139,13 +139,12 @@ class Collection:
         self._record(Change("MODIFIED" if previous else "ADDED", stored, previous))
         return stored
 
-    def remove(self, key: Key) -> Stored:
-        """Remove the object. The log gets its last version under the revision of the removal."""
+    def remove(self, key: Key, obj: Json) -> Stored:
+        """Remove the object; ``obj`` is its last state, which the log gets under the revision of the removal."""
         namespace, name = key
         previous = self._spaces[namespace].pop(name)
         if not self._spaces[namespace]:
             del self._spaces[namespace]
-        obj = previous.decode()
         revision = self._store.next_revision()
         obj["metadata"]["resourceVersion"] = str(revision)
         gone = Stored(obj, revision, previous.fields)

@@ -11,8 +11,9 @@ from aiohttp import web
 from .binding import bind
 from .bodies import respond
 from .call import Call
-from .errors import Json, bad_request, not_allowed
+from .errors import Json, invalid, not_allowed
 from .eviction import evict
+from .faults import invalid as invalid_field
 from .node_proxy import NODE_SUBRESOURCES
 from .read import get
 from .scale import scale
@@ -30,7 +31,8 @@ async def token(call: Call) -> web.StreamResponse:
     spec: Json = body.setdefault("spec", {})
     seconds = spec.get("expirationSeconds", 3600)
     if not isinstance(seconds, int) or seconds < _SHORTEST_TOKEN:
-        raise bad_request("spec.expirationSeconds: may not specify a duration less than 10 minutes")
+        fault = invalid_field("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
+        raise invalid("authentication.k8s.io", "TokenRequest", "", [fault])
     issued, expires = call.tokens.issue(account, min(seconds, 2**32), spec.get("audiences") or [])
     body["status"] = {"token": issued, "expirationTimestamp": expiry(expires)}
     body.setdefault("metadata", {})["creationTimestamp"] = expiry(time.time())

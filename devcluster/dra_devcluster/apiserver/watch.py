@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from .errors import Json, StatusError, expired, invalid
+from .errors import Json, StatusError, expired, invalid_options
 from .faults import forbidden
 from .read import Matches, matcher, whole_number
 from .registry import Registry
@@ -47,7 +47,7 @@ class WatchQuery:
         initial = query.get("sendInitialEvents", "")
         if initial and query.get("resourceVersionMatch") != "NotOlderThan":
             text = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-            raise invalid("meta.k8s.io", "ListOptions", "", [forbidden("sendInitialEvents", text)])
+            raise invalid_options("List", forbidden("resourceVersionMatch", text))
         since = whole_number(query, "resourceVersion")
         if since > registry.store.revision:
             # A revision of another server, or of this one before it was started anew: only a new list helps.

@@ -16,7 +16,7 @@ from .kinds import Kind, Write
 from .metadata import generated_name, new_uid, now, validate_metadata
 from .shapes import to_served, to_stored
 from .store import Collection, Stored
-from .structure import Fault, Schema, decode, refusal
+from .structure import Fault, Resource, Schema, decode, refusal
 
 _GENERATE_ATTEMPTS = 8
 # Of the metadata, what only the server writes: an update keeps it.
@@ -63,6 +63,7 @@ def create(write: Write, obj: Json) -> Stored:
         _track_created(write, obj)
     obj = to_stored(resource, obj)
     kind.prepare_create(obj, write)
+    _fill_parts(resource, obj)
     meta = obj["metadata"]
     meta["generation"] = 1
     if not kind.has_generation:
@@ -70,7 +71,6 @@ def create(write: Write, obj: Json) -> Stored:
     wrong = [*_metadata_faults(kind, meta), *kind.validate(obj, None, write)]
     if wrong:
         raise invalid(resource.group, resource.kind, meta.get("name", ""), wrong)
-    kind.admit(obj, None, write)
     collection = registry.collection(resource)
     _find_free_name(write, collection, meta)
     return _store(write, collection, kind, obj, None)
@@ -97,6 +97,13 @@ def _begin(write: Write, obj: Json) -> None:
         meta.pop(key, None)
     meta["uid"] = new_uid()
     meta["creationTimestamp"] = now()
+
+
+def _fill_parts(resource: Resource, obj: Json) -> None:
+    """Parts that are never absent (``status: {}``), as they are no pointers on the real server."""
+    for name, schema in resource.schema.properties.items():
+        if schema.has_default and schema.default == {}:
+            obj.setdefault(name, {})
 
 
 def _check_namespace(write: Write, name: str) -> None:
@@ -133,7 +140,7 @@ def update(write: Write, stored: Stored, obj: Json) -> Stored:
     check_preconditions(write, old, meta.get("uid"), meta.get("resourceVersion"))
     if not meta.get("resourceVersion") and not kind.unconditional_update and write.verb == "update":
         fault = faults.invalid("metadata.resourceVersion", 0, "must be specified for an update")
-        raise invalid(resource.group, resource.kind, stored.name, [fault])
+        raise invalid(resource.group, resource.plural, stored.name, [fault])
     for key in _OWN_METADATA:
         if key in old["metadata"]:
             meta[key] = old["metadata"][key]
@@ -143,6 +150,7 @@ def update(write: Write, stored: Stored, obj: Json) -> Stored:
     kind.default(obj, write)
     obj = to_stored(resource, obj)
     kind.prepare_update(obj, old, write)
+    _fill_parts(resource, obj)
     meta = obj["metadata"]
     wrong = [
         *_metadata_faults(kind, meta),
@@ -151,12 +159,11 @@ def update(write: Write, stored: Stored, obj: Json) -> Stored:
     ]
     if wrong:
         raise invalid(resource.group, resource.kind, stored.name, wrong)
-    kind.admit(obj, old, write)
     if kind.has_generation and kind.generation_of(obj) != kind.generation_of(old):
         meta["generation"] = old["metadata"].get("generation", 0) + 1
     collection = registry.collection(resource)
     if is_ready_to_go(kind, obj):
-        return stored if write.dry_run else collection.remove(stored.key)
+        return stored if write.dry_run else collection.remove(stored.key, obj)
     if _same(obj, old):
         return stored
     return _store(write, collection, kind, obj, old)

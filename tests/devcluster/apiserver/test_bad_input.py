@@ -94,9 +94,9 @@ async def test_several_faults_are_all_reported(client: Client) -> None:
     answer = await client.call("POST", PODS, pod("Bad", containers=[{"name": "A"}], restartPolicy="Sometimes"))
     assert causes(answer.json) == [
         ("metadata.name", "FieldValueInvalid"),
-        ("spec.restartPolicy", "FieldValueNotSupported"),
         ("spec.containers[0].name", "FieldValueInvalid"),
         ("spec.containers[0].image", "FieldValueRequired"),
+        ("spec.restartPolicy", "FieldValueNotSupported"),
     ]
     assert answer.message.startswith('Pod "Bad" is invalid: [metadata.name: Invalid value: "Bad": ')
     assert 'spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always"' in answer.message
@@ -132,15 +132,16 @@ async def test_strict_requests_may_not_say_things_twice(client: Client) -> None:
         ("POST", NODES + "/n", {}, {}, 405),
         ("PUT", CONFIG_MAPS, {}, {}, 405),
         ("PATCH", CONFIG_MAPS, {}, {}, 405),
-        ("POST", PODS, {}, {"dryRun": "Some"}, 400),
-        ("POST", PODS, {}, {"fieldValidation": "Maybe"}, 400),
-        ("DELETE", CONFIG_MAPS, None, {"propagationPolicy": "Sideways"}, 400),
+        ("POST", PODS, {}, {"dryRun": "Some"}, 422),
+        ("POST", PODS, {}, {"fieldValidation": "Maybe"}, 422),
+        ("DELETE", CONFIG_MAPS, None, {"propagationPolicy": "Sideways"}, 422),
+        ("GET", CONFIG_MAPS, None, {"resourceVersionMatch": "Exact"}, 422),
+        ("GET", CONFIG_MAPS, None, {"resourceVersionMatch": "Almost", "resourceVersion": "1"}, 422),
         ("DELETE", CONFIG_MAPS, None, {"gracePeriodSeconds": "soon"}, 400),
-        ("POST", "/api/v1/configmaps", {"metadata": {"name": "a"}}, {}, 400),
+        ("POST", "/api/v1/configmaps", {"metadata": {"name": "a"}}, {}, 405),
         ("POST", "/api/v1/namespaces/nowhere/configmaps", {"metadata": {"name": "a"}}, {}, 404),
         ("GET", "/api/v1/namespaces/default/nodes", None, {}, 404),
-        ("POST", CONFIG_MAPS, {"metadata": {"name": "a"}}, {"fieldManager": "x" * 200}, 400),
-        ("GET", "/", None, {}, 404),
+        ("POST", CONFIG_MAPS, {"metadata": {"name": "a"}}, {"fieldManager": "x" * 200}, 422),
         ("GET", "/apis/%2e%2e/%2f/x", None, {}, 404),
     ],
 )

@@ -73,6 +73,11 @@ async def test_aggregated_discovery_says_the_same(client: Client) -> None:
         assert listed == resources
 
 
+async def test_the_root_lists_the_paths(client: Client) -> None:
+    paths = (await client.get("/"))["paths"]
+    assert {"/api/v1", "/apis/resource.k8s.io/v1", "/readyz"} <= set(paths)
+
+
 async def test_unknown_groups_are_not_found(client: Client) -> None:
     for path in ("/apis/nobody.example.com", "/apis/apps/v9", "/api/v2", "/openapi/v3/apis/apps/v9", "/metrics"):
         assert await client.code(path) == 404
@@ -114,7 +119,7 @@ async def test_service_accounts_get_tokens_that_work(server: DevApiServer, clien
     async with client_of(server, token) as account:
         assert await account.code("/api/v1/pods") == 200
     request["spec"] = {"expirationSeconds": 5}
-    assert (await client.call("POST", f"{ACCOUNTS}/default/token", request)).code == 400
+    assert (await client.call("POST", f"{ACCOUNTS}/default/token", request)).code == 422
 
 
 async def test_events_have_two_faces(client: Client) -> None:

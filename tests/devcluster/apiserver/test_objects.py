@@ -105,13 +105,19 @@ async def test_an_update_cannot_change_the_identity(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("conditions", "expected"),
-    [({"uid": "other"}, 409), ({"resourceVersion": "1"}, 409), ({"uid": "", "resourceVersion": ""}, 200)],
+    ("conditions", "refusal"),
+    [
+        ({"uid": "other"}, "the UID in the precondition (other) does not match the UID in record"),
+        ({"resourceVersion": "1"}, "the ResourceVersion in the precondition (1) does not match"),
+        ({"uid": "", "resourceVersion": ""}, None),
+    ],
 )
-async def test_a_deletion_can_be_bound_to_a_state(client: Client, conditions: Any, expected: int) -> None:
+async def test_a_deletion_can_be_bound_to_a_state(client: Client, conditions: Any, refusal: str | None) -> None:
     await client.post(CONFIG_MAPS, config_map("a"))
     answer = await client.call("DELETE", f"{CONFIG_MAPS}/a", {"preconditions": conditions})
-    assert answer.code == expected
+    assert answer.code == (409 if refusal else 200)
+    if refusal:
+        assert refusal in answer.message
 
 
 async def test_deletion_answers_with_a_status_that_names_the_object(client: Client) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bare_client import CONFIG_MAPS, PATCH, PODS, Client, config_map, pod
+from bare_client import CONFIG_MAPS, PATCH, PODS, Client, causes, config_map, pod
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,14 @@ async def test_a_patch_may_name_the_version_that_it_is_for(client: Client) -> No
         ("json", [{"op": "test", "path": "/data/a", "value": "other"}], 422),
         ("json", [{"op": "remove", "path": "/data/missing"}], 422),
         ("json", [{"op": "dance", "path": "/data"}], 422),
-        ("json", {"op": "add"}, 422),
+        ("json", {"op": "add"}, 400),
         ("json", [{"op": "replace", "path": "", "value": []}], 400),
         ("merge", [], 400),
         ("merge", 7, 400),
-        ("merge", {"data": "text"}, 400),
-        ("merge", {"kind": "Secret"}, 400),
-        ("merge", {"metadata": "text"}, 400),
+        ("merge", {"data": "text"}, 422),
+        ("merge", {"kind": "Secret"}, 422),
+        ("merge", {"metadata": "text"}, 422),
+        ("merge", {"metadata": {"name": "b"}}, 400),
         ("strategic", "text", 400),
         ("strategic", {"$patch": "dance"}, 400),
     ],
@@ -115,7 +116,12 @@ async def test_an_update_takes_the_fields_that_it_changes(client: Client) -> Non
 async def test_force_is_for_apply_only(client: Client) -> None:
     await client.post(CONFIG_MAPS, config_map("a"))
     answer = await client.call("PATCH", f"{CONFIG_MAPS}/a", {}, kind=PATCH["merge"], force="true")
-    assert answer.code == 400
+    assert answer.message == (
+        'PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch'
+    )
+    body = applied("a")
+    answer = await client.call("PATCH", f"{CONFIG_MAPS}/a", body, kind=PATCH["apply"])
+    assert causes(answer.json) == [("fieldManager", "FieldValueRequired")]
 
 
 async def test_writes_to_the_status_are_tracked_apart(client: Client) -> None:

@@ -125,16 +125,19 @@ async def test_only_parts_of_a_spec_may_change(client: Client, change: Json, all
 
 
 async def test_existing_tolerations_stay(client: Client) -> None:
-    await client.post(PODS, pod("p"))
+    mine = {"key": "mine", "operator": "Exists"}
+    await client.post(PODS, pod("p", tolerations=[mine]))
     answer = await client.call("PATCH", f"{PODS}/p", {"spec": {"tolerations": []}}, kind=PATCH["merge"])
     assert causes(answer.json) == [("spec.tolerations", "FieldValueForbidden")]
+    changed = await client.patch(f"{PODS}/p", {"spec": {"tolerations": [mine]}})
+    assert len(changed["spec"]["tolerations"]) == 3  # those that every pod has come back
 
 
 async def test_a_gated_pod_says_so_and_may_still_choose_its_nodes(client: Client) -> None:
     made = await client.post(PODS, pod("p", schedulingGates=[{"name": "example.com/wait"}]))
     (condition,) = made["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "SchedulingGated")
-    body = {"apiVersion": "v1", "kind": "Binding", "target": {"name": "n"}}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"name": "n"}}
     assert (await client.call("POST", f"{PODS}/p/binding", body)).code == 409
     changed = await client.patch(f"{PODS}/p", {"spec": {"nodeSelector": {"a": "b"}, "schedulingGates": None}})
     assert changed["spec"]["nodeSelector"] == {"a": "b"}
@@ -175,8 +178,9 @@ async def test_binding_sets_the_node_once(client: Client, path: str) -> None:
 @pytest.mark.parametrize(
     ("body", "code"),
     [
-        ({"target": {}}, 422),
-        ({"target": {"kind": "Moon", "name": "n"}}, 422),
+        ({"metadata": {"name": "p"}, "target": {}}, 422),
+        ({"metadata": {"name": "p"}, "target": {"kind": "Moon", "name": "n"}}, 422),
+        ({"target": {"name": "n"}}, 400),
         ({"metadata": {"name": "q"}, "target": {"name": "n"}}, 400),
         ({"metadata": {"name": "p", "uid": "other"}, "target": {"name": "n"}}, 409),
         ({"target": "n"}, 400),

@@ -82,9 +82,6 @@ class Kind:
         """Faults of an object, new or changed, beyond those of its metadata."""
         return ()
 
-    def admit(self, obj: Json, old: Json | None, write: Write) -> None:
-        """Refuse what is well-formed but not permitted. Raises a 403."""
-
     def generation_of(self, obj: Json) -> Any:
         """What must differ for the generation to grow."""
         return obj.get("spec")
@@ -98,15 +95,12 @@ class Kind:
             found[name] = str(value).lower() if isinstance(value, bool) else str(value if value is not None else "")
         return found
 
-    def can_select(self, name: str) -> bool:
-        return name in ("metadata.name", "metadata.namespace") or name in self.selectable
-
     def grace(self, obj: Json, wanted: int | None) -> int:
         """Seconds between the request to delete and the removal."""
         return 0
 
-    def check_deletion(self, obj: Json, write: Write) -> None:
-        """Refuse a deletion. Raises a 403."""
+    def prepare_delete(self, obj: Json, write: Write) -> None:
+        """Look at an object that is to be deleted. Raises a 403 when it may not be."""
 
     def holds(self, obj: Json) -> bool:
         """Whether more than finalizers and grace keeps an object in deletion from being removed."""

@@ -28,9 +28,6 @@ class DefinitionKind(Kind):
         spec.setdefault("conversion", {"strategy": "None"})
 
     def prepare_create(self, obj: Json, write: Write) -> None:
-        finalizers = obj["metadata"].setdefault("finalizers", [])
-        if CLEANUP not in finalizers:
-            finalizers.append(CLEANUP)
         obj["status"] = {
             "conditions": [
                 _condition("NamesAccepted", "NoConflicts", "no conflicts found"),
@@ -43,6 +40,10 @@ class DefinitionKind(Kind):
         super().prepare_update(obj, old, write)
         if not write.subresource:
             _accept(obj, old)
+
+    def prepare_delete(self, obj: Json, write: Write) -> None:
+        if "deletionTimestamp" not in obj["metadata"]:
+            obj["metadata"].setdefault("finalizers", []).append(CLEANUP)
 
     def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
         spec = obj["spec"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,7 +20,8 @@ from dra_api.resource import (
 )
 from dra_api.validation import FieldError
 
-from dra_devcluster.apiserver.errors import Json, bad_request, forbidden
+from dra_devcluster.apiserver import faults
+from dra_devcluster.apiserver.errors import Json, bad_request
 from dra_devcluster.apiserver.metadata import now
 from dra_devcluster.apiserver.structure import Fault
 
@@ -110,22 +111,27 @@ class DraKind(Kind):
             found = rules.validate(new, before, **{name: given[name] for name in rules.options})
         if isinstance(new, ResourceSlice):
             write.warnings += validation.driver_warnings(new)
-        return [Fault(str(error.type), error.field, error.body) for error in found]
+        refused = _admin_access(new, before, write)
+        return [*refused, *(Fault(str(error.type), error.field, error.body) for error in found)]
 
-    def admit(self, obj: Json, old: Json | None, write: Write) -> None:
-        """Admin access needs the permission of the namespace (CC 11.2)."""
-        if self._rules.struct not in (ResourceClaim, ResourceClaimTemplate) or (old and not write.subresource):
-            return
-        new = _decoded(self._rules.struct, obj)
-        stored = write.registry.store.collection("", "namespaces").get("", new.metadata.namespace)
-        namespace = None if stored is None else _decoded(Namespace, stored.decode())
-        why = None
-        if old is None and isinstance(new, ResourceClaim | ResourceClaimTemplate):
-            why = admin_access.refuse_creation(new, namespace)
-        elif old is not None and isinstance(new, ResourceClaim):
-            why = admin_access.refuse_status_update(new, _decoded(ResourceClaim, old), namespace)
-        if why:
-            raise forbidden(write.resource.group, write.resource.plural, new.metadata.name, why)
+
+def _admin_access(new: Object, old: Object | None, write: Write) -> Iterator[Fault]:
+    """Admin access needs the permission of the namespace (CC 11.2; the real server answers 422, not 403)."""
+    stored = write.registry.store.collection("", "namespaces").get("", new.metadata.namespace)
+    namespace = None if stored is None else _decoded(Namespace, stored.decode())
+    why, path, asking = None, "", [False]
+    if old is None and isinstance(new, ResourceClaim | ResourceClaimTemplate):
+        why = admin_access.refuse_creation(new, namespace)
+        devices = new.spec.devices if isinstance(new, ResourceClaim) else new.spec.spec.devices
+        path = "spec.devices.requests"
+        asking = [bool(request.exactly and request.exactly.admin_access) for request in devices.requests or ()]
+    elif isinstance(old, ResourceClaim) and isinstance(new, ResourceClaim) and write.subresource == "status":
+        why = admin_access.refuse_status_update(new, old, namespace)
+        path = "status.allocation.devices.results"
+        results = new.status.allocation.devices.results if new.status.allocation else None
+        asking = [bool(result.admin_access) for result in results or ()]
+    if why:
+        yield faults.forbidden(f"{path}[{asking.index(True)}].adminAccess", why)
 
 
 def _decoded(struct: type[T], obj: Json) -> T:

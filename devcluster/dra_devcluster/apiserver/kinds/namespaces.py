@@ -38,7 +38,7 @@ class NamespaceKind(Kind):
         super().prepare_update(obj, old, write)
         obj["spec"] = old.get("spec", {})
 
-    def check_deletion(self, obj: Json, write: Write) -> None:
+    def prepare_delete(self, obj: Json, write: Write) -> None:
         name = obj["metadata"]["name"]
         if name in _UNDELETABLE:
             raise forbidden("", "namespaces", name, "this namespace may not be deleted")

@@ -30,9 +30,6 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
     """Faults of a pod's spec."""
     if not spec.get("containers"):
         yield faults.required("spec.containers")
-    for field, choices in _CHOICES.items():
-        if spec.get(field) not in choices:
-            yield faults.unsupported(f"spec.{field}", spec.get(field), choices)
     if spec.get("terminationGracePeriodSeconds", 0) < 0:
         yield faults.invalid(
             "spec.terminationGracePeriodSeconds",
@@ -52,6 +49,9 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
     names: set[str] = set()
     for path, container in containers_of(spec):
         yield from _container(container, path, names, volumes)
+    for field, choices in _CHOICES.items():
+        if spec.get(field) not in choices:
+            yield faults.unsupported(f"spec.{field}", spec.get(field), choices)
 
 
 def _name(item: Json, path: str, taken: set[str]) -> Iterator[Fault]:

@@ -43,11 +43,12 @@ class PodKind(Kind):
     )
 
     def default(self, obj: Json, write: Write) -> None:
-        default_spec(obj.setdefault("spec", {}))
+        spec = obj.setdefault("spec", {})
+        default_spec(spec)
+        default_pod(spec)
 
     def prepare_create(self, obj: Json, write: Write) -> None:
         spec = obj["spec"]
-        default_pod(spec)
         spec["priority"] = _priority(obj, write)
         obj["status"] = {"phase": "Pending", "qosClass": quality_of_service(spec)}
         if spec.get("schedulingGates"):
