@@ -12,10 +12,12 @@ def generated_name_base(pod: str, entry: str) -> str:
     base = f"{pod}-{entry}-"
     if len(base) <= LONGEST_BASE:
         return base
-    room = LONGEST_BASE - 1
-    return f"{_cut(pod, room, len(base))}-{_cut(entry, room, len(base))}-"
+    room = LONGEST_BASE - 2  # for the two hyphens
+    tail = _cut(entry, max(1, len(entry) * room // len(base)))
+    head = _cut(pod, min(max(1, len(pod) * room // len(base)), room - len(tail)))
+    return f"{head}-{tail}-"
 
 
-def _cut(name: str, room: int, length: int) -> str:
-    """The name's share of the room, at least one character, and none at the end that must not stand before a hyphen."""
-    return name[: max(1, len(name) * room // length)].rstrip(".-")
+def _cut(name: str, length: int) -> str:
+    """The first characters, without those at the end that must not stand before a hyphen."""
+    return name[:length].rstrip(".-")
