@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from dra_devcluster.apiserver.structure import Schema, Structure, decode, find_duplicates, refusal
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -134,3 +136,21 @@ def test_fields_given_twice_are_found_where_they_are() -> None:
     problems = find_duplicates(b'{"a": 1, "b": [{"c": 1, "c": 2}], "a": 2}')
     assert [p.text for p in problems] == ['duplicate field "a"', 'duplicate field "b[0].c"']
     assert find_duplicates(b'{"a": {"b": 1}, "b": {"b": 1}}') == []
+
+
+names = st.sampled_from([*POD, "metadata", "spec", "containers", "labels", "resources", "limits", "env", "name", "x"])
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(names, values))
+def test_whatever_was_decoded_is_sound_the_second_time(pod_schema: Schema, obj: dict[str, Any]) -> None:
+    if any(problem.kind == "type" for problem in decode(pod_schema, obj)):
+        return
+    before = deepcopy(obj)
+    assert decode(pod_schema, obj) == []
+    assert obj == before

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
 import pytest
 from dra_devcluster.apiserver.patching import PatchRefused, json_patch, merge_patch, strategic_merge_patch
 from dra_devcluster.apiserver.structure import Schema
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 MERGE = {
     "a value replaces": ({"a": 1}, {"a": 2}, {"a": 2}),
@@ -149,3 +152,72 @@ MALFORMED: dict[str, Any] = {
 def test_strategic_merge_patch_refuses(pod_schema: Schema, patch: Any) -> None:
     with pytest.raises(PatchRefused):
         strategic_merge_patch({"spec": {"containers": containers("a")}}, patch, pod_schema)
+
+
+scalars = st.sampled_from([None, True, 1, "a", "merge", "delete", "replace"])
+keys = st.sampled_from(
+    [
+        "spec",
+        "metadata",
+        "labels",
+        "finalizers",
+        "containers",
+        "env",
+        "volumes",
+        "name",
+        "tolerations",
+        "$patch",
+        "$retainKeys",
+        "$setElementOrder/containers",
+        "$deleteFromPrimitiveList/finalizers",
+        "$setElementOrder/finalizers",
+    ]
+)
+documents = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4), max_leaves=20
+)
+items = st.lists(
+    documents | st.dictionaries(st.sampled_from(["name", "$patch", "env", "image"]), documents, max_size=3), max_size=3
+)
+pods = st.fixed_dictionaries(
+    {},
+    optional={
+        "spec": st.dictionaries(keys, items | documents, max_size=4),
+        "metadata": st.dictionaries(keys, items | documents, max_size=4),
+    },
+)
+FORMATS = {
+    "merge": lambda document, patch, schema: merge_patch(document, patch),
+    "json": lambda document, patch, schema: json_patch(document, patch),
+    "strategic": strategic_merge_patch,
+}
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pods, pods | documents)
+@pytest.mark.parametrize("apply", FORMATS.values(), ids=FORMATS)
+def test_nonsense_is_refused_or_applied_and_never_breaks(
+    pod_schema: Schema, apply: Any, document: Any, patch: Any
+) -> None:
+    before = deepcopy((document, patch))
+    with suppress(PatchRefused):
+        apply(document, patch, pod_schema)
+    assert (document, patch) == before
+
+
+operations = st.lists(
+    st.dictionaries(
+        st.sampled_from(["op", "path", "from", "value"]),
+        st.sampled_from(
+            ["add", "remove", "replace", "move", "copy", "test", "/a", "/a/-", "/b/0", "/", "", "x", "/~2", None, 1]
+        ),
+    ),
+    max_size=4,
+)
+
+
+@settings(deadline=None)
+@given(operations)
+def test_nonsensical_operations_are_refused(patch: Any) -> None:
+    with suppress(PatchRefused):
+        json_patch({"a": [1], "b": "text"}, patch)

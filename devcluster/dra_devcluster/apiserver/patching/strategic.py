@@ -41,7 +41,7 @@ def _merge_object(old: Json, patch: Json, schema: Schema) -> Json:
         if key.startswith(_DELETE_ITEMS):
             name = key.removeprefix(_DELETE_ITEMS)
             doomed = _texts(value, key)
-            merged[name] = [item for item in merged.get(name) or [] if item not in doomed]
+            merged[name] = [item for item in _texts(merged.get(name) or [], name) if item not in doomed]
     for key, value in patch.items():
         if not key.startswith("$"):
             _merge_field(merged, key, value, patch, schema.child(key) or ANY)
@@ -69,45 +69,49 @@ def _merge_field(merged: Json, key: str, value: Any, patch: Json, schema: Schema
 
 def _merge_list(old: list[Any], patch: list[Any], order: list[Any] | None, schema: Schema) -> list[Any]:
     key = schema.merge_key
-    if not key:
-        merged = list(old) + [item for item in patch if item not in old]
-        return _ordered(merged, old, order if order is not None else patch, "")
-    if any(isinstance(item, dict) and item.get(_PATCH) == "replace" and len(item) == 1 for item in patch):
-        return [_plain(item) for item in patch if item.get(_PATCH) != "replace"]
+    directives = [item for item in patch if key and isinstance(item, dict) and _PATCH in item]
+    if any(item[_PATCH] == "replace" for item in directives):
+        return [_plain(item) for item in patch if item not in directives]
     items = {_identity(item, key): item for item in old}
     named = []
     for item in patch:
         identity = _identity(item, key)
-        if item.get(_PATCH) == "delete":
+        if key and item.get(_PATCH) == "delete":
             items.pop(identity, None)
             continue
         named.append(item)
         known = items.get(identity)
-        items[identity] = _plain(item) if known is None else _merge_object(known, item, schema.items or ANY)
+        if isinstance(known, dict):
+            items[identity] = _merge_object(known, item, schema.items or ANY)
+        else:
+            items[identity] = _plain(item)
     return _ordered(list(items.values()), old, order if order is not None else named, key)
 
 
-def _identity(item: Any, key: str) -> Any:
-    if not isinstance(item, dict) or key not in item:
-        raise PatchRefused(f"map: {item!r} does not contain declared merge key: {key}")
-    return item[key]
+def _identity(item: Any, key: str) -> str | int | float:
+    """What makes an item itself: the value of its merge key, or the item where the list is one of scalars."""
+    identity = item
+    if key:
+        if not isinstance(item, dict) or key not in item:
+            raise PatchRefused(f"map: {item!r} does not contain declared merge key: {key}")
+        identity = item[key]
+    if not isinstance(identity, str | int | float):
+        raise PatchRefused(f"{identity!r} cannot tell one list item from another: it is no text and no number")
+    return identity
 
 
 def _ordered(merged: list[Any], old: list[Any], order: list[Any], key: str) -> list[Any]:
     """`merged` with the items that `order` names in its order, and the server's others where they belong."""
     if not isinstance(order, list):
         raise PatchRefused(f"{_ORDER.rstrip('/')} must be a list")
-
-    def identity(item: Any) -> Any:
-        return _identity(item, key) if key else item
-
-    places = {identity(item): place for place, item in enumerate(old)}
-    wanted = {identity(item): place for place, item in enumerate(order)}
-    named = sorted((item for item in merged if identity(item) in wanted), key=lambda item: wanted[identity(item)])
-    others = [item for item in merged if identity(item) not in wanted]
+    places = {_identity(item, key): place for place, item in enumerate(old)}
+    wanted = {_identity(item, key): place for place, item in enumerate(order)}
+    named = [item for item in merged if _identity(item, key) in wanted]
+    named.sort(key=lambda item: wanted[_identity(item, key)])
+    others = [item for item in merged if _identity(item, key) not in wanted]
     result: list[Any] = []
     while named and others:
-        left, right = places.get(identity(others[0])), places.get(identity(named[0]))
+        left, right = places.get(_identity(others[0], key)), places.get(_identity(named[0], key))
         server_first = left is not None and right is not None and left < right
         result.append((others if server_first else named).pop(0))
     return result + named + others
