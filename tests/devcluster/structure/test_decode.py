@@ -132,6 +132,16 @@ def test_raw_parameters_keep_what_is_in_them(structure: Structure) -> None:
     assert obj == before
 
 
+def test_an_object_nested_beyond_reason_is_refused(structure: Structure) -> None:
+    schema = structure.schema("apiextensions.k8s.io", "v1", "CustomResourceDefinition")
+    assert schema is not None
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(100_000):
+        deep = {"type": "object", "properties": {"a": deep}}
+    versions = [{"name": "v1", "schema": {"openAPIV3Schema": deep}}]
+    assert [p.text for p in decode(schema, {"spec": {"versions": versions}})] == ["the object is nested too deeply"]
+
+
 def test_fields_given_twice_are_found_where_they_are() -> None:
     problems = find_duplicates(b'{"a": 1, "b": [{"c": 1, "c": 2}], "a": 2}')
     assert [p.text for p in problems] == ['duplicate field "a"', 'duplicate field "b[0].c"']

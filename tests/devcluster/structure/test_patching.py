@@ -193,6 +193,21 @@ FORMATS = {
 }
 
 
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    "apply", [lambda patch, _: merge_patch({}, patch), lambda patch, schema: strategic_merge_patch({}, patch, schema)]
+)
+def test_patches_nested_beyond_reason_are_refused(pod_schema: Schema, apply: Any) -> None:
+    with pytest.raises(PatchRefused, match="nested too deeply"):
+        apply(nested(100_000), pod_schema)
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pods, pods | documents)
 @pytest.mark.parametrize("apply", FORMATS.values(), ids=FORMATS)

@@ -9,6 +9,7 @@ from .fault import PatchRefused
 
 # The real server's limit on the number of operations of one patch.
 _MOST_OPERATIONS = 10_000
+_UNFIT = (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError, KeyError, RecursionError)
 
 
 def json_patch(document: Any, operations: Any) -> Any:
@@ -22,5 +23,11 @@ def json_patch(document: Any, operations: Any) -> Any:
         return jsonpatch.JsonPatch(operations).apply(document)
     except jsonpatch.JsonPatchTestFailed as fault:
         raise PatchRefused(f"the server rejected our request due to an error in our request: {fault}") from fault
-    except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError, KeyError) as fault:
+    except (
+        jsonpatch.JsonPatchException,
+        jsonpointer.JsonPointerException,
+        TypeError,
+        KeyError,
+        RecursionError,
+    ) as fault:
         raise PatchRefused(f"the JSON patch cannot be applied: {fault}") from fault

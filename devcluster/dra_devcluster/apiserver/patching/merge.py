@@ -2,9 +2,18 @@
 
 from typing import Any
 
+from .fault import PatchRefused
+
 
 def merge_patch(document: Any, patch: Any) -> Any:
-    """`document` with `patch` applied; neither is changed, unchanged parts are shared."""
+    """`document` with `patch` applied; neither is changed, unchanged parts are shared. Raises PatchRefused."""
+    try:
+        return _merge(document, patch)
+    except RecursionError as fault:
+        raise PatchRefused("the patch is nested too deeply") from fault
+
+
+def _merge(document: Any, patch: Any) -> Any:
     if not isinstance(patch, dict):
         return patch
     merged = dict(document) if isinstance(document, dict) else {}
@@ -12,5 +21,5 @@ def merge_patch(document: Any, patch: Any) -> Any:
         if value is None:
             merged.pop(key, None)
         else:
-            merged[key] = merge_patch(merged.get(key), value)
+            merged[key] = _merge(merged.get(key), value)
     return merged

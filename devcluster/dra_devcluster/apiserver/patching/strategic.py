@@ -23,7 +23,10 @@ def strategic_merge_patch(document: Json, patch: Json, schema: Schema) -> Json:
     """`document` with `patch` applied under `schema`; neither argument is changed. Raises PatchRefused."""
     if not isinstance(patch, dict):
         raise PatchRefused("a strategic merge patch is an object")
-    return _merge_object(document, patch, schema)
+    try:
+        return _merge_object(document, patch, schema)
+    except RecursionError as fault:
+        raise PatchRefused("the patch is nested too deeply") from fault
 
 
 def _merge_object(old: Json, patch: Json, schema: Schema) -> Json:

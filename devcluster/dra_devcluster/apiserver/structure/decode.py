@@ -44,6 +44,8 @@ def decode(schema: Schema, obj: Json) -> list[Problem]:
         _object(schema, obj, None, problems)
     except _WrongType as fault:
         problems.append(fault.problem)
+    except RecursionError:
+        problems.append(Problem("type", "", "the object is nested too deeply"))
     return problems
 
 
