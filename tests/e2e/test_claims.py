@@ -186,8 +186,12 @@ async def test_e2e_052_a_claim_is_deallocated_after_its_last_pod_and_stays(scene
     await scene.delete_pod("tester-0")
     assert (await scene.get_claim())["status"]["allocation"]
     await scene.delete_pod("tester-1")
-    claim = await scene.deallocated()
-    assert "resource.kubernetes.io/delete-protection" not in claim["metadata"].get("finalizers", [])
+    await scene.deallocated()
+
+    async def unprotected() -> bool:
+        return not (await scene.get_claim())["metadata"].get("finalizers")
+
+    await until("the finalizer removed", unprotected)
 
 
 async def test_e2e_053_an_external_claim_beside_an_extended_resource_of_a_device_plugin(scene: Scene) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dra_kube import NAMESPACES, PODS, Object, Resource
 from scene import Scene
-from waiting import until
+from waiting import NotObserved, until
 
 DAEMON_SETS = Resource("apps", ("v1",), "daemonsets", "DaemonSet", True)
 
@@ -141,7 +141,12 @@ async def test_e2e_017_a_daemon_set_with_admin_access_runs_where_the_devices_are
         pods, _ = await scene.api.list(PODS, scene.namespace, labelSelector="app=monitor")
         return pods[0] if pods and pods[0]["status"]["phase"] == "Running" else None
 
-    pod = await until("the daemon's pod running", running)
+    try:
+        pod = await until("the daemon's pod running", running)
+    except NotObserved as error:
+        for found in (await scene.api.list(PODS, scene.namespace))[0]:
+            error.add_note(await scene.story_of(found["metadata"]["name"]))
+        raise
     claim = await scene.get_claim(pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"])
     assert claim["status"]["allocation"]["devices"]["results"][0]["adminAccess"] is True
     await scene.api.delete(DAEMON_SETS, "monitor", scene.namespace)

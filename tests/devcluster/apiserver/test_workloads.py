@@ -39,10 +39,12 @@ async def make_ready(client: Client, items: Pods) -> None:
 async def node(client: Client, name: str, *, labels: Json | None = None, taints: list[Json] | None = None) -> None:
     meta = {"name": name, "labels": labels or {}}
     await client.post(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {"taints": taints or []}})
+    ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    await client.patch(f"{NODES}/{name}/status", ready)
 
 
 def nodes_of(items: Pods) -> list[str]:
-    return sorted(item["spec"]["nodeName"] for item in items)
+    return sorted(item["spec"].get("nodeName", "") for item in items)
 
 
 async def test_a_replica_set_keeps_its_number_of_pods(client: Client) -> None:
@@ -146,8 +148,7 @@ async def test_a_daemon_set_has_a_pod_on_every_node_that_fits(client: Client, po
     await node(client, "b")
     await node(client, "tainted", taints=[TAINT])
     await client.post(f"{APPS}/daemonsets", workload("DaemonSet", pod=pod))
-    made = await pods(client, lambda items: len(items) == len(expected))
-    assert nodes_of(made) == expected
+    await pods(client, lambda items: nodes_of(items) == expected)
     answer = await client.until(f"{APPS}/daemonsets/w", lambda answer: "status" in answer.json)
     assert answer.json["status"]["desiredNumberScheduled"] == len(expected)
 
@@ -156,10 +157,9 @@ async def test_a_daemon_set_follows_the_nodes(client: Client) -> None:
     await client.post(f"{APPS}/daemonsets", workload("DaemonSet", pod={"terminationGracePeriodSeconds": 0}))
     await node(client, "a")
     await node(client, "b")
-    await pods(client, lambda items: len(items) == 2)
+    await pods(client, lambda items: nodes_of(items) == ["a", "b"])
     await client.delete(f"{NODES}/a")
-    left = await pods(client, lambda items: len(items) == 1)
-    assert nodes_of(left) == ["b"]
+    await pods(client, lambda items: nodes_of(items) == ["b"])
 
 
 async def test_daemons_are_replaced_one_after_the_other(client: Client) -> None:
@@ -178,3 +178,48 @@ async def test_daemons_are_replaced_one_after_the_other(client: Client) -> None:
     half = await pods(client, lambda items: len(items) == 2 and len(new(items)) == 1)
     await make_ready(client, new(half))
     await pods(client, lambda items: len(items) == 2 and len(new(items)) == 2)
+
+
+async def scheduled(client: Client, name: str) -> Json:
+    """The pod's PodScheduled condition, once it has one."""
+
+    def condition(pod: Json) -> Json | None:
+        found = pod.get("status", {}).get("conditions") or ()
+        return next((entry for entry in found if entry["type"] == "PodScheduled"), None)
+
+    answer = await client.until(f"{PODS}/{name}", lambda answer: condition(answer.json) is not None)
+    return condition(answer.json) or {}
+
+
+def lone_pod(name: str, **spec: Any) -> Json:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [CONTAINER], **spec}}
+
+
+async def test_a_pod_that_names_no_scheduler_waits_for_a_node_that_is_ready_and_fits(client: Client) -> None:
+    await node(client, "tainted", taints=[TAINT])
+    await client.post(PODS, lone_pod("plain"))
+    condition = await scheduled(client, "plain")
+    assert (condition["status"], condition["message"]) == ("False", "0/1 nodes are available")
+    await node(client, "a")
+    await pods(client, lambda items: nodes_of(items) == ["a"])
+
+
+async def test_pods_are_spread_over_the_nodes(client: Client) -> None:
+    await node(client, "a")
+    await node(client, "b")
+    for name in ("one", "two", "three", "four"):
+        await client.post(PODS, lone_pod(name))
+    await pods(client, lambda items: nodes_of(items) == ["a", "a", "b", "b"])
+
+
+async def test_a_pod_with_claims_is_told_to_name_the_scheduler_that_knows_devices(client: Client) -> None:
+    await node(client, "a")
+    await client.post(PODS, lone_pod("p", resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}]))
+    assert "dra-scheduler" in (await scheduled(client, "p"))["message"]
+
+
+async def test_a_pod_that_names_another_scheduler_is_left_alone(client: Client) -> None:
+    await node(client, "a")
+    await client.post(PODS, lone_pod("p", schedulerName="dra-scheduler"))
+    await client.post(PODS, lone_pod("placed"))
+    await pods(client, lambda items: nodes_of(items) == ["", "a"])

@@ -6,9 +6,11 @@ from .definitions import DefinitionController
 from .deployments import DeploymentController
 from .namespaces import NamespaceController, ensure_namespaces
 from .replicasets import ReplicaSetController
+from .scheduler import DefaultScheduler
 
 __all__ = [
     "DaemonSetController",
+    "DefaultScheduler",
     "DefinitionController",
     "DeploymentController",
     "GarbageCollector",

@@ -1,21 +1,20 @@
 """DaemonSets: one pod on every node that fits.
 
-The pods get their node from this controller, as they did before Kubernetes 1.12, since there need not be a scheduler.
+Each pod is pinned to its node by affinity, and put there by the scheduler that it names.
 When the template changes, pods are replaced one after the other, each when all others are ready.
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
 
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.label_selector import meets
 from dra_devcluster.apiserver.metadata import dig
 from dra_devcluster.apiserver.pod_state import has_ended, is_ready
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.store import Change, Collection, Stored
 
+from .fitting import fits
 from .workload import WorkloadController, template_hash
 
 REVISION_LABEL = "controller-revision-hash"
@@ -56,13 +55,13 @@ class DaemonSetController(WorkloadController):
         there: dict[str, tuple[Stored, Json]] = {}
         for pod in self.owned_by(stored):
             content = pod.decode()
-            name = content["spec"].get("nodeName", "")
+            name = node_of(content)
             if name not in nodes or name in there or has_ended(content):
                 self.delete(pod)
             else:
                 there[name] = (pod, content)
         for name in sorted(nodes - there.keys()):
-            self.create_pod(obj, {**spec, "nodeName": name}, {REVISION_LABEL: digest})
+            self.create_pod(obj, pinned(spec, name), {REVISION_LABEL: digest})
         if nodes == there.keys():  # else the pods just made are not ready yet
             self._replace_outdated(obj, list(there.values()), digest)
         ready = sum(is_ready(content) for _, content in there.values())
@@ -91,30 +90,21 @@ class DaemonSetController(WorkloadController):
                 return
 
 
-def fits(spec: Json, node: Json) -> bool:
-    """Whether a pod of this spec may run on the node: selector, required affinity, taints."""
-    labels = node["metadata"].get("labels") or {}
-    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
-        return False
-    required = dig(spec, "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution")
-    fields = {"metadata.name": node["metadata"]["name"]}
-    if required and not any(_is_met(term, labels, fields) for term in required.get("nodeSelectorTerms") or ()):
-        return False
-    taints = [taint for taint in dig(node, "spec.taints") or () if taint.get("effect") != "PreferNoSchedule"]
-    tolerations = spec.get("tolerations") or []
-    return all(any(_tolerates(toleration, taint) for toleration in tolerations) for taint in taints)
+def pinned(spec: Json, node: str) -> Json:
+    """The spec for that node only. The node takes the place of other required terms: they were checked already."""
+    affinity = deepcopy(spec.get("affinity") or {})
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    required = {"nodeSelectorTerms": [term]}
+    affinity.setdefault("nodeAffinity", {})["requiredDuringSchedulingIgnoredDuringExecution"] = required
+    return {**spec, "affinity": affinity}
 
 
-def _is_met(term: Json, labels: dict[str, Any], fields: dict[str, str]) -> bool:
-    expressions, by_field = term.get("matchExpressions") or [], term.get("matchFields") or []
-    if not expressions and not by_field:
-        return False
-    return all(meets(item, labels) for item in expressions) and all(meets(item, fields) for item in by_field)
-
-
-def _tolerates(toleration: Json, taint: Json) -> bool:
-    if toleration.get("effect") not in (None, "", taint.get("effect")):
-        return False
-    if toleration.get("key") not in (None, "", taint.get("key")):
-        return False
-    return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
+def node_of(pod: Json) -> str:
+    """The node that the pod is on, or is pinned to."""
+    if placed := pod["spec"].get("nodeName"):
+        return str(placed)
+    required = dig(pod, "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution") or {}
+    for term in required.get("nodeSelectorTerms") or ():
+        for field in term.get("matchFields") or ():
+            return str(field["values"][0])
+    return ""

@@ -1,0 +1,89 @@
+"""The cluster's default scheduler: puts a pod on the fitting node that has the fewest pods.
+
+It knows nothing of devices: that is the business of the operator, whose pods name it as their scheduler. A pod with
+claims that names nobody is told so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dra_devcluster.apiserver.binding import assign
+from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.kinds import Write
+from dra_devcluster.apiserver.metadata import dig, now
+from dra_devcluster.apiserver.pod_state import has_ended
+from dra_devcluster.apiserver.registry import Registry
+from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
+from dra_devcluster.apiserver.write import update
+
+from .fitting import fits
+from .worker import Worker
+
+NAME = "default-scheduler"
+NEEDS_DEVICES = (
+    "the pod has resource claims, which only the operator can allocate: set spec.schedulerName to dra-scheduler"
+)
+
+
+class DefaultScheduler(Worker[Key]):
+    """Looks at a pod when it changes, and at all that wait when a node does."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__()
+        self._registry = registry
+        self._resource = registry.resource("", "v1", "pods")
+        self._pods = registry.store.collection("", "pods")
+        self._nodes = registry.store.collection("", "nodes")
+        self._waiting: set[Key] = set()
+        for stored in self._pods.all():
+            self.add(stored.key)
+        registry.store.listen(self._see)
+
+    def _see(self, collection: Collection, change: Change) -> None:
+        if collection is self._pods and change.type != "DELETED":
+            self.add(change.stored.key)
+        elif collection is self._nodes:
+            for key in self._waiting:
+                self.add(key)
+
+    def handle(self, key: Key) -> None:
+        stored = self._pods.get(*key)
+        self._waiting.discard(key)
+        if stored is None or stored.finalizing:
+            return
+        pod = stored.decode()
+        spec = pod["spec"]
+        if spec.get("schedulerName") != NAME or spec.get("nodeName") or spec.get("schedulingGates") or has_ended(pod):
+            return
+        if spec.get("resourceClaims"):
+            self._refuse(stored, pod, NEEDS_DEVICES)
+            return
+        nodes = [node.name for node in self._nodes.all() if takes(node.decode(), spec)]
+        if nodes:
+            load = Counter(dig(other.decode(), "spec.nodeName") for other in self._pods.all())
+            assign(self._write(key), stored, pod, min(nodes, key=lambda name: (load[name], name)))
+        else:
+            self._waiting.add(key)
+            self._refuse(stored, pod, f"0/{sum(1 for _ in self._nodes.all())} nodes are available")
+
+    def _refuse(self, stored: Stored, pod: Json, message: str) -> None:
+        conditions = pod.setdefault("status", {}).get("conditions") or []
+        if any(entry.get("type") == "PodScheduled" and entry.get("message") == message for entry in conditions):
+            return
+        refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        others = [entry for entry in conditions if entry.get("type") != "PodScheduled"]
+        pod["status"]["conditions"] = [*others, {**refused, "lastTransitionTime": now()}]
+        update(self._write(stored.key, "status"), stored, pod)
+
+    def _write(self, key: Key, subresource: str = "") -> Write:
+        return Write(
+            self._registry, self._resource, namespace=key[0], verb="update", subresource=subresource, manager=NAME
+        )
+
+
+def takes(node: Json, spec: Json) -> bool:
+    """The node is ready, open for pods, and fits."""
+    conditions = dig(node, "status.conditions") or ()
+    ready = any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions)
+    return ready and not dig(node, "spec.unschedulable") and fits(spec, node)
