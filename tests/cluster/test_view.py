@@ -1,0 +1,369 @@
+"""The in-memory view: which version wins, what is counted, who is woken (CC 5.1, 5.2, 6; SC-02; scheduling.md 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.core import Node, Pod
+from dra_api.resource import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_operator.allocator import DeviceId, Inventory
+from dra_operator.cluster import ClaimTemplate, Cluster, DeviceTaken, InvariantViolated, Key, UidMemory, check
+from hypothesis import given
+from hypothesis import strategies as st
+
+FINALIZERS = ["resource.kubernetes.io/delete-protection"]
+DRIVER = "gpu.example.com"
+
+
+class NoSelectors:
+    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+        raise ValueError("no selectors in these tests")
+
+
+def make_cluster() -> Cluster:
+    return Cluster(Inventory(language=NoSelectors()))
+
+
+def meta(name: str, version: int, uid: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"namespace": "ns", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version), **more}
+
+
+def allocation(*devices: str) -> dict[str, Any]:
+    results = [{"request": "r", "driver": DRIVER, "pool": "pool", "device": device} for device in devices]
+    return {"devices": {"results": results}}
+
+
+def claim(name: str, version: int = 1, *devices: str, uid: str | None = None, **more: Any) -> ResourceClaim:
+    exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}
+    status = {"allocation": allocation(*devices)} if devices else {}
+    body = {
+        "metadata": meta(name, version, uid, **({"finalizers": FINALIZERS} if devices else {}), **more),
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}},
+        "status": status,
+    }
+    return convert(ResourceClaim, body)
+
+
+def pod(name: str, version: int = 1, *claims: str, uid: str | None = None, **more: Any) -> Pod:
+    spec = {
+        "schedulerName": "dra-scheduler",
+        "resourceClaims": [{"name": f"e{number}", "resourceClaimName": name} for number, name in enumerate(claims)],
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}],
+        **more.pop("spec", {}),
+    }
+    return convert(Pod, {"metadata": meta(name, version, uid, **more.pop("metadata", {})), "spec": spec, **more})
+
+
+def from_template(name: str, version: int = 1, recorded: str | None = None, **more: Any) -> Pod:
+    statuses = [{"name": "e", "resourceClaimName": recorded}] if recorded else []
+    entries = [{"name": "e", "resourceClaimTemplateName": "tmpl"}]
+    more["spec"] = {**more.get("spec", {}), "resourceClaims": entries}
+    return pod(name, version, **more, status={"resourceClaimStatuses": statuses, **more.pop("status", {})})
+
+
+def node(name: str, version: int = 1, **more: Any) -> Node:
+    return convert(Node, {"metadata": {"name": name, "uid": name, "resourceVersion": str(version), **more}})
+
+
+def place(*pods: str) -> set[Key]:
+    return {Key("place", f"ns/{name}") for name in pods}
+
+
+# --- which version wins ---
+
+
+def test_a_newer_version_wins_whatever_the_order() -> None:
+    cluster = make_cluster()
+    cluster.put(claim("c", 9, "dev-0"))
+    assert cluster.put(claim("c", 10)) != ()
+    assert cluster.put(claim("c", 9, "dev-0")) == ()
+    assert cluster.claims.get("ns/c") == claim("c", 10)
+
+
+def test_versions_are_compared_as_numbers() -> None:
+    cluster = make_cluster()
+    cluster.put(claim("c", 99))
+    assert cluster.put(claim("c", 100, "dev-0")) != ()
+
+
+def test_an_answer_that_arrives_after_the_deletion_does_not_bring_the_object_back() -> None:
+    cluster = make_cluster()
+    cluster.put(claim("c", 1))
+    cluster.remove(ResourceClaim, "ns/c", "uid-c")
+    assert cluster.put(claim("c", 5, "dev-0")) == ()
+    assert cluster.ledger.usage.is_free(DeviceId(DRIVER, "pool", "dev-0"))
+
+
+def test_a_late_deletion_spares_the_successor_of_the_same_name() -> None:
+    cluster = make_cluster()
+    cluster.put(claim("c", 1, uid="old"))
+    cluster.put(claim("c", 5, "dev-0", uid="new"))
+    assert cluster.remove(ResourceClaim, "ns/c", "old") == ()
+    assert "ns/c" in cluster.claims
+
+
+def test_a_successor_that_replaces_an_allocated_claim_frees_the_old_devices() -> None:
+    """Scheduling.md 5.3, DEVIATE: deletion and creation may arrive as one update."""
+    cluster = make_cluster()
+    cluster.put(claim("c", 1, "dev-0", uid="old"))
+    cluster.put(claim("c", 5, "dev-1", uid="new"))
+    assert [device.device for device in cluster.ledger.usage.devices()] == ["dev-1"]
+    check(cluster)
+
+
+def test_the_memory_of_uids_forgets_the_oldest() -> None:
+    memory = UidMemory(2)
+    for uid in ("a", "b", "a", "c"):
+        memory.add(uid)
+    assert ("a" in memory, "b" in memory, "c" in memory) == (True, False, True)
+
+
+# --- the ledger ---
+
+
+def result(*devices: str) -> AllocationResult:
+    return convert(AllocationResult, allocation(*devices))
+
+
+def test_a_device_in_flight_is_not_free() -> None:
+    cluster = make_cluster()
+    cluster.ledger.take(claim("a"), result("dev-0"), "ns/pod")
+    with pytest.raises(DeviceTaken, match=r"gpu\.example\.com/pool/dev-0"):
+        cluster.ledger.take(claim("b"), result("dev-1", "dev-0"), "ns/other")
+    assert [device.device for device in cluster.ledger.usage.devices()] == ["dev-0"]
+    cluster.ledger.settle("uid-a")
+    cluster.ledger.take(claim("b"), result("dev-1", "dev-0"), "ns/other")
+
+
+def test_one_plan_cannot_give_a_device_twice() -> None:
+    with pytest.raises(DeviceTaken):
+        make_cluster().ledger.take(claim("a"), result("dev-0", "dev-0"), "ns/pod")
+
+
+@pytest.mark.parametrize("watch_first", [True, False])
+def test_it_does_not_matter_whether_the_answer_or_the_watch_comes_first(watch_first: bool) -> None:
+    cluster = make_cluster()
+    cluster.put(claim("a"))
+    cluster.ledger.take(claim("a"), result("dev-0"), "ns/pod")
+    device = DeviceId(DRIVER, "pool", "dev-0")
+    if watch_first:
+        cluster.put(claim("a", 2, "dev-0"))
+        assert not cluster.ledger.usage.is_free(device)
+        cluster.ledger.settle("uid-a")
+    else:
+        cluster.put(claim("a", 2, "dev-0"))  # the assume cache, from our own answer
+        cluster.ledger.settle("uid-a")
+        cluster.put(claim("a", 2, "dev-0"))
+    assert not cluster.ledger.usage.is_free(device)
+    check(cluster)
+    cluster.put(claim("a", 3))
+    assert cluster.ledger.usage.is_free(device)
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["take", "settle", "show", "clear", "delete"]), st.integers(0, 3), st.integers(0, 4)),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_the_totals_hold_through_any_history(history: list[tuple[str, int, int]]) -> None:
+    """Property: what is counted step by step equals what claims hold, and nothing is lost when all let go."""
+    cluster, version = make_cluster(), 0
+    for action, number, device in history:
+        version += 1
+        name = f"c{number}-{version}" if action == "show" else f"c{number}"
+        current = cluster.claims.get(f"ns/{name}") or claim(name, version)
+        if action == "take":
+            try:
+                cluster.ledger.take(current, result(f"dev-{device}"), "ns/pod")
+            except DeviceTaken:
+                continue
+        elif action == "settle":
+            cluster.ledger.settle(f"uid-c{number}")
+        elif action == "clear":
+            cluster.put(claim(name, version))
+        elif action == "delete":
+            cluster.remove(ResourceClaim, f"ns/{name}")
+        elif cluster.ledger.usage.is_free(DeviceId(DRIVER, "pool", f"dev-{device}")):
+            cluster.put(claim(name, version, f"dev-{device}"))
+        check(cluster)
+    for held in list(cluster.claims):
+        cluster.remove(ResourceClaim, held.key)
+    for number in range(4):
+        cluster.ledger.settle(f"uid-c{number}")
+    assert list(cluster.ledger.usage.devices()) == []
+
+
+@pytest.mark.parametrize(
+    ("objects", "complaint"),
+    [
+        ([claim("a", 1, "dev-0"), claim("b", 2, "dev-0")], "dev-0 is given to claim ns/a and to claim ns/b"),
+        (
+            [convert(ResourceClaim, {"metadata": meta("a", 1), "status": {"allocation": allocation("dev-0")}})],
+            "ns/a is allocated without the finalizer",
+        ),
+        (
+            [claim("a", 1, annotations={"resource.kubernetes.io/pod-claim-name": "e"})],
+            "ns/a was generated but has no owner",
+        ),
+    ],
+)
+def test_the_checker_names_what_must_never_be(objects: list[ResourceClaim], complaint: str) -> None:
+    cluster = make_cluster()
+    for obj in objects:
+        cluster.put(obj)
+    with pytest.raises(InvariantViolated, match=complaint):
+        check(cluster)
+
+
+# --- room on nodes ---
+
+
+def test_a_pod_counts_on_its_node_until_it_ends() -> None:
+    cluster = make_cluster()
+    waiting = pod("p", 1)
+    cluster.put(waiting)
+    cluster.assume_bound(waiting, "node-0")
+    assert cluster.loads.used("node-0")["cpu"] == 10**9
+    cluster.put(pod("p", 2, spec={"nodeName": "node-0"}))
+    assert cluster.loads.used("node-0")["cpu"] == 10**9
+    cluster.put(pod("p", 3, spec={"nodeName": "node-0"}, status={"phase": "Succeeded"}))
+    assert cluster.loads.used("node-0") == {}
+
+
+def test_room_that_was_only_assumed_comes_back() -> None:
+    cluster = make_cluster()
+    cluster.put(pod("p", 1))
+    cluster.assume_bound(pod("p", 1), "node-0")
+    cluster.forget_bound("ns/p")
+    assert cluster.loads.used("node-0") == {}
+
+
+# --- who is woken ---
+
+
+def test_a_new_pod_with_a_template_is_worked_on() -> None:
+    cluster = make_cluster()
+    assert Key("pod", "ns/p") in cluster.put(from_template("p"))
+
+
+def test_a_template_that_comes_later_wakes_its_pods() -> None:
+    cluster = make_cluster()
+    cluster.put(from_template("p"))
+    template = convert(ClaimTemplate, {"metadata": meta("tmpl", 2), "spec": {}})
+    assert cluster.put(template) == (Key("pod", "ns/p"),)
+    assert cluster.remove(ClaimTemplate, "ns/tmpl") == ()
+
+
+ENDS: dict[str, dict[str, Any]] = {
+    "finished": {"status": {"phase": "Succeeded"}, "spec": {"nodeName": "n"}},
+    "failed": {"status": {"phase": "Failed"}, "spec": {"nodeName": "n"}},
+    "deleted before it got a node": {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_claims_are_looked_at_when_their_pod_is(end: str) -> None:
+    cluster = make_cluster()
+    cluster.put(pod("p", 1, "c"))
+    assert cluster.put(pod("p", 2, "c", **ENDS[end])) == (Key("claim", "ns/c"),)
+
+
+def test_claims_are_looked_at_when_their_pod_is_gone_the_extended_one_included() -> None:
+    cluster = make_cluster()
+    cluster.put(pod("p", 1, "c", status={"extendedResourceClaimStatus": {"resourceClaimName": "ext"}}))
+    assert set(cluster.remove(Pod, "ns/p")) == {Key("claim", "ns/c"), Key("claim", "ns/ext")}
+    assert "uid-p" in cluster.pods.deleted
+
+
+def test_a_pod_being_deleted_on_its_node_still_needs_its_claims() -> None:
+    cluster = make_cluster()
+    cluster.put(pod("p", 1, "c", spec={"nodeName": "n"}))
+    deleting = pod("p", 2, "c", spec={"nodeName": "n"}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    assert cluster.put(deleting) == ()
+
+
+def test_a_pod_replaced_under_its_name_lets_go_of_the_old_ones_claims() -> None:
+    cluster = make_cluster()
+    cluster.put(pod("p", 1, "old", uid="one"))
+    assert Key("claim", "ns/old") in cluster.put(pod("p", 5, "new", uid="two"))
+
+
+def test_every_claim_is_looked_at_and_a_deleted_one_wakes_the_pods_that_want_it_back() -> None:
+    cluster = make_cluster()
+    cluster.put(from_template("p", recorded="c"))
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
+    assert Key("claim", "ns/c") in cluster.put(claim("c", 2, ownerReferences=[owner]))
+    assert Key("pod", "ns/p") in cluster.remove(ResourceClaim, "ns/c")
+
+
+def test_a_claim_allocated_for_a_running_pod_without_reservation_is_reserved() -> None:
+    cluster = make_cluster()
+    cluster.put(pod("p", 1, "c", spec={"nodeName": "n"}))
+    assert Key("pod", "ns/p") not in cluster.put(claim("c", 2))
+    assert Key("pod", "ns/p") in cluster.put(claim("c", 3, "dev-0"))
+
+
+def test_freed_devices_wake_waiting_pods_even_of_other_claims_in_order_of_arrival() -> None:
+    cluster = make_cluster()
+    for name in ("b", "a", "c"):
+        cluster.put(pod(name, 1, f"claim-{name}"))
+    cluster.put(pod("plain", 1))
+    cluster.put(claim("other", 2, "dev-0"))
+    woken = [key.object for key in cluster.put(claim("other", 3)) if key.concern == "place"]
+    assert woken == ["ns/b", "ns/a", "ns/c"]
+
+
+def test_a_change_of_a_claims_finalizers_wakes_nobody_who_waits() -> None:
+    cluster = make_cluster()
+    cluster.put(claim("c", 1))
+    cluster.put(pod("p", 1, "c"))
+    assert cluster.put(claim("c", 2, finalizers=["x"])) == (Key("claim", "ns/c"),)
+
+
+def test_our_own_condition_on_a_pod_wakes_nobody() -> None:
+    cluster = make_cluster()
+    cluster.put(pod("p", 1, "c"))
+    told = pod("p", 2, "c", status={"conditions": [{"type": "PodScheduled", "status": "False"}]})
+    assert cluster.put(told) == ()
+
+
+def test_nodes_wake_waiting_pods_only_when_they_offer_something_else() -> None:
+    cluster = make_cluster()
+    cluster.put(pod("p", 1))
+    assert set(cluster.put(node("n", 1))) == place("p")
+    assert cluster.put(node("n", 2, annotations={"heart": "beat"})) == ()
+    assert set(cluster.put(node("n", 3, labels={"zone": "a"}))) == place("p")
+
+
+def test_classes_and_slices_wake_who_needs_devices() -> None:
+    cluster = make_cluster()
+    cluster.put(claim("c", 1))
+    cluster.put(pod("p", 1, "c"))
+    cluster.put(pod("plain", 1))
+    gpu = convert(DeviceClass, {"metadata": {"name": "gpu", "uid": "1", "resourceVersion": "5"}})
+    other = convert(DeviceClass, {"metadata": {"name": "other", "uid": "2", "resourceVersion": "6"}})
+    assert set(cluster.put(gpu)) == place("p")
+    assert cluster.put(other) == ()
+    published = {"driver": DRIVER, "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1}, "nodeName": "n"}
+    slice_ = convert(ResourceSlice, {"metadata": {"name": "s", "uid": "3", "resourceVersion": "7"}, "spec": published})
+    assert set(cluster.put(slice_)) == place("p")
+
+
+def test_the_end_of_a_pod_wakes_only_those_who_lacked_room() -> None:
+    cluster = make_cluster()
+    cluster.put(pod("running", 1, spec={"nodeName": "n"}))
+    for name in ("small", "big"):
+        cluster.put(pod(name, 1))
+    cluster.note_waiting("ns/big", short_of_room=True)
+    assert set(cluster.remove(Pod, "ns/running")) == place("big")
+
+
+def test_gated_pods_wait_until_the_gates_are_gone() -> None:
+    cluster = make_cluster()
+    assert cluster.put(pod("p", 1, spec={"schedulingGates": [{"name": "later"}]})) == ()
+    assert set(cluster.put(pod("p", 2))) == place("p")

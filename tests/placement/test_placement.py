@@ -1,0 +1,335 @@
+"""Which node a pod goes to, and the explanation when there is none (scheduling.md 4.2 to 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.core import Node, Pod
+from dra_api.quantity import Quantity
+from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_operator.allocator import Allocator, Inventory, Usage
+from dra_operator.placement import (
+    Binding,
+    NodeState,
+    NoPlace,
+    NotReady,
+    Plan,
+    binding_state,
+    plan,
+    pod_requests,
+    ready_claims,
+    unservable,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+class Attributes:
+    """A selector is the name of an attribute that has to be there; ``fails`` fails."""
+
+    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+        def predicate(driver: str, device: Device) -> bool:
+            if expression == "fails" and "odd" in (device.attributes or {}):
+                raise KeyError("no such key: healthy")
+            return expression == "fails" or expression in (device.attributes or {})
+
+        return predicate
+
+
+def node(name: str, *, used: dict[str, str] | None = None, **fields: Any) -> NodeState:
+    body = {
+        "metadata": {"name": name, "labels": fields.get("labels", {})},
+        "spec": fields.get("spec", {}),
+        "status": {"allocatable": fields.get("allocatable", {"cpu": "4", "memory": "8Gi", "pods": "10"})},
+    }
+    amounts = {resource: Quantity(text).nanos for resource, text in (used or {}).items()}
+    return NodeState(convert(Node, body), amounts)
+
+
+def pod(cpu: str = "1", claims: Sequence[dict[str, Any]] = (), **spec: Any) -> Pod:
+    containers = [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]
+    body = {"metadata": {"namespace": "ns", "name": "pod", "uid": "uid-pod"}}
+    return convert(Pod, {**body, "spec": {"containers": containers, "resourceClaims": list(claims), **spec}})
+
+
+def claim(name: str, *requests: dict[str, Any], **more: Any) -> ResourceClaim:
+    meta = {"namespace": "ns", "name": name, "uid": f"uid-{name}", **more.pop("metadata", {})}
+    return convert(ResourceClaim, {"metadata": meta, "spec": {"devices": {"requests": list(requests)}}, **more})
+
+
+def wants(name: str = "r", count: int = 1, selector: str | None = None) -> dict[str, Any]:
+    selectors = [{"cel": {"expression": selector}}] if selector else []
+    exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count, "selectors": selectors}
+    return {"name": name, "exactly": exactly}
+
+
+def prefers(*selectors: str) -> dict[str, Any]:
+    alternatives = [
+        {
+            "name": f"sub-{number}",
+            "deviceClassName": "gpu",
+            "allocationMode": "ExactCount",
+            "count": 1,
+            "selectors": [{"cel": {"expression": text}}],
+        }
+        for number, text in enumerate(selectors)
+    ]
+    return {"name": "r", "firstAvailable": alternatives}
+
+
+def allocator(**devices_of_nodes: Sequence[str]) -> Allocator:
+    """Each node's devices, each with one attribute of the given name."""
+    inventory = Inventory(language=Attributes())
+    inventory.put_class(convert(DeviceClass, {"metadata": {"name": "gpu"}}))
+    for name, attributes in devices_of_nodes.items():
+        spec = {
+            "driver": "gpu.example.com",
+            "nodeName": name,
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+            "devices": [
+                {"name": f"dev-{number}", "attributes": {attribute: {"bool": True}}}
+                for number, attribute in enumerate(attributes)
+            ],
+        }
+        inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": f"{name}-gpu"}, "spec": spec}))
+    return Allocator(inventory, new_share_id=lambda: "share")
+
+
+def decide(pod: Pod, claims: Sequence[ResourceClaim], nodes: Sequence[NodeState], devices: Allocator) -> Plan | NoPlace:
+    planning = plan(pod, claims, nodes, devices, Usage())
+    while True:
+        try:
+            next(planning)
+        except StopIteration as end:
+            answer: Plan | NoPlace = end.value
+            return answer
+
+
+def place(pod: Pod, *nodes: NodeState) -> Plan | NoPlace:
+    return decide(pod, [], nodes, allocator())
+
+
+TAINT = {"key": "dedicated", "value": "x", "effect": "NoSchedule"}
+REQUIRED = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]
+        }
+    }
+}
+NOT_SELECTED = "node(s) didn't match the pod's node selector or affinity"
+OBSTACLES: dict[str, tuple[Pod, NodeState, str]] = {
+    "cordoned": (pod(), node("n", spec={"unschedulable": True}), "node(s) were unschedulable"),
+    "tainted": (pod(), node("n", spec={"taints": [TAINT]}), "node(s) had untolerated taint {dedicated: x}"),
+    "wrong label": (
+        pod(nodeSelector={"zone": "a"}),
+        node("n"),
+        "node(s) didn't match the pod's node selector or affinity",
+    ),
+    "wrong affinity": (pod(affinity=REQUIRED), node("n"), NOT_SELECTED),
+    "too little cpu": (pod("3"), node("n", used={"cpu": "1500m"}), "Insufficient cpu"),
+    "unknown resource": (
+        pod(overhead={"example.com/fpga": "1"}),
+        node("n"),
+        "Insufficient example.com/fpga",
+    ),
+    "too many pods": (pod(), node("n", used={"pods": "10"}), "too many pods on the node"),
+}
+
+
+@pytest.mark.parametrize("case", OBSTACLES)
+def test_a_node_is_refused_when_it_is(case: str) -> None:
+    wanting, state, text = OBSTACLES[case]
+    answer = place(wanting, state)
+    assert isinstance(answer, NoPlace)
+    assert answer.message == f"0/1 nodes are available: 1 {text}"
+    assert answer.short_of_room == (case in ("too little cpu", "too many pods", "unknown resource"))
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"key": "dedicated", "operator": "Equal", "value": "x", "effect": "NoSchedule"},
+        {"key": "dedicated", "operator": "Exists"},
+        {"operator": "Exists"},
+        {"key": "dedicated", "value": "x"},
+    ],
+)
+def test_a_tolerated_taint_is_no_obstacle(toleration: dict[str, str]) -> None:
+    assert place(pod(tolerations=[toleration]), node("n", spec={"taints": [TAINT]})) == Plan("n", {})
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"key": "other", "operator": "Exists"},
+        {"key": "dedicated", "value": "y"},
+        {"key": "dedicated", "operator": "Exists", "effect": "NoExecute"},
+        {"value": "x"},
+    ],
+)
+def test_a_toleration_of_something_else_does_not_help(toleration: dict[str, str]) -> None:
+    assert isinstance(place(pod(tolerations=[toleration]), node("n", spec={"taints": [TAINT]})), NoPlace)
+
+
+def test_containers_add_up_sidecars_stay_and_init_containers_run_alone() -> None:
+    def container(cpu: str, **more: str) -> dict[str, Any]:
+        return {"name": "c", "resources": {"requests": {"cpu": cpu}}, **more}
+
+    spec = {
+        "initContainers": [container("3"), container("1", restartPolicy="Always"), container("2500m")],
+        "containers": [container("1"), {"name": "limit", "resources": {"limits": {"cpu": "500m"}}}],
+        "overhead": {"cpu": "100m"},
+    }
+    wanted = pod_requests(convert(Pod, {"metadata": {"name": "p"}, "spec": spec}))
+    assert wanted == {"cpu": Quantity("3600m").nanos, "pods": Quantity("1").nanos}
+
+
+def test_the_emptiest_node_wins_and_the_name_decides_between_equals() -> None:
+    nodes = [node("a", used={"cpu": "2"}), node("c"), node("b")]
+    assert place(pod(), *nodes) == Plan("b", {})
+
+
+def test_a_preferred_alternative_outweighs_an_empty_node() -> None:
+    """4.4: 8 minus the index of the chosen sub-request."""
+    nodes = [node("empty"), node("full", used={"cpu": "3", "pods": "8"})]
+    devices = allocator(empty=["slow"], full=["fast"])
+    answer = decide(pod(), [claim("c", prefers("fast", "slow"))], nodes, devices)
+    assert isinstance(answer, Plan)
+    assert answer.node == "full"
+
+
+def test_equal_reasons_are_counted_together_the_most_frequent_first() -> None:
+    nodes = [
+        node("a", spec={"unschedulable": True}),
+        node("b", used={"cpu": "4"}),
+        node("c", used={"cpu": "4"}),
+    ]
+    answer = place(pod(), *nodes)
+    assert isinstance(answer, NoPlace)
+    assert answer.message == "0/3 nodes are available: 2 Insufficient cpu; 1 node(s) were unschedulable"
+
+
+def test_too_few_devices_are_explained_with_numbers() -> None:
+    answer = decide(pod(), [claim("c", wants(count=2))], [node("a")], allocator(a=["x"]))
+    assert isinstance(answer, NoPlace)
+    assert "ns/c, request r: 1 devices: 1 match" in answer.message
+    assert "needs 2" in answer.message
+    assert not answer.is_error
+
+
+def test_a_cluster_without_nodes_says_so() -> None:
+    answer = place(pod())
+    assert isinstance(answer, NoPlace)
+    assert answer.message == "0/0 nodes are available: the cluster has no nodes"
+
+
+def test_a_selector_that_fails_on_any_node_ends_the_attempt_although_another_node_fits() -> None:
+    """E2E-055: the order of the nodes must not decide whether the error is noticed."""
+    for good, bad in (("a", "b"), ("b", "a")):
+        devices = allocator(**{good: ["x"], bad: ["odd"]})
+        answer = decide(pod(), [claim("c", wants(selector="fails"))], [node("a"), node("b")], devices)
+        assert isinstance(answer, NoPlace)
+        assert answer.is_error
+        assert "CEL runtime error" in answer.message
+
+
+def test_an_allocated_claim_decides_the_node() -> None:
+    here = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}]}
+    allocated = claim("c", wants(), status={"allocation": {"devices": {}, "nodeSelector": here}})
+    assert decide(pod(), [allocated], [node("a"), node("b")], allocator()) == Plan("b", {})
+    answer = decide(pod(), [allocated], [node("a")], allocator())
+    assert isinstance(answer, NoPlace)
+    assert answer.unavailable == {"uid-c"}
+
+
+def test_all_claims_get_devices_on_one_node_or_none_does() -> None:
+    devices = allocator(a=["x"], b=["x", "x"])
+    answer = decide(pod(), [claim("c", wants()), claim("d", wants())], [node("a"), node("b")], devices)
+    assert isinstance(answer, Plan)
+    assert answer.node == "b"
+    assert set(answer.allocations) == {"uid-c", "uid-d"}
+
+
+@given(st.permutations(["a", "b", "c", "d"]))
+def test_the_order_of_the_nodes_does_not_matter(order: list[str]) -> None:
+    devices = allocator(a=["x"], b=["y"], c=["x"], d=["y"])
+    answer = decide(pod(), [claim("c", wants(selector="x"))], [node(name) for name in order], devices)
+    assert isinstance(answer, Plan)
+    assert answer.node == "a"
+
+
+# --- before any node is looked at ---
+
+OWNED = {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "pod", "uid": "uid-pod", "controller": True}]}
+USE = {"name": "e", "resourceClaimName": "c"}
+NOT_READY: dict[str, tuple[ResourceClaim | None, str]] = {
+    "is not there": (None, 'resourceclaim "c" not found'),
+    "is being deleted": (
+        claim("c", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        'resourceclaim "c" is being deleted',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_READY)
+def test_a_pod_is_not_tried_while_its_claim(case: str) -> None:
+    found, text = NOT_READY[case]
+    with pytest.raises(NotReady, match=text):
+        ready_claims(pod(claims=[USE]), lambda key: found)
+
+
+def test_a_claim_that_is_still_being_made_is_nothing_to_tell() -> None:
+    entry = {"name": "e", "resourceClaimTemplateName": "t"}
+    with pytest.raises(NotReady) as waiting:
+        ready_claims(pod(claims=[entry]), lambda key: None)
+    assert waiting.value.being_made
+
+
+def test_a_claim_named_twice_counts_once() -> None:
+    """PRJ-009"""
+    twice = [USE, {"name": "again", "resourceClaimName": "c"}]
+    assert [entry for entry, _ in ready_claims(pod(claims=twice), lambda key: claim("c"))] == ["e"]
+
+
+def test_a_missing_class_is_named_with_its_request() -> None:
+    wanted = [claim("c", wants()), claim("d", prefers("x"))]
+    text = "request r: device class gpu does not exist"
+    assert unservable(wanted, lambda name: False, prioritized_list=True) == text
+    assert unservable(wanted[1:], lambda name: False, prioritized_list=True) == text.replace("r:", "r/sub-0:")
+    assert unservable(wanted, lambda name: True, prioritized_list=True) is None
+
+
+# --- binding conditions ---
+
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+CONDITIONS: dict[str, tuple[list[tuple[str, str]], str, Binding]] = {
+    "nothing reported": ([], "2026-01-01T11:59:00Z", Binding.PENDING),
+    "all conditions true": ([("ready", "True"), ("attached", "True")], "2026-01-01T11:00:00Z", Binding.READY),
+    "one of two true": ([("ready", "True"), ("attached", "False")], "2026-01-01T11:59:00Z", Binding.PENDING),
+    "never ready in time": ([("ready", "True")], "2026-01-01T11:49:00Z", Binding.FAILED),
+    "failed": ([("ready", "True"), ("attached", "True"), ("broken", "True")], "2026-01-01T11:59:00Z", Binding.FAILED),
+    "no time of allocation": ([], "", Binding.PENDING),
+    "nonsense for a time": ([], "yesterday", Binding.PENDING),
+}
+
+
+@pytest.mark.parametrize("case", CONDITIONS)
+def test_a_device_with_binding_conditions_is_judged_by_what_is_reported(case: str) -> None:
+    reported, allocated_at, expected = CONDITIONS[case]
+    device = {"driver": "d", "pool": "p", "device": "x"}
+    result = {
+        **device,
+        "request": "r",
+        "bindingConditions": ["ready", "attached"],
+        "bindingFailureConditions": ["broken"],
+    }
+    status = {
+        "allocation": {"devices": {"results": [result]}, "allocationTimestamp": allocated_at},
+        "devices": [{**device, "conditions": [{"type": name, "status": value} for name, value in reported]}],
+    }
+    assert binding_state(claim("c", status=status), NOW).state is expected
