@@ -4,8 +4,8 @@
 >>> selector.matches(prepare("gpu.example.com", Device(name="gpu-0")))
 True
 
-``compile`` gives a ``Selector`` for prepared devices, ``Program(expression, environment).evaluate(variables)`` a value in
-any environment. Errors: see ``dra_cel.errors``.
+``compile`` gives a ``Selector`` for prepared devices, ``Program(expression, environment).evaluate(variables)`` a value
+in any environment. Errors: see ``dra_cel.errors``.
 """
 
 from .admission import admission_policies

@@ -4,7 +4,7 @@ Numbers compare across types by value. Values of unrelated types are unequal, ex
 (quantities, versions, ...) on the left refuse foreign company: that is an error. Inside lists and maps such an error
 counts as "equal", and in membership tests as "not this one": the reference does so, and scheduling must agree with it.
 
-Structures may share parts, so comparing two small ones can take exponentially long; the number of steps is limited.
+Structures may share parts, so comparing two small ones can take exponentially long: the effort is limited.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from . import effort
 from .errors import CostLimitExceeded, EvaluationError, no_overload
 from .types import Type
 from .values import MISSING, Duration, Opaque, Optional, Timestamp, Uint, find, unwrap_key
 
-STEPS: Final = 1_000_000
 _NUMBERS: Final = (int, Uint, float)
 _Pair = tuple[Any, Any, bool]
 
@@ -27,15 +27,13 @@ def equal(left: Any, right: Any) -> bool:
     if kind is str or kind is bool or kind is bytes:
         return type(right) is kind and bool(left == right)
     pending: list[_Pair] = [(left, right, True)]
-    steps = 0
     while pending:
-        steps += 1
-        if steps > STEPS:
-            raise CostLimitExceeded("comparing the values takes too long")
         left, right, outermost = pending.pop()
         try:
             if not _alike(left, right, pending, outermost):
                 return False
+        except CostLimitExceeded:
+            raise
         except EvaluationError:
             if outermost:
                 raise
@@ -52,11 +50,13 @@ def _alike(left: Any, right: Any, pending: list[_Pair], outermost: bool) -> bool
     if isinstance(left, (list, tuple)):
         if not isinstance(right, (list, tuple)) or len(left) != len(right):
             return False
+        effort.spend(len(left))
         pending.extend((*pair, False) for pair in zip(left, right, strict=True))
         return True
     if isinstance(left, dict):
         if not isinstance(right, dict) or len(left) != len(right):
             return False
+        effort.spend(len(left))
         pairs = [(value, find(right, unwrap_key(key)), False) for key, value in left.items()]
         pending.extend(pairs)
         return all(other is not MISSING for _, other, _ in pairs)
@@ -73,6 +73,7 @@ def _alike(left: Any, right: Any, pending: list[_Pair], outermost: bool) -> bool
 
 def contains(items: Any, wanted: Any) -> bool:
     """Whether a list holds a value equal to the wanted one."""
+    effort.spend(len(items))
     for item in items:
         try:
             if equal(wanted, item):

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from . import effort
 from .errors import CostLimitExceeded, EvaluationError
 
-MEMORY_LIMIT: Final = 50_000_000
+MEMORY_LIMIT: Final = 20_000_000
 """Characters and list elements that one evaluation may produce in total."""
 
 
@@ -51,6 +52,7 @@ Step = Callable[[Machine], "int | None"]
 
 def run(steps: Sequence[Step], machine: Machine) -> Any:
     """The value that the program leaves. Raises EvaluationError."""
+    effort.begin()
     at = 0
     end = len(steps)
     while at < end:

@@ -14,7 +14,7 @@ from .constants import Constants
 from .cost import estimate
 from .device import DEVICE_SELECTORS, PreparedDevice
 from .environment import Environment
-from .errors import CompileError, EvaluationError
+from .errors import CompileError, CostLimitExceeded, EvaluationError
 from .lexer import Source
 from .machine import Machine, run
 from .macros import Macros
@@ -32,6 +32,15 @@ class Program:
         self.expression = expression
         self.environment = environment
         self._source = Source(expression)
+        try:
+            self._prepare()
+        except RecursionError:
+            # Types may nest as deep as the expression, and are walked by plain recursion.
+            message = "the expression is nested too deeply"
+            raise CompileError((self._source.issue(0, "syntax", message),), expression) from None
+
+    def _prepare(self) -> None:
+        expression, environment = self.expression, self.environment
         self._root: Node = parse(expression, Macros())
         self.output_type: Type = check(self._root, self._source, environment)
         validate(self._root, self._source)
@@ -61,6 +70,8 @@ class Program:
             return run(self._steps.code, machine), machine.cost
         except EvaluationError as error:
             return error, machine.cost
+        except RecursionError:
+            return CostLimitExceeded("the values are nested too deeply"), machine.cost
 
 
 class Selector(Program):

@@ -286,7 +286,8 @@ def invoke(name: str, function: Callable[..., Any], count: int, rule: Rule) -> S
                 result = error
         stack.append(result)
         machine.charge(rule.count(values, result))
-        machine.produced(result)
+        if not isinstance(result, Accumulator):
+            machine.produced(result)
 
     return step
 

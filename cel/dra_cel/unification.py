@@ -14,10 +14,11 @@ _NULLABLE = ("opaque", "struct", "any", "duration", "timestamp")
 class Bindings:
     """What type variables stand for."""
 
-    __slots__ = ("bound",)
+    __slots__ = ("bound", "changes")
 
-    def __init__(self, bound: dict[Type, Type] | None = None) -> None:
-        self.bound = {} if bound is None else bound
+    def __init__(self) -> None:
+        self.bound: dict[Type, Type] = {}
+        self.changes: list[tuple[Type, Type | None]] = []
 
     def resolve(self, type_: Type, *, default: Type | None = None) -> Type:
         """The type with its variables replaced; free ones stay, or become the default."""
@@ -33,11 +34,19 @@ class Bindings:
 
     def assign(self, sources: tuple[Type, ...], targets: tuple[Type, ...]) -> bool:
         """Whether sources fit targets one by one; if so, and only then, variables are bound."""
-        attempt = Bindings(dict(self.bound))
-        if len(sources) != len(targets) or not all(map(attempt._fits, sources, targets)):
-            return False
-        self.bound = attempt.bound
-        return True
+        self.changes = []
+        if len(sources) == len(targets) and all(map(self._fits, sources, targets)):
+            return True
+        for variable, before in reversed(self.changes):
+            if before is None:
+                del self.bound[variable]
+            else:
+                self.bound[variable] = before
+        return False
+
+    def _bind(self, variable: Type, type_: Type) -> None:
+        self.changes.append((variable, self.bound.get(variable)))
+        self.bound[variable] = type_
 
     def _fits(self, source: Type, target: Type) -> bool:
         if target.kind == "param":
@@ -76,11 +85,11 @@ class Bindings:
                 return False, True
             general = more_general(type_, known)
             if not self._occurs(variable, general):
-                self.bound[variable] = general
+                self._bind(variable, general)
             return True, True
         if self._occurs(variable, type_):
             return False, False
-        self.bound[variable] = type_
+        self._bind(variable, type_)
         return True, False
 
     def _occurs(self, variable: Type, inside: Type) -> bool:

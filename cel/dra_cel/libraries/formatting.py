@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dra_cel import effort
 from dra_cel.charges import PER_CHARACTER, Estimate, Rule, scale, size_of
 from dra_cel.declarations import Function, method
 from dra_cel.errors import EvaluationError
@@ -159,6 +160,7 @@ class _Plain:
             else:
                 piece = _literal(item)
             parts.append(piece)
+            effort.spend(1)
             self.size += len(piece)
             bounded(self.size, TEXT_LIMIT)
         return "".join(parts)

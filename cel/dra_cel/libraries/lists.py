@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cmp_to_key
 from typing import Any, Final
 
+from dra_cel import effort
 from dra_cel.charges import LIST_BASE, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, exactly, size_of
 from dra_cel.declarations import Function, glob, method
 from dra_cel.equality import contains, equal, order
@@ -77,6 +78,7 @@ def _last_index_of(items: Sequence[Any], wanted: Any) -> int:
 
 
 def _position(items: Sequence[Any], wanted: Any, positions: range) -> int:
+    effort.spend(len(positions))
     for position in positions:
         try:
             if equal(items[position], wanted):
@@ -107,7 +109,7 @@ def _flatten(items: Sequence[Any], depth: int = 1) -> list[Any]:
     while depth > 0 and any(isinstance(item, (list, tuple)) for item in flat):
         depth -= 1
         nested = [item if isinstance(item, (list, tuple)) else (item,) for item in flat]
-        bounded(sum(map(len, nested)), LIST_LIMIT)
+        effort.spend(sum(map(len, nested)))
         flat = [item for inner in nested for item in inner]
     return flat
 

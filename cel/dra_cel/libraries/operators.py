@@ -35,8 +35,8 @@ from dra_cel.types import (
 )  # fmt: skip
 from dra_cel.values import INT_MAX, INT_MIN, MISSING, UINT_MAX, Duration, Timestamp, Uint, find
 
-TEXT_LIMIT: Final = 10_000_000
-"""Longest text or bytes that an expression may build: walking through more would exceed the cost limit anyway."""
+TEXT_LIMIT: Final = 2_000_000
+"""Longest text or bytes that an expression may build."""
 LIST_LIMIT: Final = 1_000_000
 """Most elements of a list that an expression may build."""
 
@@ -90,6 +90,8 @@ def unequal(left: Any, right: Any) -> bool:
     """``!=``: values that cannot be compared are different, although ``==`` would refuse them."""
     try:
         return not equal(left, right)
+    except CostLimitExceeded:
+        raise
     except EvaluationError:
         return True
 

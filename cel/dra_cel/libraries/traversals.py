@@ -8,7 +8,7 @@ from typing import Any, Final
 from dra_cel.charges import ONE, PER_CHARACTER, UNKNOWN, Estimate, Operand, Range, Rule, exactly
 from dra_cel.values import unwrap_key
 
-_ENOUGH: Final = 2_000_000
+_ENOUGH: Final = 1_000_001
 
 
 def _estimate(operands: Sequence[Operand]) -> Estimate:
