@@ -111,7 +111,9 @@ def pod(kubectl: Kubectl, post: Callable[[str, dict[str, Any]], None]) -> Callab
 
     def create(name: str, labels: dict[str, str] | None = None, **spec: Any) -> str:
         containers = [{"name": "c", "image": "busybox", "command": ["sleep", "1"]}]
-        body = {"metadata": {"name": name, "labels": labels or {}}, "spec": {"containers": containers, **spec}}
+        # Under the name of a scheduler that does not run, nobody else touches the pod.
+        spec = {"schedulerName": "nobody", "containers": containers, **spec}
+        body = {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
         post(f"/api/v1/namespaces/{kubectl.namespace}/pods", body)
         return name
 

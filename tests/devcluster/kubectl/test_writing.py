@@ -16,6 +16,7 @@ POD = """
       name: web
       labels: {app: web}
     spec:
+      schedulerName: nobody
       containers:
       - {name: c, image: "IMAGE", ports: [{containerPort: 80}]}
 """
