@@ -105,7 +105,7 @@ FAMILIES = {
 def test_has_no_solution_and_says_so_soon(family: Any, size: int) -> None:
     outcome = family(size).decide()
     assert isinstance(outcome, Refused)
-    assert outcome.steps <= 60 + 12 * size
+    assert outcome.steps <= 100 + 14 * size
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -14,12 +14,12 @@ from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 
 from .candidates import CandidateIndex, Candidates
-from .domain import Problem
 from .errors import AllocationError
 from .explain import refuse
 from .inventory import Inventory
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .plan import Plan, make_plan
+from .problem import Problem
 from .result import NewShareId, Results
 from .search import Search
 from .usage import Usage

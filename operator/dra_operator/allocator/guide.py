@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from .domain import Domain, Problem
+from .ahead import Ahead
+from .domain import Domain
 from .ledgers import Ledger
-from .lookahead import Ahead, Lookahead
+from .lookahead import Lookahead
 from .node_view import each
+from .problem import Problem
 from .state import State
 from .symmetry import interchangeable
 
 if TYPE_CHECKING:
-    from .search import End
+    from .frames import End
 
 
 class Guide:

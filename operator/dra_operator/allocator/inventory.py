@@ -17,9 +17,11 @@ from .features import Features
 from .ids import PoolId
 from .journal import Journal
 from .node_view import NodeView
-from .pools import Pool, PoolView, Reach, Slice, Status
+from .pool_view import PoolView, Status
+from .pools import Pool
 from .rules import Rules
 from .selectors import Compiled, Language
+from .slices import Reach, Slice
 from .taint_rules import Change, TaintedSlices
 
 

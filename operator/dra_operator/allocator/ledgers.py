@@ -14,8 +14,8 @@ from typing import Protocol
 
 from dra_api.quantity import Quantity
 
+from .counter_table import Charges
 from .node_view import each
-from .pools import Charges
 
 
 class Taker(Protocol):

@@ -13,8 +13,9 @@ from dra_api.resource import Device
 
 from .columns import Column
 from .ids import DeviceId
-from .pools import PoolView, Slice, Status, device_is_for
+from .pool_view import PoolView, Status
 from .selectors import Compiled, Selector, Verdicts
+from .slices import Slice, device_is_for
 
 
 class NodeView:

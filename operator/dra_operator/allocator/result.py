@@ -19,13 +19,13 @@ from dra_api.resource import (
     ResourceClaim,
 )
 
-from .domain import Problem
 from .errors import NodeSelectionError
 from .features import Features
 from .nodes import first_match, parse
 from .outcome import Chosen
 from .plan import Alternative
-from .pools import Slice
+from .problem import Problem
+from .slices import Slice
 from .state import Grant
 
 NewShareId = Callable[[], str]

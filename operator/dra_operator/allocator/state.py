@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .domain import Domain, Problem
+from .domain import Domain
+from .problem import Problem
 
 
 class Grant(NamedTuple):

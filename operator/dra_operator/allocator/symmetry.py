@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .domain import Problem
 from .node_view import each
+from .problem import Problem
 
 
 def interchangeable(problem: Problem) -> dict[int, int]:

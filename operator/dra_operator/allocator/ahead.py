@@ -1,0 +1,53 @@
+"""What a search may still use for the requests that are ahead."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .constraints import Constraint
+from .domain import Domain
+
+Ahead = dict[int, int]
+"""Number of an alternative -> devices it may still use; alternatives that are ruled out are missing."""
+
+
+class Open(NamedTuple):
+    """One request ahead: any of its alternatives must find its need."""
+
+    alternatives: tuple[tuple[Domain, int], ...]
+    bound: frozenset[Constraint]
+    """Constraints that at least one device falls under, whichever alternative is used."""
+    touching: frozenset[Constraint]
+    """Constraints of any alternative."""
+
+    @classmethod
+    def of(cls, *alternatives: tuple[Domain, int]) -> Open:
+        """A request with these alternatives and needs."""
+        scopes = [frozenset(domain.constraints if need else ()) for domain, need in alternatives]
+        return cls(alternatives, scopes[0].intersection(*scopes), frozenset().union(*scopes))
+
+    @property
+    def admin(self) -> bool:
+        """Some alternative has admin access, which other requests do not get in the way of."""
+        return any(domain.alternative.admin for domain, _ in self.alternatives)
+
+    def need(self, ahead: Ahead) -> int:
+        """The least that the request takes."""
+        return min(need for domain, need in self.alternatives if domain.number in ahead)
+
+    def devices(self, ahead: Ahead) -> int:
+        """All devices that the request may still use."""
+        devices = 0
+        for domain, _ in self.alternatives:
+            devices |= ahead.get(domain.number, 0)
+        return devices
+
+    def alive(self, ahead: Ahead) -> bool:
+        """Some alternative finds enough devices."""
+        for domain, need in self.alternatives:
+            devices = ahead.get(domain.number)
+            if devices is not None and (
+                bool(devices) if domain.alternative.everything else devices.bit_count() >= need
+            ):
+                return True
+        return False

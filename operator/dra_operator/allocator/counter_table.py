@@ -1,0 +1,65 @@
+"""The shared counters of a pool, and what each of its devices takes from them (allocator.md section 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dra_api.resource import Device
+
+from .slices import Slice
+
+Charges = tuple[tuple[int, int], ...]
+"""(number of the counter, billionths) for each counter that a device consumes."""
+
+
+class CounterTable:
+    """Counters numbered through all sets of a pool.
+
+    Counts all slices of the generation, also those for other nodes, since their devices draw on the same
+    counters. ``consistent`` is False when a set is defined twice or a device consumes from nowhere.
+    """
+
+    def __init__(self, slices: Iterable[Slice]) -> None:
+        self.names: list[tuple[str, str]] = []
+        self.values: list[int] = []
+        self.charges: dict[str, Charges] = {}
+        self.consistent = True
+        self._sets: set[str] = set()
+        slices = list(slices)
+        numbers = self._number([s for s in slices if s.has_counters])
+        for slice_ in slices:
+            for device in slice_.devices:
+                if device.consumes_counters:
+                    self._charge(device, numbers)
+
+    def _number(self, slices: list[Slice]) -> dict[tuple[str, str], int]:
+        numbers: dict[tuple[str, str], int] = {}
+        for slice_ in slices:
+            for counter_set in slice_.spec.shared_counters or ():
+                self.consistent &= counter_set.name not in self._sets
+                self._sets.add(counter_set.name)
+                for name, counter in (counter_set.counters or {}).items():
+                    numbers[counter_set.name, name] = len(self.values)
+                    self.names.append((counter_set.name, name))
+                    self.values.append(counter.value.nanos)
+        return numbers
+
+    def _charge(self, device: Device, numbers: dict[tuple[str, str], int]) -> None:
+        charges: dict[int, int] = {}
+        for consumed in device.consumes_counters or ():
+            self.consistent &= consumed.counter_set in self._sets
+            for name, counter in (consumed.counters or {}).items():
+                number = numbers.get((consumed.counter_set, name))
+                if number is None:
+                    self.consistent = False
+                    continue
+                charges[number] = charges.get(number, 0) + counter.value.nanos
+        self.charges[device.name] = tuple(charges.items())
+
+    def available(self, charged: Iterable[str]) -> list[int]:
+        """What is left of each counter when these devices are allocated; may be negative."""
+        left = list(self.values)
+        for name in charged:
+            for number, amount in self.charges.get(name, ()):
+                left[number] -= amount
+        return left

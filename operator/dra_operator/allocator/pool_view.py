@@ -1,0 +1,105 @@
+"""What some nodes see of a pool: its devices, numbered in the order in which they are tried.
+
+A view keeps everything that depends on the devices alone (selector verdicts, counters, sets of devices of
+one kind), and lives as long as its slices stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+
+from dra_api.quantity import Quantity
+from dra_api.resource import Device
+
+from .counter_table import Charges, CounterTable
+from .ids import DeviceId, PoolId
+from .selectors import Compiled, Verdicts
+from .slices import Slice
+
+Requests = tuple[tuple[str, Quantity], ...]
+Amounts = dict[str, Quantity]
+
+
+class Status(Enum):
+    """Whether a pool may be used."""
+
+    USABLE = "usable"
+    INCOMPLETE = "currently being updated"
+    INVALID = "currently invalid"
+
+
+class PoolView:
+    """The devices of a pool that some nodes see, numbered in the order in which they are tried."""
+
+    def __init__(self, pool: PoolId, slices: Sequence[Slice], others: Sequence[Slice], *, counters: bool) -> None:
+        self.pool = pool
+        self.slices = sorted((s for s in slices if s.devices), key=lambda s: s.name)
+        self.devices: tuple[Device, ...] = tuple(device for s in self.slices for device in s.devices)
+        self.numbers = {device.name: number for number, device in enumerate(self.devices)}
+        self.origin: tuple[Slice, ...] = tuple(s for s in self.slices for _ in s.devices)
+        self.everywhere = (1 << len(self.devices)) - 1
+        self.binding = self._where(lambda device: bool(device.binding_conditions))
+        self.consuming = self._where(lambda device: bool(device.consumes_counters))
+        self.shareable = self._where(lambda device: bool(device.allow_multiple_allocations))
+        self.tainted = self._where(lambda device: bool(device.taints))
+        self.per_device = any(s.spec.per_device_node_selection for s in self.slices)
+        self.last = any(device.binding_conditions is not None for device in self.devices)
+        self.counters = CounterTable([*slices, *others]) if counters else CounterTable(())
+        first = min(slices, key=lambda s: s.name)
+        self.status = self._status(first, len(slices), len(slices) + len(others))
+        self.counter_groups = self._counter_groups()
+        """The consuming devices by what they consume."""
+        self.consumptions: dict[Requests, dict[int, Amounts | None]] = {}
+        """What a share of a device consumes, by what is requested; kept for whoever computes it."""
+        self._verdicts: dict[str, Verdicts] = {}
+
+    def _status(self, first: Slice, relevant: int, total: int) -> Status:
+        wanted = first.spec.pool.resource_slice_count
+        if wanted not in (relevant, total):
+            return Status.INCOMPLETE
+        if len(self.numbers) != len(self.devices) or not self.counters.consistent:
+            return Status.INVALID
+        return Status.USABLE
+
+    def _where(self, holds: Callable[[Device], bool]) -> int:
+        bits = 0
+        for number, device in enumerate(self.devices):
+            if holds(device):
+                bits |= 1 << number
+        return bits
+
+    def verdicts(self, expression: str, compiled: Compiled) -> Verdicts:
+        """The selector's verdicts over all devices of the view."""
+        known = self._verdicts.get(expression)
+        if known is None:
+            true = raised = shift = 0
+            for slice_ in self.slices:
+                part = slice_.verdicts(expression, compiled)
+                true |= part.true << shift
+                raised |= part.raised << shift
+                shift += len(slice_.devices)
+            known = self._verdicts[expression] = Verdicts(true, raised)
+        return known
+
+    def _counter_groups(self) -> list[tuple[Charges, int]]:
+        groups: dict[Charges, int] = {}
+        for number, device in enumerate(self.devices):
+            charges = self.counters.charges.get(device.name)
+            if charges:
+                groups[charges] = groups.get(charges, 0) | 1 << number
+        return list(groups.items())
+
+    def id(self, number: int) -> DeviceId:
+        """The identity of a device."""
+        return DeviceId(self.pool.driver, self.pool.pool, self.devices[number].name)
+
+    def bits(self, names: Iterable[str]) -> int:
+        """The devices of these names, as far as the view has them."""
+        bits = 0
+        numbers = self.numbers
+        for name in names:
+            number = numbers.get(name)
+            if number is not None:
+                bits |= 1 << number
+        return bits

@@ -1,0 +1,268 @@
+"""The claims on one node: the filters, applied once before the search.
+
+A filter depends only on the inventory, the allocated state and the request, so its result is a set. The
+order matters for one thing only: selectors are evaluated on devices that are not in use and carry no
+forbidden binding conditions, and a selector that raises there is fatal if the search reaches the device
+(allocator.md section 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dra_api.resource import RESULTS_LIMIT
+
+from .capacity import consumption
+from .constraints import Constraint, Distinct, Match
+from .domain import Domain
+from .errors import AllocationError, ClaimError, PoolError
+from .features import Features
+from .ledgers import Counters, Ledger, Shares
+from .node_view import NodeView, each
+from .plan import Alternative, Plan, Step, attribute_of
+from .pool_view import Amounts, Requests
+from .refusal import Rule
+from .selectors import Compiled, Selector
+from .taints import blocking
+from .usage import Usage
+
+
+class Problem:
+    """The claims on one node: a domain for each alternative of each step, and the ledgers they share.
+
+    Raises AllocationError from the constructor for everything that is fatal before the search.
+    """
+
+    def __init__(
+        self,
+        view: NodeView,
+        plan: Plan,
+        usage: Usage,
+        features: Features,
+        compiled: Compiled,
+        *,
+        admin_exempt: bool = False,
+    ) -> None:
+        self.admin_exempt = admin_exempt
+        self.view = view
+        self.plan = plan
+        self.shares = Shares()
+        self.sharing = features.consumable_capacity
+        self._features = features
+        self._compiled = compiled
+        self._usage = [usage.pool(pool.pool) for pool in view.pools]
+        self._counters: dict[int, Counters] = {}
+        self._constraints: dict[tuple[int, int], Constraint] = {}
+        self.in_use = self._gather(lambda place: view.pools[place].bits(self._usage[place].exclusive))
+        self.domains: list[tuple[Domain, ...]] = []
+        self._count = 0
+        self._prepare()
+
+    @property
+    def counters(self) -> list[Counters]:
+        """The counters that requests may draw on."""
+        return list(self._counters.values())
+
+    def matching(self, domain: Domain) -> int:
+        """The devices that the selectors of a domain select, in use or not."""
+        return self.view.selected(domain.alternative.selectors, self._compiled).true
+
+    @property
+    def hopeless(self) -> bool:
+        """Some request cannot even be served alone, and no fatal error can be met before that is noticed."""
+        return any(domains and all(domain.short for domain in domains) for domains in self.domains) and all(
+            domain.quiet for domains in self.domains for domain in domains
+        )
+
+    def exempt(self, domain: Domain) -> bool:
+        """Ordinary allocations do not concern the domain, nor does it concern others."""
+        return self.admin_exempt and domain.alternative.admin
+
+    def error_at(self, domain: Domain, device: int) -> AllocationError:
+        """The error of the first selector that raises on a device."""
+        published, id_ = self.view.devices[device], self.view.id(device)
+        for selector in domain.alternative.selectors:
+            try:
+                if not self._compiled.predicate(selector.expression)(id_.driver, published):
+                    break
+            except Exception as error:
+                return selector.error(id_, published, error)
+        return Selector("selectors", 0, "").error(id_, published, RuntimeError("failed before, but not again"))
+
+    def _prepare(self) -> None:
+        """Domains in the order of the steps; per claim the checks of section 4 behind its requests."""
+        steps = iter(self.plan.steps)
+        pending = next(steps, None)
+        for number, claim in enumerate(self.plan.claims):
+            least = 0
+            while pending is not None and pending.claim == number:
+                domains = tuple(self._domain(pending, alternative) for alternative in pending.alternatives)
+                self.domains.append(domains)
+                least += min(domain.need for domain in domains)
+                pending = next(steps, None)
+            if self.plan.fault is not None and pending is None and number == self.plan.fault_claim:
+                raise self.plan.fault
+            if least > RESULTS_LIMIT:
+                raise ClaimError(
+                    f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of {RESULTS_LIMIT}"
+                )
+
+    def _domain(self, step: Step, alternative: Alternative) -> Domain:
+        domain = Domain(alternative, step.claim, self._count)
+        self._count += 1
+        if alternative.everything:
+            self._collect(domain)
+        else:
+            self._offer(domain)
+        domain.constraints = tuple(self._constraint(step.claim, number) for number in alternative.constraints)
+        if not alternative.everything:
+            for constraint in domain.constraints:
+                domain.narrow(Rule.CONSTRAINT, domain.usable & constraint.column.present)
+        domain.ledgers = self._ledgers(domain)
+        return domain
+
+    def _offer(self, domain: Domain) -> None:
+        """ExactCount: devices that could be taken."""
+        view, alternative = self.view, domain.alternative
+        domain.need = alternative.count
+        domain.narrow(Rule.NO_DEVICES, view.everything)
+        if not alternative.admin:
+            domain.narrow(Rule.IN_USE, domain.usable & ~self.in_use)
+        self._select(domain)
+        self._fit(domain)
+        self._withstand(domain)
+
+    def _collect(self, domain: Domain) -> None:
+        """All: which devices have to be taken, and which of them cannot be (section 7)."""
+        view, alternative = self.view, domain.alternative
+        for pool in view.troubled:
+            raise PoolError(
+                f"claim {self.plan.claims[domain.claim].key}, request {alternative.request}: asks for all devices, "
+                f"but resource pool {pool.pool} is {pool.status.value}"
+            )
+        domain.narrow(Rule.NO_DEVICES, view.everything)
+        self._select(domain)
+        if domain.raised:
+            raise self.error_at(domain, next(each(domain.raised)))
+        self._fit(domain)
+        domain.collected = domain.usable
+        domain.need = domain.collected.bit_count()
+        if not alternative.admin:
+            domain.narrow(Rule.IN_USE, domain.usable & ~self.in_use)
+        self._withstand(domain)
+
+    def _select(self, domain: Domain) -> None:
+        view = self.view
+        if view.binding and not self._features.binding_conditions:
+            domain.narrow(Rule.BINDING_CONDITIONS, domain.usable & ~view.binding)
+        verdicts = view.selected(domain.alternative.selectors, self._compiled)
+        domain.raised = domain.usable & verdicts.raised
+        domain.narrow(Rule.SELECTOR, domain.usable & verdicts.true)
+        if view.here != view.everything:
+            domain.narrow(Rule.NODE, domain.usable & view.here)
+
+    def _fit(self, domain: Domain) -> None:
+        """Capacity against the allocated state (section 9); remembers what each device would give."""
+        if not self._features.consumable_capacity:
+            return
+        requests = domain.alternative.capacity
+        consumed = self._gather(lambda place: self.view.pools[place].bits(self._usage[place].consumed))
+        relevant = domain.usable if requests else domain.usable & (self.view.shareable | consumed)
+        if not relevant:
+            return
+        kept = domain.usable
+        for number in each(relevant):
+            amounts = self._consumption(number, requests)
+            left = self._left(number, exempt=self.exempt(domain))
+            if amounts is None or any(amount.nanos > left[name] for name, amount in amounts.items()):
+                kept &= ~(1 << number)
+            elif self.view.shareable >> number & 1:
+                domain.amounts[number] = amounts
+        domain.narrow(Rule.CAPACITY, kept)
+
+    def _consumption(self, number: int, requests: Requests) -> Amounts | None:
+        pool = self.view.pools[self.view.pool_of[number]]
+        known = pool.consumptions.setdefault(requests, {})
+        own = number - self.view.offsets[self.view.pool_of[number]]
+        if own not in known:
+            known[own] = consumption(dict(requests), pool.devices[own].capacity or {})
+        return known[own]
+
+    def _left(self, number: int, *, exempt: bool) -> dict[str, int]:
+        """What the allocated state leaves of each capacity; admin access ignores allocations (section 15)."""
+        known = self.shares.left.get(number)
+        if known is not None and not exempt:
+            return known
+        device = self.view.devices[number]
+        left = {name: capacity.value.nanos for name, capacity in (device.capacity or {}).items()}
+        if not exempt:
+            for name, nanos in self._usage[self.view.pool_of[number]].consumed.get(device.name, {}).items():
+                if name in left:
+                    left[name] -= nanos
+            if self.view.shareable >> number & 1:
+                self.shares.left[number] = left
+        return left
+
+    def _withstand(self, domain: Domain) -> None:
+        """Counters as the allocated state leaves them, and taints."""
+        view = self.view
+        consuming = domain.usable & view.consuming
+        if consuming and not self._features.partitionable_devices:
+            domain.narrow(Rule.COUNTERS, domain.usable & ~consuming)
+        elif consuming and not self.exempt(domain):
+            usable = domain.usable
+            for place in self._places(consuming):
+                usable = self._counter(place).admit(usable, domain)
+            domain.narrow(Rule.COUNTERS, usable)
+        if self._features.device_taints:
+            tolerations = domain.alternative.tolerations
+            tainted = 0
+            for number in each(domain.usable & view.tainted):
+                if blocking(view.devices[number].taints, tolerations) is not None:
+                    tainted |= 1 << number
+            if tainted:
+                domain.narrow(Rule.TAINTS, domain.usable & ~tainted)
+
+    def _ledgers(self, domain: Domain) -> tuple[Ledger, ...]:
+        """The ledgers that taking devices of this domain concerns."""
+        if self.exempt(domain):
+            return domain.constraints
+        ledgers: list[Ledger] = []
+        if domain.amounts:
+            ledgers.append(self.shares)
+        if self._features.partitionable_devices:
+            ledgers += [self._counter(place) for place in self._places(domain.usable & self.view.consuming)]
+        return (*ledgers, *domain.constraints)
+
+    def _places(self, devices: int) -> list[int]:
+        """The pools that have any of the devices."""
+        view = self.view
+        return [place for place, pool in enumerate(view.pools) if devices >> view.offsets[place] & pool.everywhere]
+
+    def _counter(self, place: int) -> Counters:
+        known = self._counters.get(place)
+        if known is None:
+            pool, offset = self.view.pools[place], self.view.offsets[place]
+            kinds = [kind for _, kind in pool.counters.names]
+            charged = self._usage[place].charged
+            left = pool.counters.available(charged)
+            groups = [(charges, devices << offset) for charges, devices in pool.counter_groups]
+            paid = pool.bits(charged) & pool.shareable if self._features.consumable_capacity else 0
+            shareable = pool.shareable if self._features.consumable_capacity else 0
+            known = self._counters[place] = Counters(kinds, left, groups, shareable << offset, paid << offset)
+        return known
+
+    def _constraint(self, claim: int, number: int) -> Constraint:
+        known = self._constraints.get((claim, number))
+        if known is None:
+            source = (self.plan.claims[claim].spec.devices.constraints or ())[number]
+            attribute, distinct = attribute_of(source, self._features) or ("", False)
+            column = self.view.column(attribute, lists=self._features.list_attributes)
+            known = self._constraints[claim, number] = Distinct(column) if distinct else Match(column)
+        return known
+
+    def _gather(self, bits: Callable[[int], int]) -> int:
+        together = 0
+        for place, offset in enumerate(self.view.offsets):
+            together |= bits(place) << offset
+        return together
