@@ -54,8 +54,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("operations", REFUSED.values(), ids=REFUSED)
 def test_json_patch_refuses(operations: Any) -> None:
-    with pytest.raises(PatchRefused):
+    with pytest.raises(PatchRefused) as caught:
         json_patch({"a": 1}, operations)
+    assert "class" not in str(caught.value), "the text is for clients, which know nothing of Python"
 
 
 def containers(*names: str) -> list[dict[str, str]]:

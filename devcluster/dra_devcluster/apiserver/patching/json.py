@@ -1,5 +1,6 @@
 """JSON patch (RFC 6902), by the jsonpatch library."""
 
+import re
 from typing import Any
 
 import jsonpatch
@@ -22,7 +23,8 @@ def json_patch(document: Any, operations: Any) -> Any:
     try:
         return jsonpatch.JsonPatch(operations).apply(document)
     except jsonpatch.JsonPatchTestFailed as fault:
-        raise PatchRefused(f"the server rejected our request due to an error in our request: {fault}") from fault
+        plain = re.sub(r" \(<class '\w+'>\)", "", str(fault))  # the library names Python's types, clients have none
+        raise PatchRefused(f"the server rejected our request due to an error in our request: {plain}") from fault
     except (
         jsonpatch.JsonPatchException,
         jsonpointer.JsonPointerException,

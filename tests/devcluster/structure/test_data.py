@@ -1,0 +1,66 @@
+"""The data that the package carries, against the reference it was made from."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_devcluster.apiserver.structure import load_data
+from dra_devcluster.apiserver.tables.cells import CELLS
+
+_CONFORMANCE = Path(__file__).resolve().parents[4] / "shared" / "conformance"
+_REFERENCE = Path(os.environ.get("KOPF_DRA_CONFORMANCE", _CONFORMANCE)).parent / "api-schema"
+reference = pytest.mark.skipif(not _REFERENCE.is_dir(), reason="NOT compared: no reference data on this machine")
+# Some groups add versions of their own to what is common to all: names say who deletes and watches what.
+_COMMON = ("DeleteOptions", "WatchEvent")
+
+
+@reference
+def test_components_are_those_of_the_reference() -> None:
+    ours: dict[str, Any] = load_data("components.json")
+    seen = set()
+    for file in sorted(_REFERENCE.glob("*_v*.json")):
+        for name, schema in json.loads(file.read_text()).items():
+            seen.add(name)
+            if not name.endswith(_COMMON) or file.name == "core_v1.json":
+                assert ours[name] == schema, (file.name, name)
+    assert set(ours) == seen
+
+
+@reference
+def test_discovery_is_that_of_the_reference() -> None:
+    assert load_data("discovery.json") == json.loads((_REFERENCE / "discovery.json").read_text())
+
+
+@reference
+def test_printer_columns_are_those_of_the_reference() -> None:
+    ours = load_data("table-columns.json")
+    for path, columns in json.loads((_REFERENCE / "table-columns.json").read_text()).items():
+        *group, _version, resource = path.split("/")[1:]
+        key = f"{group[0] if group else ''}/{resource}"
+        if key in CELLS:
+            assert ours[key] == [[c["name"], c["type"], c["format"], c["priority"]] for c in columns], path
+
+
+def test_every_cell_function_has_columns_to_fill() -> None:
+    assert set(CELLS) <= set(load_data("table-columns.json"))
+
+
+def test_every_protobuf_message_that_is_mentioned_is_there() -> None:
+    messages: dict[str, dict[str, list[str]]] = load_data("protobuf.json")
+    mentioned = {field[1] for fields in messages.values() for field in fields.values() if "." in field[1]}
+    assert mentioned <= set(messages)
+
+
+def test_explanations_are_of_fields_that_exist() -> None:
+    components: dict[str, Any] = load_data("components.json")
+    known: dict[str, set[str]] = {}
+    for name, schema in components.items():
+        package, _version, short = name.rsplit(".", 2)
+        known.setdefault(f"{package.rsplit('.', 1)[-1]}.{short}", set()).update(schema.get("properties", {}))
+    for name, texts in load_data("descriptions.json").items():
+        if name != "*":
+            assert set(texts) - {""} <= known.get(name, set()), name
