@@ -7,7 +7,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -95,15 +95,22 @@ async def test_a_kubeconfig_that_points_nowhere_is_named_with_a_remedy(tmp_path:
     assert "Traceback" not in output
 
 
-async def test_a_server_that_does_not_answer_is_named(server: Any, kubeconfig: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def dead_server(server: Any, kubeconfig: Path, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """An address where nobody listens, and a kubeconfig that names it."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         nobody = f"https://127.0.0.1:{unused.getsockname()[1]}"
         config = tmp_path / "dead"
         config.write_text(kubeconfig.read_text().replace(server.url, nobody))
-        code, output = await run("--kubeconfig", str(config))
+        yield nobody, config
+
+
+async def test_a_server_that_does_not_answer_is_named(dead_server: tuple[str, Path]) -> None:
+    address, config = dead_server
+    code, output = await run("--kubeconfig", str(config))
     assert code == 1
-    assert nobody in output
+    assert address in output
     assert "Traceback" not in output
 
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_api.codec import DecodeError, convert
-from dra_api.meta import Object
-from dra_kube import Api, Connection, NotServed, Resource
+from dra_kube import Api, Connection, Resource
 from dra_kube.versions import from_served
 from prometheus_client import CollectorRegistry
 
@@ -25,8 +24,9 @@ from dra_operator.reconcile import Control
 
 from .audit import Audit
 from .language import CelSelectors
+from .loading import load_all
 from .malformed import Quarantine
-from .watched import REQUIRED, WATCHED
+from .watched import WATCHED
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,7 @@ class Operator:
         try:
             await api.raw_get("/version")
             control = self._make_control(api)
-            for resource, kind in WATCHED.items():
-                await self._list(api, control, resource, kind)
+            self._served = await load_all(api, control.load, self._quarantine)
         except BaseException:
             await api.__aexit__(None, None, None)
             raise
@@ -127,18 +126,6 @@ class Operator:
             self._quarantine.tell(resource, raw, error)
             return
         self.control.put(obj)
-
-    async def _list(self, api: Api, control: Control, resource: Resource, kind: type[Object]) -> None:
-        try:
-            self._served[resource] = await api.version_of(resource)
-        except NotServed as error:
-            if resource in REQUIRED:
-                logger.warning("%s; claims cannot be handled until it does", error)
-            return
-        listed = await api.list_as(resource, kind)
-        for raw, fault in listed.malformed:
-            self._quarantine.tell(resource, raw, fault)
-        control.load(listed.items)
 
     async def _work(self, control: Control, audit: Audit) -> None:
         async with asyncio.TaskGroup() as group:

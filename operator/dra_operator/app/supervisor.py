@@ -22,6 +22,7 @@ from .server import serve
 logger = logging.getLogger(__name__)
 
 PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before Kopf is started again, the last one for ever
+GOODBYE = 10.0  # seconds that Kopf has to end
 STEADY = 60.0  # seconds after which a run counts as good
 
 
@@ -77,18 +78,21 @@ class Supervisor:
 
     async def _run_kopf(self, registry: kopf.OperatorRegistry) -> bool:
         """True if Kopf ended because it was told to. Raises OperatorFailed."""
-        kopf_run = asyncio.create_task(kopf.operator(registry=registry, clusterwide=True, standalone=True))
+        stop_kopf = asyncio.Event()
+        kopf_run = asyncio.create_task(
+            kopf.operator(registry=registry, clusterwide=True, standalone=True, stop_flag=stop_kopf)
+        )
         reconcilers = asyncio.create_task(self.operator.ended())
         try:
             await asyncio.wait((kopf_run, reconcilers), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (kopf_run, reconcilers):
-                task.cancel()
-            await asyncio.wait((kopf_run, reconcilers))
+            reconcilers.cancel()
+            stop_kopf.set()  # not by cancellation: a cancelled Kopf leaves its connections open
+            await asyncio.wait((kopf_run, reconcilers), timeout=GOODBYE)
+            kopf_run.cancel()
+            await asyncio.wait((kopf_run,))
         if not self.operator.is_running:
             raise OperatorFailed("the reconcilers ended; see the log above")
-        if kopf_run.cancelled():
-            return True
         error = kopf_run.exception()
         if error is not None:
             logger.error("Kopf ended with %r; it is started again, the view is kept", error)

@@ -2,6 +2,7 @@
 
 from .binding import BINDING_TIMEOUT, Binding, BindingState, binding_state
 from .claims import NotReady, PodClaim, ready_claims, unservable
+from .filters import obstacle
 from .node import NodeState
 from .plan import NoPlace, Plan, Planning, plan
 from .requests import POD_SLOTS, Amounts, add, pod_requests, subtract
@@ -20,6 +21,7 @@ __all__ = [
     "PodClaim",
     "add",
     "binding_state",
+    "obstacle",
     "plan",
     "pod_requests",
     "ready_claims",

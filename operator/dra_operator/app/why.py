@@ -1,0 +1,102 @@
+"""Why a pod or a claim is where it is, in words: the same filters and the same allocator, asked on live data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dra_api.core import Pod
+from dra_api.references import pod_is_done
+from dra_api.resource import ResourceClaim
+
+from dra_operator.allocator import Allocated, AllocationError, Allocator, Failed, GaveUp
+from dra_operator.cluster import Cluster
+from dra_operator.placement import NodeState, NotReady, obstacle, pod_requests, ready_claims, unservable
+
+
+def why_pod(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[str]:
+    """Lines about one pod."""
+    if pod_is_done(pod):
+        yield f"pod {pod.key} is done ({pod.status.phase or 'deleted before it got a node'})"
+    elif pod.spec.node_name:
+        yield f"pod {pod.key} is assigned to node {pod.spec.node_name}"
+        for use, claim in cluster.claims_of(pod):
+            yield f"  claim {use.name}: {_holding(claim)}"
+    elif pod.spec.scheduling_gates:
+        gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
+        yield f"pod {pod.key} waits for its scheduling gates to be removed: {gates}"
+    else:
+        if pod.spec.scheduler_name != cluster.scheduler_name:
+            name = pod.spec.scheduler_name or "default-scheduler"
+            yield f"pod {pod.key} is placed by {name}, not by {cluster.scheduler_name}; what we would do:"
+        yield from _why_waiting(cluster, allocator, pod)
+
+
+def why_claim(cluster: Cluster, allocator: Allocator, claim: ResourceClaim) -> Iterator[str]:
+    """Lines about one claim."""
+    yield f"claim {claim.key}: {_holding(claim)}"
+    if claim.metadata.deletion_timestamp is not None:
+        users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ())
+        waits = f"waits for its consumers to end: {users}" if users else "waits for its finalizers"
+        yield f"  being deleted; {waits}"
+    if claim.status.allocation is not None:
+        return
+    pods = [pod for key in cluster.pods_by_claim.keys(claim.key) if (pod := cluster.pods.get(key)) is not None]
+    if not pods:
+        yield "  no pod uses it; devices are allocated when one does"
+    for pod in pods:
+        yield from (f"  {line}" for line in why_pod(cluster, allocator, pod))
+
+
+def _holding(claim: ResourceClaim | None) -> str:
+    if claim is None:
+        return "does not exist"
+    if claim.status.allocation is None:
+        return "not allocated"
+    results = claim.status.allocation.devices.results or ()
+    devices = ", ".join(f"{result.driver}/{result.pool}/{result.device}" for result in results) or "no devices"
+    users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ()) or "nobody"
+    return f"allocated ({devices}), reserved for {users}"
+
+
+def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[str]:
+    try:
+        claims = [claim for _, claim in ready_claims(pod, cluster.claims.get)]
+    except NotReady as reason:
+        yield f"pod {pod.key} is not tried: {reason}"
+        return
+    open_claims = [claim for claim in claims if claim.status.allocation is None]
+    prioritized = cluster.features.prioritized_list
+    text = unservable(open_claims, cluster.classes.__contains__, prioritized_list=prioritized)
+    if text is not None:
+        yield f"pod {pod.key} fits no node: {text}"
+        return
+    answers = [(state.name, *_on_node(cluster, allocator, pod, claims, state)) for state in cluster.node_states()]
+    good = [name for name, fits, _ in answers if fits]
+    yield f"pod {pod.key} would fit {len(good)} of {len(answers)} nodes" + (": " + ", ".join(good) if good else "")
+    for name, fits, explanation in answers:
+        if not fits:
+            yield f"  node {name}: {explanation}" if "\n" not in explanation else _indented(explanation)
+    if good:
+        yield "  nothing holds it back any more; if it stays, look at the operator's log"
+
+
+def _on_node(
+    cluster: Cluster, allocator: Allocator, pod: Pod, claims: list[ResourceClaim], state: NodeState
+) -> tuple[bool, str]:
+    reason = obstacle(pod, pod_requests(pod), state)
+    open_claims = [claim for claim in claims if claim.status.allocation is None]
+    if reason is not None or not open_claims:
+        return reason is None, reason or ""
+    try:
+        outcome = allocator.allocate(state.node, open_claims, cluster.ledger.usage)
+    except AllocationError as error:
+        return False, str(error)
+    if isinstance(outcome, Allocated):
+        return True, ""
+    if isinstance(outcome, Failed):
+        return False, str(outcome.error)
+    return False, str(outcome) if isinstance(outcome, GaveUp) else outcome.refusal.explain()
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

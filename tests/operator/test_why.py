@@ -1,0 +1,66 @@
+"""``kubectl dra why``: the reason an operator would give, on live data, without an operator running."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_kube import PODS, RESOURCE_CLAIMS
+from dra_operator.app.kubectl import main
+
+
+async def ask(capsys: pytest.CaptureFixture[str], kubeconfig: Path, *arguments: str) -> tuple[int, str]:
+    given = ["why", *arguments, "-n", "ns", "--kubeconfig", str(kubeconfig)]
+    code = await asyncio.to_thread(main, given)
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
+
+
+async def add_claim(cluster: Any, count: int) -> None:
+    exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count}
+    spec = {"devices": {"requests": [{"name": "req", "exactly": exactly}]}}
+    await cluster.api.create(RESOURCE_CLAIMS, {"metadata": {"name": "claim", "namespace": "ns"}, "spec": spec})
+
+
+async def add_user(cluster: Any) -> None:
+    spec = {
+        "schedulerName": "dra-scheduler",
+        "containers": [{"name": "main", "image": "none"}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "claim"}],
+    }
+    await cluster.api.create(PODS, {"metadata": {"name": "pod", "namespace": "ns"}, "spec": spec})
+
+
+async def test_a_claim_that_is_too_big_is_explained_for_every_node(cluster: Any, kubeconfig: Path, capsys: Any) -> None:
+    await cluster.furnish(nodes=2, devices=1)
+    await add_claim(cluster, count=3)
+    code, output = await ask(capsys, kubeconfig, "claim", "claim")
+    assert (code, output) == (
+        0,
+        "claim ns/claim: not allocated\n  no pod uses it; devices are allocated when one does\n",
+    )
+    await add_user(cluster)
+    code, output = await ask(capsys, kubeconfig, "claim", "claim")
+    assert code == 0
+    assert "pod ns/pod would fit 0 of 2 nodes" in output
+    assert "node node-0: does not fit" in output
+    assert "needs 3 of 1 devices" in output
+
+
+async def test_a_pod_that_fits_says_where(cluster: Any, kubeconfig: Path, capsys: Any) -> None:
+    await cluster.furnish(nodes=2, devices=1)
+    await add_user(cluster)
+    code, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert (code, output) == (0, 'pod ns/pod is not tried: resourceclaim "claim" not found\n')
+    await add_claim(cluster, count=1)
+    code, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert code == 0
+    assert "pod ns/pod would fit 2 of 2 nodes: node-0, node-1" in output
+
+
+async def test_an_unknown_name_is_told_without_a_traceback(cluster: Any, kubeconfig: Path, capsys: Any) -> None:
+    await cluster.furnish()
+    code, output = await ask(capsys, kubeconfig, "pod", "nobody")
+    assert (code, output) == (1, "kubectl dra: there is no pod nobody in namespace ns\n")
