@@ -77,6 +77,14 @@ def test_a_definition_replaces_its_former_self() -> None:
     assert structure.resource("example.com", "v1", "widgets") is not None
 
 
+@pytest.mark.parametrize("schema", [None, {}, {"x-kubernetes-preserve-unknown-fields": True}], ids=str)
+def test_a_definition_may_say_next_to_nothing(schema: Any) -> None:
+    structure = Structure.load()
+    (widgets,) = structure.add_definition(definition(schema))
+    obj = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
+    assert decode(widgets.schema, obj) == []
+
+
 def test_versions_that_are_not_served_are_not_added() -> None:
     structure = Structure.load()
     assert structure.add_definition(definition({"type": "object"}, served=False)) == []

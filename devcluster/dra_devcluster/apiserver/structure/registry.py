@@ -5,7 +5,7 @@ server says of itself); CustomResourceDefinitions add resources at run time and 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -157,14 +157,13 @@ def _custom(crd: Json, version: Json, metadata: Schema) -> Resource:
     spec, names = crd["spec"], crd["spec"]["names"]
     raw = version.get("schema", {}).get("openAPIV3Schema") or {"type": "object"}
     try:
-        schema = compile_structural(raw)
+        compiled = compile_structural(raw)
     except (AttributeError, TypeError) as fault:
         raise ValueError(
             f"CustomResourceDefinition {crd['metadata']['name']}, version {version['name']}: "
             f"the schema cannot be read: {fault}"
         ) from fault
-    schema.kind = "object"
-    schema.name = f"{version['name']}.{names['kind']}"
+    schema = replace(compiled, kind="object", name=f"{version['name']}.{names['kind']}")
     text = Schema("string", name="string")
     # Whatever the author wrote here: the server's own fields have the server's own types.
     schema.properties.update(apiVersion=text, kind=text, metadata=metadata)
