@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dra-operator", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="dra-operator", description="Run the operator, or try out what it would do.")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run the operator until SIGINT or SIGTERM")
     run.add_argument("--kubeconfig", help="file that says where the API server is (default: $KUBECONFIG, in-cluster)")
