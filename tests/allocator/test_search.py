@@ -227,6 +227,16 @@ GIVES: dict[str, tuple[Lab, Any]] = {
         ),
         [["r=drv/p/b"]],
     ),
+    "a policy that forbids the whole capacity keeps plain requests away, also from devices that cannot be shared": (
+        lab(
+            pool(
+                device("a", capacity={"mem": {"value": "8", "requestPolicy": {"validRange": {"max": "4"}}}}),
+                device("b", capacity={"mem": 8}),
+            ),
+            [claim(request("r"))],
+        ),
+        [["r=drv/p/b"]],
+    ),
     "admin access sees devices in use": (
         lab(MODELS, [claim(request("r", adminAccess=True))], usage=held("drv/p/a1")),
         [["r=drv/p/a1"]],

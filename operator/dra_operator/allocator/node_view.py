@@ -39,6 +39,7 @@ class NodeView:
         self.binding = self.gather(lambda view: view.binding)
         self.consuming = self.gather(lambda view: view.consuming)
         self.shareable = self.gather(lambda view: view.shareable)
+        self.rationed = self.gather(lambda view: view.rationed)
         self.tainted = self.gather(lambda view: view.tainted)
         self.here = self._devices_for_this_node()
         self._verdicts: dict[tuple[str, ...], Verdicts] = {}

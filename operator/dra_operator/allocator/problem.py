@@ -167,7 +167,7 @@ class Problem:
             return
         requests = domain.alternative.capacity
         consumed = self._gather(lambda place: self.view.pools[place].bits(self._usage[place].consumed))
-        relevant = domain.usable if requests else domain.usable & (self.view.shareable | consumed)
+        relevant = domain.usable if requests else domain.usable & (self.view.shareable | self.view.rationed | consumed)
         if not relevant:
             return
         kept = domain.usable

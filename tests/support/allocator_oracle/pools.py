@@ -1,0 +1,190 @@
+"""Section 3: the pools that a node sees, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dra_api.resource import Device, ResourceSlice
+
+from .problem import Fault, Id, Problem
+
+
+@dataclass
+class Pool:
+    """``slices`` are those with devices that are relevant for the node; ``all`` those of the same generation."""
+
+    driver: str
+    name: str
+    slices: list[ResourceSlice]
+    all: list[ResourceSlice]
+    complete: bool
+    valid: bool = True
+
+    @property
+    def binding(self) -> bool:
+        return any(device.binding_conditions is not None for s in self.slices for device in s.spec.devices or ())
+
+
+@dataclass
+class Candidate:
+    """A device as one pool offers it."""
+
+    pool: Pool
+    slice_: ResourceSlice
+    device: Device
+    id: Id = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.id = (self.pool.driver, self.pool.name, self.device.name)
+
+
+def gather(problem: Problem) -> list[Pool]:
+    """All pools that have a relevant slice, unusable ones included. Raises Fault for a malformed node selector."""
+    relevant: dict[tuple[str, str], list[ResourceSlice]] = {}
+    for slice_ in problem.slices:
+        if _relevant(problem, slice_):
+            relevant.setdefault(_key(slice_), []).append(slice_)
+    pools = []
+    for key in sorted(relevant):
+        pool = _pool(problem, key, relevant[key])
+        if pool is not None:
+            pools.append(pool)
+    return [pool for pool in pools if not pool.binding] + [pool for pool in pools if pool.binding]
+
+
+def candidates(pools: list[Pool]) -> list[Candidate]:
+    """The devices of all usable pools."""
+    return [
+        Candidate(pool, slice_, device)
+        for pool in pools
+        if pool.complete and pool.valid
+        for slice_ in pool.slices
+        for device in slice_.spec.devices or ()
+    ]
+
+
+def _key(slice_: ResourceSlice) -> tuple[str, str]:
+    return slice_.spec.driver, slice_.spec.pool.name
+
+
+def _relevant(problem: Problem, slice_: ResourceSlice) -> bool:
+    spec = slice_.spec
+    if not problem.gates.partitionable and (spec.per_device_node_selection is not None or spec.shared_counters):
+        return False
+    if spec.shared_counters:
+        return True
+    if spec.node_name is not None or spec.all_nodes is not None or spec.node_selector is not None:
+        return node_matches(problem.node, spec.node_name, spec.all_nodes, spec.node_selector)
+    return bool(spec.per_device_node_selection) and any(
+        node_matches(problem.node, device.node_name, device.all_nodes, device.node_selector)
+        for device in spec.devices or ()
+    )
+
+
+def _pool(problem: Problem, key: tuple[str, str], relevant: list[ResourceSlice]) -> Pool | None:
+    everywhere = [slice_ for slice_ in problem.slices if _key(slice_) == key]
+    newest = max(slice_.spec.pool.generation for slice_ in everywhere)
+    generation = max(slice_.spec.pool.generation for slice_ in relevant)
+    if problem.gates.newest_generation_only:
+        generation = newest
+    relevant = [slice_ for slice_ in relevant if slice_.spec.pool.generation == generation]
+    if not relevant:
+        return None
+    wanted = relevant[0].spec.pool.resource_slice_count
+    kept = [slice_ for slice_ in everywhere if slice_.spec.pool.generation == generation]
+    complete = len(relevant) == wanted
+    if not complete:
+        if newest > generation:
+            return None
+        complete = len(kept) == wanted
+    with_devices = [slice_ for slice_ in relevant if not (problem.gates.partitionable and slice_.spec.shared_counters)]
+    pool = Pool(*key, sorted(with_devices, key=lambda s: s.metadata.name), kept, complete)
+    pool.valid = not complete or _valid(problem, pool)
+    return pool
+
+
+def _valid(problem: Problem, pool: Pool) -> bool:
+    names = [device.name for slice_ in pool.slices for device in slice_.spec.devices or ()]
+    if len(set(names)) != len(names):
+        return False
+    if not problem.gates.partitionable:
+        return True
+    sets = [counters for slice_ in pool.all for counters in slice_.spec.shared_counters or ()]
+    known = {counters.name: set(counters.counters or ()) for counters in sets}
+    if len(known) != len(sets):
+        return False
+    return all(
+        consumed.counter_set in known and set(consumed.counters or ()) <= known[consumed.counter_set]
+        for slice_ in pool.all
+        for device in slice_.spec.devices or ()
+        for consumed in device.consumes_counters or ()
+    )
+
+
+# --- node selection -----------------------------------------------------------------------------
+
+
+def node_matches(node: Node, name: str | None, all_nodes: bool | None, selector: NodeSelector | None) -> bool:
+    """The fields of a slice or device in their order of precedence. Raises Fault."""
+    if name:
+        return name == node.metadata.name
+    if all_nodes:
+        return True
+    if selector is None:
+        return False
+    for term in selector.node_selector_terms or ():
+        _check(term)
+    return any(term_matches(node, term) for term in selector.node_selector_terms or ())
+
+
+def term_matches(node: Node, term: NodeSelectorTerm) -> bool:
+    """All requirements hold; an empty term matches nothing."""
+    labels = [_label_matches(node, requirement) for requirement in term.match_expressions or ()]
+    fields = [
+        (requirement.operator == "In") == (node.metadata.name == (requirement.values or ("",))[0])
+        for requirement in term.match_fields or ()
+    ]
+    return bool(labels or fields) and all(labels) and all(fields)
+
+
+def _label_matches(node: Node, requirement: NodeSelectorRequirement) -> bool:
+    value = (node.metadata.labels or {}).get(requirement.key)
+    values = requirement.values or ()
+    match requirement.operator:
+        case "In":
+            return value is not None and value in values
+        case "NotIn":
+            return value is None or value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    try:
+        number, bound = int(value or "none"), int(values[0])
+    except ValueError:
+        return False
+    return number > bound if requirement.operator == "Gt" else number < bound
+
+
+def _check(term: NodeSelectorTerm) -> None:
+    for requirement in term.match_expressions or ():
+        count = len(requirement.values or ())
+        allowed = {
+            "In": count > 0,
+            "NotIn": count > 0,
+            "Exists": count == 0,
+            "DoesNotExist": count == 0,
+            "Gt": count == 1,
+            "Lt": count == 1,
+        }
+        if not allowed.get(requirement.operator, False):
+            raise Fault(f"malformed node selector: {requirement}")
+        if requirement.operator in ("Gt", "Lt"):
+            try:
+                int((requirement.values or ("",))[0])
+            except ValueError:
+                raise Fault(f"malformed node selector: {requirement}") from None
+    for requirement in term.match_fields or ():
+        if requirement.operator not in ("In", "NotIn") or len(requirement.values or ()) != 1:
+            raise Fault(f"malformed node selector: {requirement}")
