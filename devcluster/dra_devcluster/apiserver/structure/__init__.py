@@ -4,8 +4,9 @@ structure = Structure.load()                          the built-in kinds; CRDs: 
 structure.resource(group, version, plural)            Resource or None; .by_kind(group, version, kind); .resources()
 problems = decode(resource.schema, body)              drops unknown fields and nulls in place, reports both and types
 find_duplicates(raw_body)                             for fieldValidation=Strict
-custom.set_defaults(schema, obj)                      defaults of a custom resource (after decode), in place
-custom.validate(schema, obj) -> list[Fault]           its 422 causes
+refusal(version, kind, problems) -> str               the text of the 400 answer
+set_defaults(schema, obj)                             defaults of a custom resource (after decode), in place
+validate(schema, obj) -> list[Fault]                  its 422 causes
 """
 
 from .custom import Fault, set_defaults, validate

@@ -8,6 +8,7 @@ types are validated by the schema (`custom.validate`), not by the decoder.
 
 import base64
 import binascii
+import json  # for duplicates, which the fast parser cannot report
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,8 +61,6 @@ def find_duplicates(body: bytes) -> list[Problem]:
     """Fields given twice in one JSON object of `body` (the last one wins). Raises ValueError if it is not JSON.
 
     Costs a second parse; meant for strict requests only."""
-    import json  # the fast parser cannot report duplicates
-
     seen: list[_Doubled] = []
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -147,11 +146,21 @@ def _value(schema: Schema, value: Any, place: _Place, problems: list[Problem], o
         for index, item in enumerate(value):
             if item is not None:
                 _value(schema.items, item, (place, index), problems, owner)
+            elif schema.items.typed:
+                value[index] = _zero(schema.items)
     elif schema.items is not None:
         nested = schema.items.json_type in (dict, list)  # else errors name the map, not the entry
         for key, item in value.items():
             if item is not None:
                 _value(schema.items, item, (place, key) if nested else place, problems, owner)
+            elif schema.items.typed:
+                value[key] = _zero(schema.items)
+
+
+def _zero(schema: Schema) -> Any:
+    """What a null in a list or map stands for: the Go type's zero value."""
+    zero = {"object": dict, "map": dict, "array": list, "boolean": bool, "integer": int, "number": float}
+    return zero.get(schema.kind, str)()
 
 
 def _is_integer(schema: Schema, value: Any) -> bool:
