@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     arguments = _parser().parse_args(argv)
+    # gRPC reports every plugin that ends as an error of its own on stderr; it reads this when it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if arguments.command == "demo":
         from . import demo  # brings half of the project along
 

@@ -188,7 +188,7 @@ async def tell_own_claims(scene: Scene) -> None:
     await api.create(DEVICE_CLASSES, device_class())
     for name, selector in (
         ("any-gpu", None),
-        ("no-such-gpu", 'device.attributes["simulated.dra.example.com"].?model == optional.of("none-has-this")'),
+        ("no-such-gpu", f'device.attributes["{DRIVER}"].?model.orValue("unknown") == "gold-plated"'),
     ):
         body = {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"spec": claim_spec(selector=selector)}}
         await api.create(RESOURCE_CLAIM_TEMPLATES, body)
