@@ -1,0 +1,145 @@
+"""Agreement with brute force (design section 7): the same first solution, the same kind of refusal or error.
+
+The oracle itself is held against the reference's recorded answers, so that agreement with it means something.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import dra_operator.allocator.search as search_module
+import pytest
+from allocator_agreement import ask_oracle, check, comparable, disagreement, laboratory
+from allocator_lab import Lab, cases, difference
+from allocator_oracle import Answer, OutOfSteps, Problem, answer
+from allocator_problems import make_case
+from dra_api.codec import convert
+from dra_api.core import Node
+from dra_api.resource import AllocationResult, ResourceSlice
+from dra_operator.allocator import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+Json = dict[str, Any]
+AS_REFERENCE = {"newest_generation_only": False, "admin_ignores_allocations": False}
+OUTCOMES: dict[str, Any] = {"none": Refused, "nodeError": NodeFailure, "error": Failed}
+sources = st.randoms(use_true_random=False)
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+def recorded() -> list[tuple[str, Json, Json, str, Any]]:
+    """Name, case, node, kind and results of every answer that the reference gave."""
+    found = []
+    for case in cases("allocator/random.json"):
+        nodes = {node["metadata"]["name"]: node for node in case["nodes"]}
+        for expect in case["expect"]:
+            found.append((case["name"], case, nodes[expect["node"]], expect["outcome"], expect.get("results")))
+    for case in cases("allocator/semantics.json"):
+        found.append((case["name"], case, case["node"], case["expect"]["outcome"], case["expect"].get("results")))
+    for case in cases("allocator/cases.json"):
+        observed = case["observed"]
+        kind = "none" if observed["results"] is None else "allocated"
+        if observed.get("error"):
+            kind = "nodeError" if observed.get("errorFailedOnNode") else "error"
+        found.append((case["name"], case, case["node"], kind, observed.get("results")))
+    return found
+
+
+def as_outcome(expected: Answer) -> Outcome:
+    """The oracle's answer in the allocator's words, for comparisons that expect those."""
+    if expected.outcome == "allocated":
+        return Allocated("", expected.results)
+    made: Outcome = OUTCOMES[expected.outcome]("", expected.error)
+    return made
+
+
+def test_the_oracle_gives_the_recorded_answers_of_the_reference() -> None:
+    wrong = {}
+    for name, case, node, kind, results in recorded():
+        try:
+            expected = answer(Problem.from_case(case, node, **AS_REFERENCE), limit=20_000)
+        except OutOfSteps:
+            wrong[name] = "takes too long"
+            continue
+        different = difference(as_outcome(expected), kind, results)
+        if different:
+            wrong[name] = different
+    assert not wrong
+
+
+def test_the_oracle_gives_the_intended_answers_where_the_reference_errs() -> None:
+    for case in cases("allocator/deviations.json"):
+        expected = answer(Problem.from_case(case, case["node"]))
+        devices = [
+            [[given.request, given.driver, given.pool, given.device] for given in result.devices.results or ()]
+            for result in expected.results
+        ]
+        assert expected.outcome == case["intendedOutcome"], case["name"]
+        assert devices == case.get("intendedDevices", []), case["name"]
+
+
+@settings(relaxed, max_examples=250)
+@given(sources)
+def test_the_allocator_agrees_with_brute_force(source: Random) -> None:
+    check(make_case(source))
+
+
+@settings(relaxed, max_examples=120)
+@given(sources)
+def test_pruning_changes_no_answer(source: Random) -> None:
+    """Small problems rarely need it, so it is switched on from the start: it must not skip a solution or an error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_module, "PATIENCE", -1)
+        check(make_case(source))
+
+
+@settings(relaxed, max_examples=80)
+@given(sources)
+def test_the_mistakes_of_the_reference_can_be_repeated(source: Random) -> None:
+    check(make_case(source), as_reference=True)
+
+
+@settings(relaxed, max_examples=80)
+@given(sources)
+def test_slices_may_arrive_in_any_order_before_and_after_other_decisions(source: Random) -> None:
+    case = make_case(source)
+    nodes = [convert(Node, node) for node in case["nodes"]]
+    slices = list(case["slices"])
+    source.shuffle(slices)
+    early = laboratory({**case, "slices": slices[: len(slices) // 2]})
+    for node in nodes:
+        early.decide(node)
+    for slice_ in slices[len(slices) // 2 :]:
+        early.allocator.inventory.put_slice(convert(ResourceSlice, slice_))
+    settled = laboratory(case)
+    assert [said(early, node) for node in nodes] == [said(settled, node) for node in nodes]
+
+
+def said(lab: Lab, node: Node) -> tuple[str, list[Json] | str]:
+    """The kind of the outcome with its results or error text."""
+    outcome = lab.decide(node)
+    what = comparable(outcome.results) if isinstance(outcome, Allocated) else str(getattr(outcome, "error", ""))
+    return type(outcome).__name__, what
+
+
+@settings(relaxed, max_examples=80)
+@given(sources, st.integers(1, 60))
+def test_a_spent_budget_is_never_a_refusal(source: Random, budget: int) -> None:
+    case = make_case(source)
+    lab = laboratory(case)
+    for node in case["nodes"]:
+        expected = ask_oracle(case, node)
+        outcome = lab.decide(convert(Node, node), budget=budget)
+        if expected is not None and not isinstance(outcome, GaveUp):
+            assert disagreement(outcome, expected) is None
+
+
+def test_the_comparison_notices_a_different_device_and_a_different_kind() -> None:
+    one, other = (
+        convert(AllocationResult, {"devices": {"results": [{"request": "r", "driver": "d", "pool": "p", "device": d}]}})
+        for d in "ab"
+    )
+    assert disagreement(Allocated("n1", (one,)), Answer("allocated", (one,))) is None
+    assert disagreement(Allocated("n1", (one,)), Answer("allocated", (other,))) is not None
+    assert disagreement(GaveUp("n1", 5), Answer("none")) is not None
