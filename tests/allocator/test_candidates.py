@@ -7,7 +7,7 @@ from typing import Any
 from allocator_lab import Lab, claim, device, device_class, first_available, lab, make_node, pool, request, sub
 from dra_api.codec import convert
 from dra_api.resource import DeviceClass, ResourceSlice
-from dra_operator.allocator import Allocated, DeviceId, Failed
+from dra_operator.allocator import Allocated, DeviceId, Failed, Usage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +54,25 @@ def test_devices_in_use_do_not_count_until_they_are_free_again() -> None:
     assert names(made) == []
     made.usage.remove(outcome.results[0])
     assert names(made) == ["n2"]
+
+
+def test_snapshots_old_and_new_are_counted_as_they_are() -> None:
+    made = lab(THREE, [claim(request("r", A))])
+
+    def offered(usage: Usage) -> list[str]:
+        return sorted(made.allocator.candidates(made.claims, usage))
+
+    before = made.usage.snapshot()
+    made.usage.take_device(DeviceId("drv", "n1", "d0"))
+    after = made.usage.snapshot()
+    fork = before.snapshot()
+    fork.take_device(DeviceId("drv", "n2", "d0"))
+    fork.take_device(DeviceId("drv", "n2", "d1"))
+    for _ in range(2):
+        assert offered(before) == ["n1", "n2"]
+        assert offered(after) == ["n2"]
+        assert offered(made.usage) == ["n2"]
+        assert offered(fork) == ["n1"]
 
 
 def test_admin_access_and_all_look_at_devices_in_use() -> None:
@@ -103,6 +122,19 @@ def test_faulty_claims_are_not_hidden() -> None:
     made = lab(THREE, [claim(request("r", deviceClassName="nope"))])
     assert made.allocator.candidates(made.claims, made.usage).anywhere
     assert isinstance(made.decide(), Failed)
+
+
+def test_counting_can_be_interrupted_and_goes_on() -> None:
+    slices = [slice_ for number in range(100) for slice_ in node_pool(f"n{number:03}", "A" if number % 2 else "B")]
+    made = lab(slices, [claim(request("r", A))])
+    allocator = made.allocator
+    pieces = allocator.catch_up(made.claims, made.usage)
+    next(pieces)
+    pieces.close()
+    made.usage.take_device(DeviceId("drv", "n001", "d0"))
+    assert sum(1 for _ in allocator.catch_up(made.claims, made.usage)) > 2
+    assert list(allocator.catch_up(made.claims, made.usage)) == []
+    assert names(made) == [f"n{number:03}" for number in range(3, 100, 2)]
 
 
 def test_excluded_nodes_have_a_reason() -> None:

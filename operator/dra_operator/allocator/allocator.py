@@ -7,7 +7,7 @@ clock cannot. Both are bounded by a budget of steps: spent means ``GaveUp``, nev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from dra_api.core import Node
@@ -114,8 +114,15 @@ class Allocator:
         self._planned_for = -1
         self._index = CandidateIndex(inventory)
 
+    def catch_up(self, claims: Sequence[ResourceClaim] | Plan, usage: Usage) -> Iterator[None]:
+        """Does the work of ``candidates`` in pieces of a few milliseconds, so that others can run in between.
+
+        Selectors that nobody asked for before are evaluated on all devices of the cluster here.
+        """
+        return self._index.catch_up(claims if isinstance(claims, Plan) else self.plan(claims), usage)
+
     def candidates(self, claims: Sequence[ResourceClaim] | Plan, usage: Usage) -> Candidates:
-        """The nodes worth trying for the claims; keeps up with ``usage`` as long as it is the same object."""
+        """The nodes worth trying for the claims; cheap as long as each ``usage`` is of the lineage of the last."""
         plan = claims if isinstance(claims, Plan) else self.plan(claims)
         return self._index.candidates(plan, usage)
 

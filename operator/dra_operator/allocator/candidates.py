@@ -64,20 +64,19 @@ class Candidates:
 
 
 class CandidateIndex:
-    """The tallies of the queries asked lately, for one live usage at a time."""
+    """The tallies of the queries asked lately, for usages of one lineage."""
 
     _TALLIES = 128
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._usage: Usage | None = None
+        self._lineage: object = None
         self._tallies: dict[Query, Tally] = {}
 
     def candidates(self, plan: Plan, usage: Usage) -> Candidates:
         """The nodes that the plan's requests may fit."""
-        if usage is not self._usage:
-            self._tallies.clear()
-            self._usage = usage
+        for _ in self.catch_up(plan, usage):
+            pass
         wants: list[tuple[Want, ...]] = []
         suspects: dict[str, None] = {}
         anywhere = plan.fault is not None
@@ -92,22 +91,32 @@ class CandidateIndex:
             return Candidates(tuple(suspects), True, (), None)
         return Candidates(tuple(suspects), False, tuple(wants), self._refusal(plan, wants))
 
+    def catch_up(self, plan: Plan, usage: Usage) -> Iterator[None]:
+        """Counts what changed since the last time, in pieces."""
+        if usage.lineage is not self._lineage:
+            self._tallies.clear()
+            self._lineage = usage.lineage
+        while len(self._tallies) > self._TALLIES:
+            del self._tallies[next(iter(self._tallies))]
+        for step in plan.steps:
+            for alternative in step.alternatives:
+                yield from self._tally(alternative).update(self._inventory, usage)
+
     def _want(self, alternative: Alternative) -> Want:
+        return Want(self._tally(alternative), 1 if alternative.everything else alternative.count)
+
+    def _tally(self, alternative: Alternative) -> Tally:
         expressions = tuple(selector.expression for selector in alternative.selectors)
         query = Query(expressions, alternative.admin or alternative.everything, alternative.everything)
         tally = self._tallies.pop(query, None) or Tally(query)
         self._tallies[query] = tally
-        if len(self._tallies) > self._TALLIES:
-            del self._tallies[next(iter(self._tallies))]
-        if self._usage is not None:
-            tally.update(self._inventory, self._usage)
-        return Want(tally, 1 if alternative.everything else alternative.count)
+        return tally
 
     def _refusal(self, plan: Plan, wants: list[tuple[Want, ...]]) -> Refusal:
         """Why nodes are excluded, in terms of the scarcest request."""
         scarcest = min(wants, key=lambda wants: sum(want.tally.number(want.least) for want in wants))
         want = scarcest[0]
-        step = next(s for s in plan.steps if self._tally_of(s.alternatives[0]) is want.tally)
+        step = next(s for s in plan.steps if self._tally(s.alternatives[0]) is want.tally)
         return Refusal(
             node="",
             rule=Rule.SELECTOR,
@@ -117,10 +126,4 @@ class CandidateIndex:
             devices=want.tally.best(),
             matching=want.tally.best(),
             detail="(the node with most free matching devices)",
-        )
-
-    def _tally_of(self, alternative: Alternative) -> Tally | None:
-        expressions = tuple(selector.expression for selector in alternative.selectors)
-        return self._tallies.get(
-            Query(expressions, alternative.admin or alternative.everything, alternative.everything)
         )

@@ -16,7 +16,7 @@ class CounterTable:
     """Counters numbered through all sets of a pool.
 
     Counts all slices of the generation, also those for other nodes, since their devices draw on the same
-    counters. ``consistent`` is False when a set is defined twice or a device consumes from nowhere.
+    counters. Slices that the node sees come first: of two devices with one name theirs counts. ``consistent`` is False when a set is defined twice or a device consumes from nowhere.
     """
 
     def __init__(self, slices: Iterable[Slice]) -> None:
@@ -54,7 +54,7 @@ class CounterTable:
                     self.consistent = False
                     continue
                 charges[number] = charges.get(number, 0) + counter.value.nanos
-        self.charges[device.name] = tuple(charges.items())
+        self.charges.setdefault(device.name, tuple(charges.items()))
 
     def available(self, charged: Iterable[str]) -> list[int]:
         """What is left of each counter when these devices are allocated; may be negative."""

@@ -11,13 +11,16 @@ selector, spanning nodes) are *wild*: their devices count for every node.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .ids import PoolId
 from .inventory import Inventory
 from .pool_view import Status
 from .pools import Pool
 from .usage import Usage
+
+PIECE: Final = 16
+"""Pools that are counted in one go: some milliseconds when selectors have to be evaluated."""
 
 
 class Query(NamedTuple):
@@ -48,19 +51,23 @@ class Tally:
         self._buckets: dict[int, dict[str, None]] = {}
         self.wild = 0
         self.wild_suspicious = 0
-        self.seen = (-1, -1)
+        self._seen = (-1, -1)
+        self._stale: set[PoolId] = set()
 
-    def update(self, inventory: Inventory, usage: Usage) -> None:
-        """Catches up with both journals."""
+    def update(self, inventory: Inventory, usage: Usage) -> Iterator[None]:
+        """Catches up with both journals; yields between pieces of work, and goes on from there when dropped."""
         now = (inventory.version, usage.revision)
-        if self.seen == now:
-            return
-        changed = inventory.touched_since(self.seen[0]) if self.seen[0] >= 0 else None
-        used = usage.touched_since(self.seen[1]) if self.seen[1] >= 0 else None
-        stale = {*inventory.pools(), *self._pools} if changed is None or used is None else changed | used
-        for pool in stale:
-            self._recount(inventory, usage, pool)
-        self.seen = now
+        if self._seen != now:
+            changed = inventory.touched_since(self._seen[0]) if self._seen[0] >= 0 else None
+            used = usage.touched_since(self._seen[1]) if self._seen[1] >= 0 else None
+            self._stale |= {*inventory.pools(), *self._pools} if changed is None or used is None else changed | used
+            self._seen = now
+        done = 0
+        while self._stale:
+            self._recount(inventory, usage, self._stale.pop())
+            done += 1
+            if done % PIECE == 0:
+                yield
 
     def suspects(self) -> list[str]:
         """Nodes of their own pools on which an attempt would end with an error."""

@@ -51,14 +51,16 @@ class Usage:
     """The allocated state that an attempt starts from.
 
     ``shares``: the gate DRAConsumableCapacity; without it a result with a share id counts as exclusive.
-    ``revision`` grows with each change; ``touched_since`` tells which pools changed after a revision, which
-    is how an index over nodes keeps up without looking at all pools.
+    ``revision`` grows with each change; ``touched_since`` tells which pools differ from another revision of
+    the same ``lineage``, which is how an index over nodes keeps up without looking at all pools. A snapshot
+    stays in the lineage of its original until one of both is changed after the other.
     """
 
     def __init__(self, allocations: Iterable[AllocationResult] = (), *, shares: bool = True) -> None:
         self._shares = shares
         self._pools: dict[PoolId, PoolUsage] = {}
         self._journal: Journal[PoolId] = Journal()
+        self._revision = 0
         for allocation in allocations:
             self.add(allocation)
 
@@ -73,9 +75,10 @@ class Usage:
             self._apply(result, -1)
 
     def snapshot(self) -> Usage:
-        """An independent copy that starts a history of its own."""
+        """An independent copy."""
         copy = Usage(shares=self._shares)
         copy._pools = dict(self._pools)
+        copy._journal, copy._revision = self._journal, self._revision
         return copy
 
     def pool(self, pool: PoolId) -> PoolUsage:
@@ -85,11 +88,16 @@ class Usage:
     @property
     def revision(self) -> int:
         """Number of changes so far."""
-        return self._journal.revision
+        return self._revision
+
+    @property
+    def lineage(self) -> object:
+        """Revisions of usages with the same lineage can be compared."""
+        return self._journal
 
     def touched_since(self, revision: int) -> set[PoolId] | None:
-        """The pools changed after a revision, or None when that is too long ago to know."""
-        return self._journal.since(revision)
+        """The pools that may differ from another revision of the lineage; None when nobody knows any more."""
+        return self._journal.since(min(revision, self._revision))
 
     def devices(self) -> Iterator[DeviceId]:
         """All exclusively allocated devices."""
@@ -151,7 +159,10 @@ class Usage:
             self._pools[pool] = usage
         else:
             self._pools.pop(pool, None)
+        if self._journal.revision != self._revision:
+            self._journal, self._revision = Journal(), 0
         self._journal.add(pool)
+        self._revision += 1
 
 
 def _count(counts: Mapping[Key, int], key: Key, change: int) -> dict[Key, int]:
