@@ -48,7 +48,7 @@ class Distinct:
         for values in self._used:
             if values is UNKNOWN:
                 return 0
-            devices &= ~self.column.with_any(values)
+            devices &= ~self.column.with_any(values | UNKNOWN)
         return devices
 
     def take(self, device: int, taker: Taker | None = None) -> None:

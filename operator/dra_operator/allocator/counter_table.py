@@ -16,7 +16,8 @@ class CounterTable:
     """Counters numbered through all sets of a pool.
 
     Counts all slices of the generation, also those for other nodes, since their devices draw on the same
-    counters. Slices that the node sees come first: of two devices with one name theirs counts. ``consistent`` is False when a set is defined twice or a device consumes from nowhere.
+    counters. Slices that the node sees come first: of two devices with one name theirs counts.
+    ``consistent`` is False when a set is defined twice or a device consumes from nowhere.
     """
 
     def __init__(self, slices: Iterable[Slice]) -> None:

@@ -58,7 +58,7 @@ class Search:
         last = self.steps + steps
         while self.solved is None and self.steps < last:
             self._step(self._stack, self.state)
-            if self._failures > PATIENCE and self.guide is None:
+            if self.solved is None and self._failures > PATIENCE and self.guide is None:
                 self._start_again()
         return self.solved
 
