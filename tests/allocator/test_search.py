@@ -163,6 +163,17 @@ GIVES: dict[str, tuple[Lab, Any]] = {
         ),
         [["r=drv/p/a", "r=drv/p/c"]],
     ),
+    "a value of no known type can stand alone": (
+        lab(pool(device("a", k=["x"])), [claim(request("r", count=1), constraints=[distinct("drv/k")])]),
+        [["r=drv/p/a"]],
+    ),
+    "but is never distinct from another, whichever comes first": (
+        lab(
+            pool(device("a", k=1), device("b", k=["x"]), device("c", k=2)),
+            [claim(request("r", count=2), constraints=[distinct("drv/k")])],
+        ),
+        [["r=drv/p/a", "r=drv/p/c"]],
+    ),
     "taints keep away": (
         lab(pool(device("a", extra=TAINT), device("b")), [claim(request("r"))]),
         [["r=drv/p/b"]],
