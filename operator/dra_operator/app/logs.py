@@ -8,8 +8,14 @@ import sys
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    """Not what asyncio says when the process ends while Kopf handles an event: Kopf leaves watch generators open."""
+    return "closing of asynchronous generator <async_generator object infinite_watch" not in record.getMessage()
+
+
 def configure_logs(verbosity: int) -> None:
     """0: our own information and everybody's warnings; 1: Kopf's information too; 2: everything."""
     logging.basicConfig(stream=sys.stderr, format=_FORMAT, level=logging.WARNING, force=True)
     logging.getLogger("dra_operator").setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
     logging.getLogger("kopf").setLevel((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)])
+    logging.getLogger("asyncio").addFilter(_is_worth_telling)
