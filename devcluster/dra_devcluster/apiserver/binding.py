@@ -5,13 +5,14 @@ from __future__ import annotations
 from aiohttp import web
 
 from .call import Call
+from .checks import check_preconditions
 from .errors import Json, bad_request, conflict, invalid, success
 from .faults import required, unsupported
 from .kinds import Write
 from .metadata import now
 from .read import get
 from .store import Stored
-from .write import check_preconditions, store_changed
+from .write import store_changed
 
 
 async def bind(call: Call) -> web.StreamResponse:

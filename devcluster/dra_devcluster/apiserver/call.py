@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from .bodies import Wanted, media_type, parse_object, read_body, respond, wanted
+from .checks import check_fields
 from .errors import Json, StatusError, invalid_options, not_allowed
 from .faults import too_long, unsupported
 from .kinds import Write
@@ -16,7 +17,6 @@ from .store import Stored
 from .structure import Fault, Resource
 from .target import Target
 from .tokens import Tokens
-from .write import check_fields
 
 _MANAGER_LIMIT = 128
 _VALIDATIONS = ("", "Ignore", "Strict", "Warn")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import Json, bad_request, conflict, invalid_options
 from .faults import unsupported
@@ -13,6 +14,7 @@ from .store import Collection, Stored
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
+_BATCH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,13 @@ class DeleteOptions:
             choices = ["Foreground", "Background", "Orphan", "nil"]
             raise invalid_options("Delete", unsupported("propagationPolicy", propagation, choices))
         return cls(seconds, propagation, conditions.get("uid") or "", conditions.get("resourceVersion") or "")
+
+
+class Progress(NamedTuple):
+    """How many objects are left, and whether some of them have not been deleted yet."""
+
+    left: int
+    goes_on: bool
 
 
 def delete(write: Write, stored: Stored, options: DeleteOptions) -> tuple[Stored, bool]:
@@ -83,17 +92,16 @@ def _check_preconditions(write: Write, meta: Json, options: DeleteOptions) -> No
             raise conflict(resource.group, resource.kind, meta["name"], why)
 
 
-def delete_all(registry: Registry, collection: Collection, namespace: str = "") -> int:
-    """Delete all objects of a collection, or of a namespace in it; returns how many are still there."""
+def delete_some(registry: Registry, collection: Collection, namespace: str = "") -> Progress:
+    """Delete objects of a collection (of a namespace in it), not so many at once that requests have to wait."""
     resource = registry.of_collection(collection)
     if resource is None:
-        return 0
-    left = 0
-    for stored in list(collection.all(namespace)):
+        return Progress(0, False)
+    fresh = [stored for stored in collection.all(namespace) if not stored.finalizing]
+    for stored in fresh[:_BATCH]:
         write = Write(registry, resource, namespace=stored.namespace, verb="delete")
-        _, gone = delete(write, stored, DeleteOptions(propagation="Background"))
-        left += not gone
-    return left
+        delete(write, stored, DeleteOptions(propagation="Background"))
+    return Progress(collection.count(namespace), len(fresh) > _BATCH)
 
 
 def _choose_finalizers(meta: Json, propagation: str) -> None:

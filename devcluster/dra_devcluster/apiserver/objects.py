@@ -6,6 +6,7 @@ from aiohttp import web
 
 from .bodies import PATCHES, media_type, parse_document, parse_object, read_body, respond
 from .call import Call
+from .checks import check_fields, check_version
 from .delete import DeleteOptions, delete
 from .errors import Json, bad_request, name_mismatch, not_allowed, success, unsupported_media_type
 from .faults import forbidden, required
@@ -15,7 +16,7 @@ from .render import event_encoder, render_list
 from .store import Stored
 from .structure import find_duplicates, refusal
 from .watch import WatchQuery, is_true, stream
-from .write import check_fields, check_version, create, update
+from .write import create, update
 
 _STREAM_FROM = 2 * 2**20  # longer lists are sent in pieces
 

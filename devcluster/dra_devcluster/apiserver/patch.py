@@ -8,13 +8,14 @@ import orjson
 
 from . import faults
 from .apply import ApplyConflict, ApplyRefused, Writer, apply_patch
+from .checks import check_fields, check_version
 from .errors import Json, StatusError, bad_request, invalid, name_mismatch, not_found
 from .kinds import Write
 from .metadata import now
 from .patching import PatchRefused, json_patch, merge_patch, strategic_merge_patch
 from .shapes import to_served
 from .store import Stored
-from .write import check_fields, check_version, create, update
+from .write import create, update
 
 Format = Literal["json", "merge", "strategic", "apply"]
 

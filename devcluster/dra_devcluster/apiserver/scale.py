@@ -10,6 +10,7 @@ from aiohttp import web
 
 from .bodies import PATCHES, media_type, parse_document, read_body, respond
 from .call import Call
+from .checks import check_preconditions
 from .errors import Json, bad_request, invalid, not_allowed, unsupported_media_type
 from .faults import invalid as invalid_field
 from .metadata import dig
@@ -17,7 +18,7 @@ from .patching import PatchRefused, json_patch, merge_patch
 from .read import get
 from .shapes import to_served
 from .structure import Resource
-from .write import check_preconditions, update
+from .write import update
 
 _API_VERSION = "autoscaling/v1"
 

@@ -116,8 +116,10 @@ class Collection:
         self._log_bytes = 0
         self.forgotten = store.revision  # changes up to here are not in the log
 
-    def __len__(self) -> int:
-        return sum(len(space) for space in self._spaces.values())
+    def count(self, namespace: str = "") -> int:
+        """How many objects there are; in one namespace if given."""
+        spaces = [self._spaces.get(namespace, {})] if namespace else self._spaces.values()
+        return sum(len(space) for space in spaces)
 
     def get(self, namespace: str, name: str) -> Stored | None:
         return self._spaces.get(namespace, {}).get(name)

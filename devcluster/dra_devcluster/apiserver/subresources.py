@@ -20,6 +20,7 @@ from .scale import scale
 from .virtual import expiry
 
 _SHORTEST_TOKEN = 600
+_USUAL_TOKEN = 3600
 
 
 async def token(call: Call) -> web.StreamResponse:
@@ -28,15 +29,20 @@ async def token(call: Call) -> web.StreamResponse:
         raise not_allowed()
     body = await call.read_object()
     account = get(call.registry, call.resource, call.target.namespace, call.target.name).decode()
-    spec: Json = body.setdefault("spec", {})
-    seconds = spec.get("expirationSeconds", 3600)
+    spec: Json = body["spec"] if isinstance(body.get("spec"), dict) else {}
+    seconds = spec.get("expirationSeconds", _USUAL_TOKEN)
     if not isinstance(seconds, int) or seconds < _SHORTEST_TOKEN:
         fault = invalid_field("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
         raise invalid("authentication.k8s.io", "TokenRequest", "", [fault])
-    issued, expires = call.tokens.issue(account, min(seconds, 2**32), spec.get("audiences") or [])
+    issued, expires = call.tokens.issue(
+        account, min(seconds, 2**32), [str(name) for name in spec.get("audiences") or ()]
+    )
     body["status"] = {"token": issued, "expirationTimestamp": expiry(expires)}
-    body.setdefault("metadata", {})["creationTimestamp"] = expiry(time.time())
-    body |= {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
+    body |= {
+        "metadata": {"creationTimestamp": expiry(time.time())},
+        "kind": "TokenRequest",
+        "apiVersion": "authentication.k8s.io/v1",
+    }
     return respond(orjson.dumps(body), call.want, 201)
 
 

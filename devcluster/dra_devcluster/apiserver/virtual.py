@@ -11,8 +11,8 @@ from aiohttp import web
 from .binding import bind
 from .bodies import respond
 from .call import Call
+from .checks import check_version
 from .errors import Json, not_allowed
-from .write import check_version
 
 _ALL = ["*"]
 

@@ -7,16 +7,15 @@ can only come from a resourceVersion that the client names.
 
 from __future__ import annotations
 
-from typing import Any
-
 from . import faults
-from .apply import Writer, track_update
-from .errors import Json, already_exists, bad_request, conflict, forbidden, invalid, not_found
+from .checks import check_preconditions
+from .errors import Json, already_exists, bad_request, forbidden, invalid, not_found
 from .kinds import Kind, Write
 from .metadata import generated_name, new_uid, now, validate_metadata
-from .shapes import to_served, to_stored
+from .ownership import track, track_created
+from .shapes import to_stored
 from .store import Collection, Stored
-from .structure import Fault, Resource, Schema, decode, refusal
+from .structure import Fault, Resource
 
 _GENERATE_ATTEMPTS = 8
 # Of the metadata, what only the server writes: an update keeps it.
@@ -31,28 +30,6 @@ _OWN_METADATA = (
 )
 
 
-def check_fields(schema: Schema, obj: Json, mode: str, title: str, write: Write) -> None:
-    """Drop unknown fields, warn of them or refuse them (``fieldValidation``). Raises 400."""
-    problems = decode(schema, obj)
-    if any(problem.kind == "type" for problem in problems) or (problems and mode == "Strict"):
-        raise bad_request(refusal(write.resource.version, title, problems))
-    if mode in ("", "Warn"):
-        write.warnings += [problem.text for problem in problems]
-
-
-def check_version(write: Write, obj: Json) -> None:
-    """The body must be of the kind that the URL names. Raises 400."""
-    resource = write.resource
-    version = obj.setdefault("apiVersion", resource.api_version)
-    kind = obj.setdefault("kind", resource.kind)
-    if version != resource.api_version:
-        raise bad_request(
-            f"the API version in the data ({version}) does not match the expected API version ({resource.api_version})"
-        )
-    if kind != resource.kind:
-        raise bad_request(f"the kind in the data ({kind}) does not match the expected kind ({resource.kind})")
-
-
 def create(write: Write, obj: Json) -> Stored:
     """Store a new object. Raises 400, 403, 404 (namespace), 409, 422."""
     registry, resource = write.registry, write.resource
@@ -60,7 +37,7 @@ def create(write: Write, obj: Json) -> Stored:
     _begin(write, obj)
     kind.default(obj, write)
     if write.manager:
-        _track_created(write, obj)
+        track_created(write, obj)
     obj = to_stored(resource, obj)
     kind.prepare_create(obj, write)
     _fill_parts(resource, obj)
@@ -192,41 +169,10 @@ def _without_times(meta: Json) -> Json:
 
 def _store(write: Write, collection: Collection, kind: Kind, obj: Json, old: Json | None) -> Stored:
     if write.manager and old is not None:
-        _track(write, obj, old)
+        track(write, obj, old)
     if write.dry_run:
         return Stored(obj, write.registry.store.revision, kind.fields(obj))
     return collection.put(obj, kind.fields(obj))
-
-
-def _track_created(write: Write, obj: Json) -> None:
-    """Note in managedFields what the client set, before the server adds what belongs to nobody."""
-    asked = {key: value for key, value in obj.items() if key != "status" or "status" not in write.resource.subresources}
-    _note(write, obj, asked, None)
-
-
-def _track(write: Write, obj: Json, old: Json) -> None:
-    """Note in managedFields who changed what."""
-    _note(write, obj, to_served(write.resource, obj), to_served(write.resource, old))
-
-
-def _note(write: Write, obj: Json, new: Json, live: Json | None) -> None:
-    if write.verb == "apply":
-        return  # an apply has done so itself
-    writer = Writer(write.manager, write.resource.api_version, write.subresource)
-    entries = track_update(live, new, write.resource.schema, by=writer, now=now())
-    obj["metadata"]["managedFields"] = entries
-    if not entries:
-        del obj["metadata"]["managedFields"]
-
-
-def check_preconditions(write: Write, old: Json, uid: Any, revision: Any) -> None:
-    """The object must be the one that the client means, in the state that it saw. Raises a 409."""
-    resource, meta = write.resource, old["metadata"]
-    if uid and uid != meta["uid"]:
-        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
-        raise conflict(resource.group, resource.plural, meta["name"], why)
-    if revision and str(revision) != meta["resourceVersion"]:
-        raise conflict(resource.group, resource.plural, meta["name"])
 
 
 def _metadata_faults(kind: Kind, meta: Json) -> list[Fault]:

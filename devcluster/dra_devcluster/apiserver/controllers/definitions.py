@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_devcluster.apiserver.delete import delete_all
+from dra_devcluster.apiserver.delete import delete_some
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.kinds.definitions import CLEANUP
 from dra_devcluster.apiserver.registry import Registry
@@ -32,8 +32,8 @@ class DefinitionController(Worker[str]):
             else:
                 self._registry.add_definition(change.stored.decode())
                 self.add(change.stored.name)
-        elif change.type == "DELETED":
-            self.add(f"{collection.resource}.{collection.group}")  # it may be the last one
+        elif change.type == "DELETED" and not collection.count():
+            self.add(f"{collection.resource}.{collection.group}")  # it may have been the last one
 
     def handle(self, key: str) -> None:
         stored = self._registry.collection(self._definitions).get("", key)
@@ -44,6 +44,9 @@ class DefinitionController(Worker[str]):
             return
         spec = definition["spec"]
         collection = self._registry.store.collection(spec["group"], spec["names"]["plural"])
-        if delete_all(self._registry, collection) == 0:
+        progress = delete_some(self._registry, collection)
+        if progress.goes_on:
+            self.add(key)
+        if progress.left == 0:
             definition["metadata"]["finalizers"].remove(CLEANUP)
             update(Write(self._registry, self._definitions, verb="patch"), stored, definition)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_devcluster.apiserver.delete import delete_all
+from dra_devcluster.apiserver.delete import delete_some
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.kinds import Write
 from dra_devcluster.apiserver.kinds.namespaces import FINALIZER
@@ -39,8 +39,8 @@ class NamespaceController(Worker[str]):
     def _see(self, collection: Collection, change: Change) -> None:
         if (collection.group, collection.resource) == ("", "namespaces"):
             self.add(change.stored.name)
-        elif change.type == "DELETED" and change.stored.namespace:
-            self.add(change.stored.namespace)
+        elif change.type == "DELETED" and change.stored.namespace and not collection.count(change.stored.namespace):
+            self.add(change.stored.namespace)  # it may have been the last one
 
     def handle(self, key: str) -> None:
         stored = self._registry.collection(self._namespaces).get("", key)
@@ -61,8 +61,11 @@ class NamespaceController(Worker[str]):
             resource = self._registry.of_collection(collection)
             if resource is None or not resource.namespaced:
                 continue
-            if count := delete_all(self._registry, collection, stored.name):
-                left[resource.group_resource] = count
+            progress = delete_some(self._registry, collection, stored.name)
+            if progress.left:
+                left[resource.group_resource] = progress.left
+            if progress.goes_on:
+                self.add(stored.name)
         self._report(stored, namespace, left)
 
     def _report(self, stored: Stored, namespace: Json, left: dict[str, int]) -> None:

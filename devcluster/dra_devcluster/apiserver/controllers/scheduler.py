@@ -61,7 +61,7 @@ class DefaultScheduler(Worker[Key]):
             return
         nodes = [node.name for node in self._nodes.all() if takes(node.decode(), spec)]
         if nodes:
-            load = Counter(dig(other.decode(), "spec.nodeName") for other in self._pods.all())
+            load = Counter(other.fields["spec.nodeName"] for other in self._pods.all())
             assign(self._write(key), stored, pod, min(nodes, key=lambda name: (load[name], name)))
         else:
             self._waiting.add(key)

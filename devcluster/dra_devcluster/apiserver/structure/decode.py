@@ -159,8 +159,8 @@ def _value(schema: Schema, value: Any, place: _Place, problems: list[Problem], o
 
 def _zero(schema: Schema) -> Any:
     """What a null in a list or map stands for: the Go type's zero value."""
-    zero = {"object": dict, "map": dict, "array": list, "boolean": bool, "integer": int, "number": float}
-    return zero.get(schema.kind, str)()
+    zero: Json = {"object": {}, "map": {}, "array": [], "boolean": False, "integer": 0, "number": 0, "quantity": "0"}
+    return zero.get(schema.kind, "")
 
 
 def _is_integer(schema: Schema, value: Any) -> bool:

@@ -1,0 +1,30 @@
+"""Keeping managedFields while objects are created and changed (applies do so themselves)."""
+
+from __future__ import annotations
+
+from .apply import Writer, track_update
+from .errors import Json
+from .kinds import Write
+from .metadata import now
+from .shapes import to_served
+
+
+def track_created(write: Write, obj: Json) -> None:
+    """Note in managedFields what the client set, before the server adds what belongs to nobody."""
+    asked = {key: value for key, value in obj.items() if key != "status" or "status" not in write.resource.subresources}
+    _note(write, obj, asked, None)
+
+
+def track(write: Write, obj: Json, old: Json) -> None:
+    """Note in managedFields who changed what."""
+    _note(write, obj, to_served(write.resource, obj), to_served(write.resource, old))
+
+
+def _note(write: Write, obj: Json, new: Json, live: Json | None) -> None:
+    if write.verb == "apply":
+        return  # an apply has done so itself
+    writer = Writer(write.manager, write.resource.api_version, write.subresource)
+    entries = track_update(live, new, write.resource.schema, by=writer, now=now())
+    obj["metadata"]["managedFields"] = entries
+    if not entries:
+        del obj["metadata"]["managedFields"]
