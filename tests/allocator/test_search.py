@@ -279,6 +279,7 @@ GIVES: dict[str, tuple[Lab, Any]] = {
         ),
         [["r=drv/p/b"]],
     ),
+    "a request that asks for nothing known is fatal": (lab(MODELS, [claim(first_available("r"))]), "error"),
     "an unknown class is fatal": (lab(MODELS, [claim(request("r", deviceClassName="nope"))]), "error"),
     "an expression that does not compile is fatal when it is needed": (
         lab(MODELS, [claim(request("r", "device.nope"))]),

@@ -103,7 +103,7 @@ class _Planner:
                 )
 
     def _step(self, request: DeviceRequest) -> Step:
-        if request.first_available is None:
+        if not request.first_available:
             exact = request.exactly or ExactDeviceRequest()
             return Step(self._number, request.name, (self._alternative(request.name, request, exact),), False)
         if not self._features.prioritized_list:
