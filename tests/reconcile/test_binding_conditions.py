@@ -1,0 +1,80 @@
+"""Devices that have to be attached first: the pod is bound when they are ready, and moves on if they never are (4.7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+
+START, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:11:00Z"
+
+
+def furnish(world: Any, make: Any) -> None:
+    """Two nodes; the first one's device has to be attached."""
+    world.now = START
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    for name in ("node-0", "node-1"):
+        world.api.add(NODES, make.node(name))
+    published = make.slice("node-0", 1)
+    published["spec"]["devices"][0] |= {"bindingConditions": ["attached"], "bindingFailureConditions": ["broken"]}
+    world.api.add(RESOURCE_SLICES, published)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+
+
+def report(world: Any, condition: str) -> None:
+    """What the driver writes."""
+    conditions = [{"type": condition, "status": "True", "reason": "R", "message": "m"}]
+    device = {"driver": "gpu.example.com", "pool": "node-0", "device": "dev-0", "conditions": conditions}
+    world.api.change(RESOURCE_CLAIMS, "ns/claim", lambda claim: claim["status"].update(devices=[device]))
+
+
+def node_of(world: Any) -> str | None:
+    node: str | None = world.api[PODS, "ns/pod"]["spec"].get("nodeName")
+    return node
+
+
+async def busy(world: Any) -> None:
+    """Like ``quiet``, but a pod that waits for its devices keeps a timer."""
+    world.bring_events()
+    for _ in range(20):
+        await world.control.queue.idle()
+        await world.tick()
+        world.bring_events()
+
+
+async def test_the_pod_is_bound_once_its_device_is_attached(world: Any, make: Any) -> None:
+    furnish(world, make)
+    world.start()
+    async with world.running():
+        await busy(world)
+        claim = world.api[RESOURCE_CLAIMS, "ns/claim"]
+        assert claim["status"]["allocation"]["allocationTimestamp"] == START
+        assert [entry["name"] for entry in claim["status"]["reservedFor"]] == ["pod"]
+        assert node_of(world) is None
+        report(world, "attached")
+        await busy(world)
+        assert node_of(world) == "node-0"
+    waiting = "waiting for binding conditions for device on node node-0"
+    assert world.messages("BindingConditionsPending") == [waiting]
+
+
+@pytest.mark.parametrize("end", ["broken", "never"])
+async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(end: str, world: Any, make: Any) -> None:
+    furnish(world, make)
+    world.start()
+    async with world.running():
+        await busy(world)
+        assert node_of(world) is None
+        world.api.add(RESOURCE_SLICES, make.slice("node-1", 1))
+        world.api.drop(RESOURCE_SLICES, "node-0-gpu.example.com")
+        if end == "broken":
+            report(world, "broken")
+        else:
+            world.now = LATER
+            world.control.look_again()
+        await busy(world)
+        assert node_of(world) == "node-1"
+    claim = world.api[RESOURCE_CLAIMS, "ns/claim"]
+    assert claim["status"]["allocation"]["devices"]["results"][0]["pool"] == "node-1"
