@@ -1,0 +1,190 @@
+"""``dra-operator cel``: try out device selectors without a cluster.
+
+Two ways: ``cel FILE.json`` answers a file of cases (the format of the reference data: a table of devices, and cases that
+name one) with one JSON line each; ``cel -e EXPRESSION -f slices.yaml`` says for every published device whether the
+expression selects it, and what the expression refers to that the device does not publish.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from dra_api import conversion
+from dra_api.codec import DecodeError, convert
+from dra_api.resource import Device, ResourceSlice
+from dra_cel import CelError, CompileError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
+
+
+class BadInput(Exception):
+    """A file cannot be read or does not hold what it should; the message names file and remedy."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("cases", nargs="?", metavar="FILE.json", help="file of cases to answer, one JSON line each")
+    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="time N evaluations of each case")
+    parser.add_argument("-e", "--expression", help="a selector to try on the devices of -f")
+    parser.add_argument(
+        "-f", "--file", action="append", default=[], help="YAML or JSON with ResourceSlices; repeatable"
+    )
+    parser.add_argument("--new", action="store_true", help="check as API validation of a new object does")
+    parser.add_argument(
+        "--no-consumable-capacity", action="store_true", help="with feature gate DRAConsumableCapacity off"
+    )
+    parser.add_argument("--list-attributes", action="store_true", help="with feature gate DRAListTypeAttributes on")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Answer; 0 when everything could be answered, 1 for a selector that does not compile, 2 for unusable input."""
+    try:
+        if options.expression is not None:
+            return _try_out(options)
+        if options.cases is None:
+            raise BadInput("nothing to do: give a file of cases, or -e EXPRESSION and -f FILE")
+        for answer in _answers(options.cases, options.repeat):
+            print(json.dumps(answer))
+    except BadInput as error:
+        print(f"dra-operator cel: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+# --- cases ------------------------------------------------------------------------------------
+
+
+def _answers(path: str, repeat: int) -> Iterator[dict[str, Any]]:
+    document = _read_json(path)
+    cases = document if isinstance(document, list) else document.get("cases")
+    devices = {} if isinstance(document, list) else document.get("devices", {})
+    if not isinstance(cases, list):
+        raise BadInput(f"{path}: expected a list of cases, or an object with 'cases' and 'devices'")
+    for position, case in enumerate(cases):
+        try:
+            yield _answer(case, devices, repeat)
+        except (KeyError, TypeError, AttributeError, DecodeError) as error:
+            raise BadInput(f"{path}: case {position}: {type(error).__name__}: {error}") from error
+
+
+def _read_json(path: str) -> Any:
+    try:
+        return json.loads(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from error
+
+
+def _answer(case: Mapping[str, Any], devices: Mapping[str, Any], repeat: int) -> dict[str, Any]:
+    """What our CEL says about one case."""
+    lists = bool(case.get("listTypeAttributes"))
+    environment = device_selectors(
+        new=case.get("env") == "NewExpressions",
+        consumable_capacity=bool(case.get("consumableCapacity")),
+        list_attributes=lists,
+    )
+    answer: dict[str, Any] = dict.fromkeys(
+        ("name", "kind", "match", "error_kind", "message", "max_cost", "actual_cost"), None
+    )
+    answer["name"] = case.get("name")
+    try:
+        selector = Selector(case["expression"], environment)
+    except CompileError as error:
+        return answer | {"kind": "compile_error", "error_kind": error.kind, "message": error.message}
+    device = _case_device(case["device"], devices, lists)
+    verdict, cost = selector.explain(device, case.get("costLimit"))
+    answer |= {"max_cost": selector.max_cost, "output_type": str(selector.output_type)}
+    if device.fault is None:
+        answer["actual_cost"] = cost
+    if isinstance(verdict, EvaluationError):
+        answer |= {"kind": "runtime_error", "error_kind": verdict.kind, "message": verdict.message}
+    else:
+        answer |= {"kind": "match", "match": verdict}
+    if repeat > 0:
+        answer["micros"] = round(_micros(selector, device, repeat), 3)
+    return answer
+
+
+def _case_device(named: str | Mapping[str, Any], devices: Mapping[str, Any], lists: bool) -> PreparedDevice:
+    raw = dict(devices[named] if isinstance(named, str) else named)
+    driver = raw.pop("driver", "")
+    return prepare(driver, convert(Device, raw), list_attributes=lists)
+
+
+def _micros(selector: Selector, device: PreparedDevice, repeat: int) -> float:
+    """Microseconds per evaluation, as the operator evaluates; an error takes the time that it takes."""
+    started = time.perf_counter()
+    for _ in range(repeat):
+        try:
+            selector.matches(device)
+        except CelError:
+            continue
+    return (time.perf_counter() - started) / repeat * 1e6
+
+
+# --- one expression ---------------------------------------------------------------------------
+
+
+def _try_out(options: argparse.Namespace) -> int:
+    """Print a verdict for every device of the slices in the files."""
+    environment = device_selectors(
+        new=options.new, consumable_capacity=not options.no_consumable_capacity, list_attributes=options.list_attributes
+    )
+    try:
+        selector = Selector(options.expression, environment)
+    except CompileError as error:
+        print(f"the selector does not compile: {error.message}\n{error.excerpt()}", file=sys.stderr)
+        return 1
+    cost = "unbounded" if selector.max_cost >= 2**64 - 1 else str(selector.max_cost)
+    print(f"selector: type {selector.output_type}, costs at most {cost} of {environment.cost_limit}")
+    counts = {"matches": 0, "does not match": 0, "fails": 0}
+    for slice_ in _slices(options.file):
+        spec = slice_.spec
+        for device in spec.devices or ():
+            prepared = prepare(spec.driver, device, list_attributes=options.list_attributes)
+            word, detail = _verdict(selector, prepared)
+            counts[word] += 1
+            print(f"{spec.driver}/{spec.pool.name}/{device.name}: {word}{detail}")
+    print(", ".join(f"{count} {word}" for word, count in counts.items()))
+    return 0
+
+
+def _verdict(selector: Selector, device: PreparedDevice) -> tuple[str, str]:
+    """The verdict in words. A failure names what the selector asks for and the device does not publish."""
+    verdict, cost = selector.explain(device)
+    if not isinstance(verdict, EvaluationError):
+        return ("matches" if verdict else "does not match"), f" (cost {cost})"
+    published = device.published()
+    missing = sorted(selector.references - set(published))
+    detail = f": {verdict.message}"
+    if missing:
+        detail += f"; it does not publish {', '.join(missing)}, but {', '.join(published) or 'nothing'}"
+    return "fails", detail
+
+
+def _slices(paths: list[str]) -> Iterator[ResourceSlice]:
+    if not paths:
+        raise BadInput("no devices: give ResourceSlices with -f FILE")
+    for path in paths:
+        try:
+            documents = list(yaml.safe_load_all(Path(path).read_text()))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise BadInput(f"{path}: {error}") from error
+        for document in documents:
+            items = document.get("items", [document]) if isinstance(document, dict) else []
+            for item in items:
+                if isinstance(item, dict) and item.get("kind") == "ResourceSlice":
+                    yield _slice(path, item)
+
+
+def _slice(path: str, item: dict[str, Any]) -> ResourceSlice:
+    metadata = item.get("metadata")
+    name = metadata.get("name", "?") if isinstance(metadata, dict) else "?"
+    try:
+        return convert(ResourceSlice, conversion.convert(item, "resource.k8s.io/v1"))
+    except (DecodeError, conversion.ConversionError) as error:
+        raise BadInput(f"{path}: ResourceSlice {name}: {error}") from error
