@@ -14,6 +14,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from dra_operator.allocator import Features
+from dra_operator.app.cli import features_of
 
 COMMAND = [sys.executable, "-m", "dra_operator.app.cli", "run"]
 
@@ -123,3 +125,19 @@ async def test_a_metrics_port_in_use_is_named(kubeconfig: Path) -> None:
     assert code == 2
     assert f"cannot serve metrics on port {port}" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("gates", ["DRADeviceTaint=true", "DRADeviceTaints=maybe", "DRADeviceTaints"])
+async def test_an_unknown_feature_gate_is_named_with_a_remedy(gates: str) -> None:
+    code, output = await run("--feature-gates", gates)
+    assert code == 2
+    assert "DRADeviceTaint" in output
+    assert "NAME=true or NAME=false" in output
+    assert "Traceback" not in output
+
+
+def test_gates_change_what_the_allocator_may_use() -> None:
+    assert features_of("") == Features()
+    assert features_of("DRADeviceTaints=false,DRAListTypeAttributes=true") == Features(
+        device_taints=False, list_attributes=True
+    )

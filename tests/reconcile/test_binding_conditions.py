@@ -1,4 +1,4 @@
-"""Devices that have to be attached first: the pod is bound when they are ready, and moves on if they never are (4.7)."""
+"""Devices that have to be attached first: the pod is bound when they are ready, and moves on if that never comes."""
 
 from __future__ import annotations
 

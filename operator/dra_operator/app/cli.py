@@ -13,9 +13,13 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
+from dra_api.gates import FeatureGates, UnknownGate
 from dra_kube import ConnectionSettingsError, KubeError, connection
 
+from dra_operator.allocator import Features
 from dra_operator.cluster import SCHEDULER_NAME
 
 from .logs import configure_logs
@@ -46,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--scheduler-name", default=SCHEDULER_NAME, help="place the pods that name this scheduler (%(default)s)"
     )
+    run.add_argument(
+        "--feature-gates", default="", metavar="A=true,B=false", help="changes to those of Kubernetes 1.36"
+    )
     run.add_argument("--metrics-host", default="127.0.0.1", help="address for /metrics, /livez, /readyz")
     run.add_argument("--metrics-port", type=int, help="port for these; 0 takes any free one (default: none)")
     run.add_argument("--check-invariants", action="store_true", help="verify the view after every step, and log")
@@ -62,7 +69,12 @@ def _run(options: argparse.Namespace) -> int:
     configure_logs(options.verbose)
     if options.kubeconfig:
         os.environ["KUBECONFIG"] = options.kubeconfig  # Kopf logs in again on its own when the server says 401
-    operator = Operator(Options(scheduler_name=options.scheduler_name, check_invariants=options.check_invariants))
+    try:
+        features = features_of(options.feature_gates)
+    except UnknownGate as error:
+        return _fail(f"--feature-gates: {error}; write NAME=true or NAME=false, separated by commas", 2)
+    checks = options.check_invariants
+    operator = Operator(Options(options.scheduler_name, features, check_invariants=checks))
     try:
         supervisor = Supervisor(operator, connection(), options.metrics_host, options.metrics_port)
         asyncio.run(supervisor.run())
@@ -75,6 +87,16 @@ def _run(options: argparse.Namespace) -> int:
     except OperatorFailed as error:
         return _fail(str(error), 1)
     return 0
+
+
+def features_of(text: str) -> Features:
+    """What the allocator may use with these gates changed. Raises UnknownGate."""
+    pairs = (part.partition("=") for part in text.split(",") if part)
+    values: dict[str, Any] = {
+        name.strip(): {"true": True, "false": False}.get(value, value) for name, _, value in pairs
+    }
+    gates: dict[str, bool] = msgspec.to_builtins(FeatureGates.of(values))
+    return Features.from_gates(name for name, is_on in gates.items() if is_on)
 
 
 def _fail(text: str, code: int) -> int:
