@@ -90,7 +90,8 @@ class _Assembler:
         charge = 0 if branch else SELECT
         name = root.name if isinstance(root, Ident) else root.variable if isinstance(root, Select) else None
         if name is not None and self.constants.get(root) is MISSING:
-            self.load(name)
+            self.load(name, charge=0 if selections else charge)
+            charge = charge if selections else 0
         else:
             yield self.node(root)
             if isinstance(root, Call) and root.function == "_?_:_":
@@ -118,12 +119,15 @@ class _Assembler:
         if charge:
             self.emit(steps.charge(charge))
 
-    def load(self, name: str) -> None:
+    def load(self, name: str, *, charge: int) -> None:
         for known, slot, init in reversed(self.scope):
             if known == name:
-                self.emit(steps.load_slot(slot) if init is None else steps.load_lazily(slot, init, len(self.code)))
+                here = len(self.code)
+                self.emit(
+                    steps.load_slot(slot, charge) if init is None else steps.load_lazily(slot, charge, init, here)
+                )
                 return
-        self.emit(steps.load_variable(name))
+        self.emit(steps.load_variable(name, charge))
 
     # --- calls --------------------------------------------------------------------------------
 
@@ -185,7 +189,7 @@ class _Assembler:
             if not eager:
                 self.emit(steps.give_up(position, failed))
         rule = one.rule if one is not None else function.rule or FIXED
-        self.emit(steps.invoke(function.name, implementation(function, node), len(operands), rule))
+        self.emit(steps.invoke(implementation(function, node), len(operands), rule))
         self.place(failed)
 
     def membership(self, node: Call) -> Walk[bool]:

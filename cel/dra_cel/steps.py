@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from .charges import SELECT, Rule
+from .charges import FIXED, SELECT, Rule
 from .constants import MemberSet
 from .errors import CostLimitExceeded, EvaluationError
 from .libraries.operators import Accumulator, MapAccumulator, index, lookup
@@ -71,20 +71,24 @@ def assign(slot: int, value: Any) -> Step:
     return step
 
 
-def load_slot(slot: int) -> Step:
+def load_slot(slot: int, charge: int) -> Step:
     def step(machine: Machine) -> None:
         machine.stack.append(machine.slots[slot])
+        if charge:
+            machine.charge(charge)
 
     return step
 
 
-def load_lazily(slot: int, init: Label, here: int) -> Step:
+def load_lazily(slot: int, charge: int, init: Label, here: int) -> Step:
     def step(machine: Machine) -> int | None:
         value = machine.slots[slot]
         if value is UNSET:
             machine.returns.append(here)
             return init.at
         machine.stack.append(value)
+        if charge:
+            machine.charge(charge)
         return None
 
     return step
@@ -101,12 +105,14 @@ def give_back(init: Init) -> Step:
     return step
 
 
-def load_variable(name: str) -> Step:
+def load_variable(name: str, charge: int) -> Step:
     def step(machine: Machine) -> None:
         value = machine.bindings.get(name, MISSING)
         if value is MISSING:
             value = EvaluationError("undeclared-reference", f"no such attribute(s): {name}")
         machine.stack.append(value)
+        if charge:
+            machine.charge(charge)
 
     return step
 
@@ -271,25 +277,36 @@ def give_up(position: int, failed: Label) -> Step:
     return step
 
 
-def invoke(name: str, function: Callable[..., Any], count: int, rule: Rule) -> Step:
+def invoke(function: Callable[..., Any], count: int, rule: Rule) -> Step:
+    """Call with the topmost values; a failed one is the result."""
+    charge = None if rule is FIXED else rule.count
+
     def step(machine: Machine) -> None:
         stack = machine.stack
-        values = stack[len(stack) - count :]
-        del stack[len(stack) - count :]
-        result: Any = next((value for value in values if _failed(value)), None)
-        if result is None:
+        values = stack[len(stack) - count :] if count else []
+        for result in values:
+            if isinstance(result, EvaluationError):
+                break
+        else:
             try:
                 result = function(*values)
             except CostLimitExceeded:
                 raise
             except EvaluationError as error:
                 result = error
-        stack.append(result)
-        machine.charge(rule.count(values, result))
-        if not isinstance(result, Accumulator):
+        if count == 1:
+            stack[-1] = result
+        else:
+            del stack[len(stack) - count :]
+            stack.append(result)
+        machine.charge(1 if charge is None else charge(values, result))
+        if result.__class__ in _SIZED:
             machine.produced(result)
 
     return step
+
+
+_SIZED: Final = frozenset({str, bytes, list})
 
 
 def member(members: MemberSet) -> Step:
