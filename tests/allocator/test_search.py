@@ -99,6 +99,13 @@ GIVES: dict[str, tuple[Lab, Any]] = {
         lab(MODELS, [claim(request("r", allocationMode="All"), constraints=[match("drv/model")])]),
         "error",
     ),
+    "All fails, or is fatal, by the first device that it cannot have": (
+        lab(
+            pool(device("a", k=1), device("b", k=1)),
+            [claim(request("r"), request("q", allocationMode="All"), constraints=[match("drv/k"), distinct("drv/k")])],
+        ),
+        "error",
+    ),
     "the first subrequest that works": (
         lab(MODELS, [claim(first_available("r", sub("x", B, count=2), sub("y", A, count=2)))]),
         [["r/y=drv/p/a1", "r/y=drv/p/a2"]],

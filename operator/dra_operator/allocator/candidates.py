@@ -66,7 +66,7 @@ class Candidates:
 class CandidateIndex:
     """The tallies of the queries asked lately, for usages of one lineage."""
 
-    _TALLIES = 128
+    _TALLIES = 32
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory

@@ -16,6 +16,7 @@ from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceSlice
 from .features import Features
 from .ids import PoolId
 from .journal import Journal
+from .memo import Memo
 from .node_view import NodeView
 from .pool_view import PoolView, Status
 from .pools import Pool
@@ -27,6 +28,8 @@ from .taint_rules import Change, TaintedSlices
 
 class Inventory:
     """The published devices of a cluster."""
+
+    _NODES = 10_000
 
     def __init__(self, features: Features | None = None, *, language: Language, rules: Rules | None = None) -> None:
         self.features = features or Features()
@@ -42,7 +45,7 @@ class Inventory:
         self._counters: Counter[PoolId] = Counter()
         self._troubled: dict[PoolId, PoolView] = {}
         self._unchecked: set[PoolId] = set()
-        self._views: dict[str, tuple[int, Node, NodeView]] = {}
+        self._views: Memo[str, tuple[int, Node, NodeView]] = Memo(self._NODES)
 
     @property
     def version(self) -> int:
@@ -113,7 +116,7 @@ class Inventory:
         own = {*self._local.get(name, ()), *self._roaming}
         views = [view for pool in sorted(own) if (view := self._pools[pool].view(node)) is not None]
         made = NodeView(node, views, [view for view in self._troubled_counters() if view.pool not in own])
-        self._views[name] = (self.version, node, made)
+        self._views.put(name, (self.version, node, made))
         return made
 
     def _troubled_counters(self) -> Iterable[PoolView]:

@@ -13,6 +13,7 @@ from dra_api.resource import Device
 
 from .columns import Column
 from .ids import DeviceId
+from .memo import Memo
 from .pool_view import PoolView, Status
 from .selectors import Compiled, Selector, Verdicts
 from .slices import Slice, device_is_for
@@ -42,8 +43,8 @@ class NodeView:
         self.rationed = self.gather(lambda view: view.rationed)
         self.tainted = self.gather(lambda view: view.tainted)
         self.here = self._devices_for_this_node()
-        self._verdicts: dict[tuple[str, ...], Verdicts] = {}
-        self._columns: dict[tuple[str, bool], Column] = {}
+        self._verdicts: Memo[tuple[str, ...], Verdicts] = Memo()
+        self._columns: Memo[tuple[str, bool], Column] = Memo()
 
     def gather(self, bits: Callable[[PoolView], int]) -> int:
         """One bit set over all devices from one per pool."""
@@ -71,7 +72,7 @@ class NodeView:
         known = self._columns.get((attribute, lists))
         if known is None:
             devices = ((self.driver(number), device) for number, device in enumerate(self.devices))
-            known = self._columns[attribute, lists] = Column(attribute, devices, lists=lists)
+            known = self._columns.put((attribute, lists), Column(attribute, devices, lists=lists))
         return known
 
     def selected(self, selectors: tuple[Selector, ...], compiled: Compiled) -> Verdicts:
@@ -84,7 +85,7 @@ class NodeView:
                 part = self._evaluated(expression, compiled)
                 raised |= alive & part.raised
                 alive &= part.true
-            known = self._verdicts[key] = Verdicts(alive, raised)
+            known = self._verdicts.put(key, Verdicts(alive, raised))
         return known
 
     def _evaluated(self, expression: str, compiled: Compiled) -> Verdicts:

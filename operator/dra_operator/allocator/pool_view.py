@@ -14,6 +14,7 @@ from dra_api.resource import Device
 
 from .counter_table import Charges, CounterTable
 from .ids import DeviceId, PoolId
+from .memo import Memo
 from .selectors import Compiled, Verdicts
 from .slices import Slice
 
@@ -52,9 +53,9 @@ class PoolView:
         self.status = self._status(first, len(slices), len(slices) + len(others))
         self.counter_groups = self._counter_groups()
         """The consuming devices by what they consume."""
-        self.consumptions: dict[Requests, dict[int, Amounts | None]] = {}
+        self.consumptions: Memo[Requests, dict[int, Amounts | None]] = Memo()
         """What a share of a device consumes, by what is requested; kept for whoever computes it."""
-        self._verdicts: dict[str, Verdicts] = {}
+        self._verdicts: Memo[str, Verdicts] = Memo()
 
     def _status(self, first: Slice, relevant: int, total: int) -> Status:
         wanted = first.spec.pool.resource_slice_count
@@ -81,7 +82,7 @@ class PoolView:
                 true |= part.true << shift
                 raised |= part.raised << shift
                 shift += len(slice_.devices)
-            known = self._verdicts[expression] = Verdicts(true, raised)
+            known = self._verdicts.put(expression, Verdicts(true, raised))
         return known
 
     def _counter_groups(self) -> list[tuple[Charges, int]]:

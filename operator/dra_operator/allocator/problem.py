@@ -182,7 +182,9 @@ class Problem:
 
     def _consumption(self, number: int, requests: Requests) -> Amounts | None:
         pool = self.view.pools[self.view.pool_of[number]]
-        known = pool.consumptions.setdefault(requests, {})
+        known = pool.consumptions.get(requests)
+        if known is None:
+            known = pool.consumptions.put(requests, {})
         own = number - self.view.offsets[self.view.pool_of[number]]
         if own not in known:
             known[own] = consumption(dict(requests), pool.devices[own].capacity or {})

@@ -14,6 +14,7 @@ from dra_api.resource import Device
 
 from .errors import SelectorError
 from .ids import DeviceId
+from .memo import Memo
 
 Predicate = Callable[[str, Device], bool]
 """``(driver, device) -> bool``; raises when the expression fails on the device."""
@@ -69,17 +70,13 @@ class Compiled:
 
     def __init__(self, language: Language) -> None:
         self._language = language
-        self._known: dict[str, Predicate] = {}
+        self._known: Memo[str, Predicate] = Memo(self._LIMIT)
         self.common: dict[str, None] = {}
 
     def predicate(self, expression: str) -> Predicate:
         """The compiled expression; one that does not compile raises CompileFailure when called."""
         known = self._known.get(expression)
-        if known is None:
-            if len(self._known) >= self._LIMIT:
-                self._known.clear()
-            known = self._known[expression] = self._compile(expression)
-        return known
+        return known if known is not None else self._known.put(expression, self._compile(expression))
 
     def _compile(self, expression: str) -> Predicate:
         try:

@@ -13,6 +13,7 @@ from dra_api.resource import Device, ResourceSlice
 
 from .errors import NodeSelectionError
 from .ids import PoolId
+from .memo import Memo
 from .nodes import first_match, parse
 from .selectors import Compiled, Verdicts, evaluate
 
@@ -38,7 +39,7 @@ class Slice:
         self.generation = source.spec.pool.generation
         self.devices: tuple[Device, ...] = source.spec.devices or ()
         self.reach = self._reach(partitionable=partitionable)
-        self._verdicts: dict[str, Verdicts] = {}
+        self._verdicts: Memo[str, Verdicts] = Memo()
 
     def _reach(self, *, partitionable: bool) -> Reach:
         spec = self.spec
@@ -62,10 +63,12 @@ class Slice:
         known = self._verdicts.get(expression)
         if known is None:
             wanted = compiled.common if expression in compiled.common else (expression,)
-            missing = [text for text in wanted if text not in self._verdicts]
-            predicates = [compiled.predicate(text) for text in missing]
-            self._verdicts.update(zip(missing, evaluate(predicates, self.pool.driver, self.devices), strict=True))
-            known = self._verdicts[expression]
+            missing = [text for text in wanted if text != expression and self._verdicts.get(text) is None]
+            predicates = [compiled.predicate(text) for text in (*missing, expression)]
+            *others, known = evaluate(predicates, self.pool.driver, self.devices)
+            for text, verdicts in zip(missing, others, strict=True):
+                self._verdicts.put(text, verdicts)
+            self._verdicts.put(expression, known)
         return known
 
     def concerns(self, node: Node) -> bool:

@@ -10,16 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .domain import Domain
 from .node_view import each
 from .problem import Problem
 
 
 def interchangeable(problem: Problem) -> dict[int, int]:
     """For each device that is not alone: the set of devices interchangeable with it, itself included."""
-    if any(domain.alternative.admin for domains in problem.domains for domain in domains):
-        return {}  # admin access sees devices as free that others do not
+    if any(_sees_order(domain) for domains in problem.domains for domain in domains):
+        return {}
     classes = split([_concerned(problem)], _sets(problem))
     return {device: members for members in classes if members & (members - 1) for device in each(members)}
+
+
+def _sees_order(domain: Domain) -> bool:
+    """Devices that are equal by themselves are not equal for the domain.
+
+    Admin access sees devices as free that others do not. A request for all devices under a constraint fails
+    or ends the attempt, depending on whether the first of them is in use or violates the constraint.
+    """
+    return domain.alternative.admin or (domain.alternative.everything and bool(domain.constraints))
 
 
 def split(classes: list[int], by: Iterable[int]) -> list[int]:
