@@ -113,3 +113,16 @@ def test_all_keys_together_are_held_back_once_the_burst_is_used_up() -> None:
     assert waits[-1] == pytest.approx(1.0)  # ten too many, at ten per second
     clock.now += 60
     assert backoff.failed(Key("pod", "ns/later")) == FIRST
+
+
+async def test_pods_that_cannot_be_placed_do_not_use_up_the_retries_of_claims() -> None:
+    queue = WorkQueue()
+    for number in range(3 * BURST):
+        pod = Key("place", f"ns/{number}")
+        queue.add([pod])
+        await queue.get()
+        queue.retry(pod)
+    queue.add([B])
+    assert await queue.get() == B
+    assert queue.retry(B) == FIRST
+    queue.close()

@@ -2,6 +2,9 @@
 
 Two rules, the longer wait counts: each key doubles its own wait with every failure in a row, and all keys together
 draw from one bucket, so that a broken API server is not hammered by ten thousand keys that are each still polite.
+
+Attempts to place pods have waits of their own: a thousand pods with a broken selector must neither use up the bucket of
+the claims that others wait for, nor be planned again a thousand times a second.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ FIRST = 0.005
 LONGEST = 1000.0
 RATE = 10.0  # retries per second of all keys together
 BURST = 100
+PLACE_FIRST = 0.05
+PLACE_LONGEST = 60.0
+PLACE_RATE = 100.0
 
 
 class Bucket:
@@ -34,20 +40,34 @@ class Bucket:
 class Backoff:
     """Waits per key, in seconds."""
 
-    def __init__(self, clock: Callable[[], float], *, rate: float = RATE, burst: float = BURST) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        first: float = FIRST,
+        longest: float = LONGEST,
+        rate: float = RATE,
+        burst: float = BURST,
+    ) -> None:
         self._bucket = Bucket(rate, burst, clock)
+        self._first, self._longest = first, longest
         self._failures: dict[Key, int] = {}
 
     def failed(self, key: Key) -> float:
         """Count a failure; how long to wait before the next attempt."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        own = LONGEST if failures > 30 else min(FIRST * 2**failures, LONGEST)
+        own = self._longest if failures > 30 else min(self._first * 2**failures, self._longest)
         return max(own, self._bucket.draw())
 
     def succeeded(self, key: Key) -> None:
         """The key starts from the shortest wait again."""
         self._failures.pop(key, None)
+
+    @classmethod
+    def for_placing(cls, clock: Callable[[], float]) -> Backoff:
+        """The waits between attempts to place a pod that end by an error."""
+        return cls(clock, first=PLACE_FIRST, longest=PLACE_LONGEST, rate=PLACE_RATE)
 
     def failures(self, key: Key) -> int:
         """How often the key failed in a row."""

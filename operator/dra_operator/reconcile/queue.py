@@ -20,9 +20,10 @@ SOON = 0.1  # seconds
 class WorkQueue:
     """``get`` a key, work, then exactly one of ``done`` and ``retry``. Bound to the running event loop."""
 
-    def __init__(self, *, backoff: Backoff | None = None) -> None:
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._backoff = backoff or Backoff(self._loop.time)
+        self._backoff = Backoff(self._loop.time)
+        self._place_backoff = Backoff.for_placing(self._loop.time)
         self._ready: OrderedDict[Key, None] = OrderedDict()
         self._working: set[Key] = set()
         self._again: set[Key] = set()
@@ -70,7 +71,7 @@ class WorkQueue:
 
     def done(self, key: Key) -> None:
         """The key was handled; its back-off starts anew."""
-        self._backoff.succeeded(key)
+        self._backoff_of(key).succeeded(key)
         self._finish(key)
 
     def retry(self, key: Key) -> float:
@@ -79,7 +80,7 @@ class WorkQueue:
         A change that came in meanwhile may have mended it, so the key comes back sooner then, but never at once:
         a failure whose own traces wake the key would go round for ever.
         """
-        seconds = self._backoff.failed(key)
+        seconds = self._backoff_of(key).failed(key)
         if key in self._again:
             self._again.discard(key)
             seconds = min(seconds, SOON)
@@ -89,7 +90,7 @@ class WorkQueue:
 
     def failures(self, key: Key) -> int:
         """How often the key failed in a row."""
-        return self._backoff.failures(key)
+        return self._backoff_of(key).failures(key)
 
     async def idle(self) -> None:
         """Wait until nothing is ready and nobody works; keys that wait for their time do not count."""
@@ -110,6 +111,9 @@ class WorkQueue:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+
+    def _backoff_of(self, key: Key) -> Backoff:
+        return self._place_backoff if key.concern == "place" else self._backoff
 
     def _finish(self, key: Key) -> None:
         self._working.discard(key)
