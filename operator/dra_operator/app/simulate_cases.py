@@ -1,0 +1,156 @@
+"""Allocation problems as the reference data writes them: one JSON object per problem.
+
+A file is a list of cases, or an object with ``cases``. A case names its feature gates, brings its classes,
+slices and claims (in their order; as the allocator gets them, so nothing is defaulted), what is allocated
+already, and one ``node`` or several ``nodes``. ``mode`` ``first`` tries the nodes in order until one is
+allocated or fails for good, ``all`` (the default) tries every node on its own.
+
+A case that records what the reference answered (it says with which ``implementation``) is decided by the
+reference's rules, so that the answers can be compared; one that states an intended answer, or neither, by
+the documented rules, which are those of the operator (``allocator.rules``).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from dra_api.codec import DecodeError, convert
+from dra_api.core import Node
+from dra_api.quantity import Quantity
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+
+from dra_operator.allocator import Allocator, DeviceId, Features, Inventory, Rules, Usage
+
+from .language import CelSelectors
+from .object_files import BadInput, read_text
+
+T = TypeVar("T")
+JSON = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One problem, ready to be decided."""
+
+    name: str
+    allocator: Allocator
+    claims: tuple[ResourceClaim, ...]
+    usage: Usage
+    nodes: tuple[Node, ...]
+    first: bool
+    """Stop at the first node that is allocated or fails for good."""
+
+
+class Share(msgspec.Struct, rename={"share_id": "shareID"}):
+    """One entry of ``allocatedState``."""
+
+    driver: str
+    pool: str
+    device: str
+    share_id: str | None = None
+    capacity: dict[str, Quantity] = {}
+
+    @property
+    def id(self) -> DeviceId:
+        return DeviceId(self.driver, self.pool, self.device)
+
+
+def read_cases(path: str) -> Iterator[Case]:
+    """The cases of a file. Raises BadInput naming file, case and field."""
+    try:
+        document = msgspec.json.decode(read_text(path))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadInput(f"{path}: not JSON: {error}; for Kubernetes objects in YAML use -f") from error
+    cases = document.get("cases") if isinstance(document, dict) else document
+    if not isinstance(cases, list):
+        raise BadInput(f"{path}: expected a list of cases, or an object with cases; for Kubernetes objects use -f")
+    for number, case in enumerate(cases):
+        name = case.get("name") if isinstance(case, dict) else None
+        where = f"{path}: case {name or number}"
+        if not isinstance(case, dict):
+            raise BadInput(f"{where}: expected an object, got {type(case).__name__}")
+        yield _case(where, name if isinstance(name, str) else f"case {number}", case)
+
+
+def _case(where: str, name: str, case: JSON) -> Case:
+    fields = _Fields(where, case)
+    gates = fields.optional("features", list[str])
+    features = Features() if gates is None else Features.from_gates(gates)
+    inventory = Inventory(features, language=CelSelectors(features), rules=_rules(case))
+    for class_ in fields.objects("classes", DeviceClass):
+        inventory.put_class(class_)
+    for slice_ in _uniquely_named(fields.objects("slices", ResourceSlice)):
+        inventory.put_slice(slice_)
+    for rule in fields.objects("rules", DeviceTaintRule):
+        inventory.put_rule(rule)
+    nodes = fields.objects("nodes", Node) or tuple(filter(None, [fields.optional("node", Node)]))
+    if not nodes:
+        raise BadInput(f"{where}: has neither node nor nodes")
+    mode = fields.optional("mode", str) or "all"
+    if mode not in ("first", "all"):
+        raise BadInput(f"{where}: mode: expected first or all, got {mode!r}")
+    return Case(
+        name=name,
+        allocator=Allocator(inventory, new_share_id=lambda: str(uuid.uuid4())),
+        claims=fields.objects("claims", ResourceClaim),
+        usage=_usage(fields, features),
+        nodes=nodes,
+        first=mode == "first",
+    )
+
+
+def _rules(case: JSON) -> Rules:
+    recorded = "implementation" in case or "implementations" in case
+    return Rules.reference() if recorded and "intendedOutcome" not in case else Rules()
+
+
+def _usage(fields: _Fields, features: Features) -> Usage:
+    usage = Usage(shares=features.consumable_capacity)
+    state = _Fields(f"{fields.where}: allocatedState", fields.optional("allocatedState", dict[str, Any]) or {})
+    for entry in state.objects("allocatedDevices", Share):
+        usage.take_device(entry.id)
+    for entry in state.objects("allocatedSharedDeviceIDs", Share):
+        usage.take_share(entry.id, entry.share_id or "", {})
+    for entry in state.objects("aggregatedCapacity", Share):
+        usage.take_share(entry.id, None, {name: amount.nanos for name, amount in entry.capacity.items()})
+    return usage
+
+
+def _uniquely_named(slices: tuple[ResourceSlice, ...]) -> Iterator[ResourceSlice]:
+    """Cases are no cluster: several slices may have the same name, and are kept apart in their order."""
+    seen: dict[str, int] = {}
+    for slice_ in slices:
+        name = slice_.metadata.name
+        seen[name] = seen.get(name, 0) + 1
+        if seen[name] > 1:
+            metadata = msgspec.structs.replace(slice_.metadata, name=f"{name}\0{seen[name]}")
+            slice_ = msgspec.structs.replace(slice_, metadata=metadata)
+        yield slice_
+
+
+class _Fields:
+    """The fields of a case, decoded with errors that say where they are."""
+
+    def __init__(self, where: str, source: JSON) -> None:
+        self.where = where
+        self._source = source
+
+    def optional(self, name: str, type_: type[T]) -> T | None:
+        """One field; None when it is missing or null."""
+        value = self._source.get(name)
+        return None if value is None else self._convert(name, type_, value)
+
+    def objects(self, name: str, type_: type[T]) -> tuple[T, ...]:
+        """A list of objects; empty when it is missing or null."""
+        values = self.optional(name, list[Any]) or ()
+        return tuple(self._convert(f"{name}[{number}]", type_, value) for number, value in enumerate(values))
+
+    def _convert(self, name: str, type_: type[T], value: object) -> T:
+        try:
+            return convert(type_, value)
+        except DecodeError as error:
+            raise BadInput(f"{self.where}: {name}: {error}") from error

@@ -1,0 +1,112 @@
+"""``dra-operator simulate``: what the allocator would do, without a cluster.
+
+Two ways: ``simulate FILE.json`` answers a file of cases (see ``simulate_cases``) with one JSON line each;
+``simulate -f slices.yaml -f claim.yaml`` tells for Kubernetes objects what each node would give, or why not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from dataclasses import asdict
+from typing import Any, Final
+
+from dra_api.codec import to_dict
+
+from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, NodeFailure, Outcome, Refused
+
+from .object_files import BadInput, read_objects
+from .simulate_cases import Case, read_cases
+from .simulate_objects import tell
+
+OUTCOMES: Final[dict[type, str]] = {
+    Allocated: "allocated",
+    Refused: "none",
+    NodeFailure: "nodeError",
+    Failed: "error",
+    GaveUp: "gaveUp",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("cases", nargs="?", metavar="FILE.json", help="file of cases to answer, one JSON line each")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="decide each case N times and time it")
+    parser.add_argument(
+        "-f", "--file", action="append", default=[], help="YAML or JSON with Kubernetes objects; repeatable"
+    )
+    parser.add_argument(
+        "--node", action="append", default=[], help="node to try; repeatable (default: all in the files)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Answer; 0 when everything could be answered, 1 when the allocator gave up somewhere, 2 for unusable input."""
+    try:
+        if bool(options.cases) == bool(options.file):
+            raise BadInput("give either a file of cases, or Kubernetes objects with -f FILE")
+        if options.repeat < 1:
+            raise BadInput(f"--repeat: expected at least 1, got {options.repeat}")
+        if options.file:
+            for line in tell(read_objects(options.file), options.node):
+                print(line)
+            return 0
+        return max((_printed(answer(case, options.repeat)) for case in read_cases(options.cases)), default=0)
+    except (BadInput, AllocationError) as error:
+        print(f"dra-operator simulate: {error}", file=sys.stderr)
+        return 2
+
+
+def answer(case: Case, repeat: int) -> dict[str, Any]:
+    """The answer to one case. ``micros_*`` is the time of one decision over all nodes that were tried.
+
+    The first decision also evaluates the selectors that only the claims use; repeated ones find them known,
+    as the operator's do.
+    """
+    times = []
+    outcomes: list[Outcome] = []
+    for _ in range(repeat):
+        start = time.perf_counter_ns()
+        outcomes = _decide(case)
+        times.append((time.perf_counter_ns() - start) / 1000)
+    return {
+        "name": case.name,
+        "nodes": [_node(outcome) for outcome in outcomes],
+        "micros_min": round(min(times), 1),
+        "micros_median": round(statistics.median(times), 1),
+    }
+
+
+def _decide(case: Case) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for node in case.nodes:
+        outcome = case.allocator.allocate(node, case.claims, case.usage)
+        outcomes.append(outcome)
+        if case.first and isinstance(outcome, Allocated | Failed):
+            break
+    return outcomes
+
+
+def _node(outcome: Outcome) -> dict[str, Any]:
+    told: dict[str, Any] = {"node": outcome.node, "outcome": OUTCOMES[type(outcome)]}
+    told |= {"results": None, "error": None, "refusal": None}
+    if isinstance(outcome, Allocated):
+        told["results"] = [to_dict(result) for result in outcome.results]
+    elif isinstance(outcome, Failed):
+        told["error"] = str(outcome.error)
+    elif isinstance(outcome, GaveUp):
+        told["error"] = str(outcome)
+    else:
+        told["refusal"] = {"text": outcome.refusal.line(), **asdict(outcome.refusal)}
+        if isinstance(outcome, NodeFailure):
+            told["error"] = "; ".join(outcome.refusal.pools)
+    return told
+
+
+def _printed(found: dict[str, Any]) -> int:
+    """Prints an answer as one line; 1 when it is none."""
+    print(json.dumps(found))
+    return int(any(node["outcome"] == OUTCOMES[GaveUp] for node in found["nodes"]))

@@ -1,0 +1,275 @@
+"""``dra-operator simulate``: answers to files of cases, and verdicts on ordinary objects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from allocator_agreement import comparable
+from allocator_lab import CORPUS, cases, claim, device, device_class, first_available, pool, request, sub
+from dra_api.codec import convert
+from dra_api.resource import AllocationResult
+from dra_operator.app.cli import main
+
+Json = dict[str, Any]
+KINDS = {"class": "DeviceClass", "claim": "ResourceClaim", "slice": "ResourceSlice"}
+    "class": "DeviceClass",
+    "claim": "ResourceClaim",
+    "slice": "ResourceSlice",
+    "template": "ResourceClaimTemplate",
+}
+
+
+def answers(capsys: pytest.CaptureFixture[str], path: Path, *options: str, code: int = 0) -> list[Json]:
+    """The answers to a file of cases."""
+    assert main(["simulate", str(path), *options]) == code
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def small_case(**changes: Any) -> Json:
+    """One node, two devices, a claim for one."""
+    return {
+        "name": "small",
+        "classes": [device_class("any")],
+        "slices": pool(device("a"), device("b")),
+        "claims": [claim(request("r"))],
+        "node": {"metadata": {"name": "n1"}},
+        **changes,
+    }
+
+
+def written(folder: Path, document: Any) -> Path:
+    path = folder / "cases.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+# --- files of cases -----------------------------------------------------------------------------
+
+
+def test_every_recorded_problem_gets_the_recorded_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    recorded = cases("allocator/random.json")
+    found = answers(capsys, CORPUS / "allocator" / "random.json")
+    assert [answer["name"] for answer in found] == [case["name"] for case in recorded]
+    for case, answer in zip(recorded, found, strict=True):
+        expected = [(entry["node"], entry["outcome"], plain(entry.get("results"))) for entry in case["expect"]]
+        given = [(entry["node"], entry["outcome"], plain(entry["results"])) for entry in answer["nodes"]]
+        assert given == expected, case["name"]
+        assert 0 < answer["micros_min"] <= answer["micros_median"]
+
+
+def plain(results: list[Json] | None) -> list[Json]:
+    """Results without what is random or spelt differently; a claim's configuration once (section 15)."""
+    told = comparable([convert(AllocationResult, result) for result in results or []])
+    for result in told:
+        config = result.get("devices", {}).get("config", [])
+        config[:] = [entry for place, entry in enumerate(config) if entry not in config[:place]]
+    return told
+
+
+@pytest.mark.parametrize("file", ["cases", "semantics", "deviations", "interrupt", "cases-1.37-dev"])
+def test_other_files_of_the_reference_data_are_understood(capsys: pytest.CaptureFixture[str], file: str) -> None:
+    assert len(answers(capsys, CORPUS / "allocator" / f"{file}.json")) == len(cases(f"allocator/{file}.json"))
+
+
+def test_stated_intentions_are_followed(capsys: pytest.CaptureFixture[str]) -> None:
+    intended = {case["name"]: case["intendedOutcome"] for case in cases("allocator/deviations.json")}
+    found = answers(capsys, CORPUS / "allocator" / "deviations.json")
+    assert {answer["name"]: answer["nodes"][0]["outcome"] for answer in found} == intended
+
+
+def test_a_plain_list_of_cases_will_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (answer,) = answers(capsys, written(tmp_path, [small_case()]), "--repeat", "3")
+    (node,) = answer["nodes"]
+    assert (node["node"], node["outcome"], node["error"], node["refusal"]) == ("n1", "allocated", None, None)
+    assert node["results"][0]["devices"]["results"][0]["device"] == "a"
+
+
+def test_first_stops_at_the_first_node_that_fits_and_all_does_not(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    nodes = [{"metadata": {"name": name}} for name in ("n0", "n1", "n2")]
+    several = [small_case(nodes=nodes, mode=mode) for mode in ("first", "all")]
+    first, every = answers(capsys, written(tmp_path, several))
+    assert [(node["node"], node["outcome"]) for node in first["nodes"]] == [("n0", "none"), ("n1", "allocated")]
+    assert [node["outcome"] for node in every["nodes"]] == ["none", "allocated", "none"]
+
+
+def test_a_refusal_is_told_with_its_numbers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    state = {"allocatedDevices": [{"driver": "drv", "pool": "p", "device": "a"}]}
+    case = small_case(claims=[claim(request("r", count=2))], allocatedState=state)
+    (answer,) = answers(capsys, written(tmp_path, [case]))
+    (node,) = answer["nodes"]
+    assert (node["outcome"], node["results"]) == ("none", None)
+    assert (node["refusal"]["rule"], node["refusal"]["needs"], node["refusal"]["devices"]) == ("in-use", 2, 2)
+    assert "1 in use" in node["refusal"]["text"]
+
+
+def test_an_error_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (answer,) = answers(capsys, written(tmp_path, [small_case(classes=[])]))
+    assert answer["nodes"][0]["outcome"] == "error"
+    assert "device class any" in answer["nodes"][0]["error"]
+
+
+BAD_FILES = {
+    "no JSON": ("{", ["not JSON"]),
+    "an object without cases": ('{"kind": "Pod"}', ["expected a list of cases", "-f"]),
+    "a case that is no object": ("[7]", ["case 0", "expected an object"]),
+    "no node": (json.dumps([small_case(node=None)]), ["case small", "neither node nor nodes"]),
+    "an unknown mode": (json.dumps([small_case(mode="best")]), ["case small", "mode", "'best'"]),
+    "a malformed slice": (
+        json.dumps([small_case(slices=[{"metadata": {"name": "s"}, "spec": {"driver": 3}}])]),
+        ["case small", "slices[0]", "spec.driver"],
+    ),
+    "malformed state": (
+        json.dumps([small_case(allocatedState={"allocatedDevices": [{"driver": "d"}]})]),
+        ["case small", "allocatedState", "allocatedDevices[0]", "pool"],
+    ),
+    "features that are no list": (json.dumps([small_case(features="all")]), ["case small", "features"]),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), BAD_FILES.values(), ids=BAD_FILES.keys())
+def test_a_bad_file_is_named_with_case_and_field(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, said: list[str]
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    assert main(["simulate", str(path)]) == 2
+    message = capsys.readouterr().err
+    assert all(part in message for part in [str(path), *said]), message
+
+
+@pytest.mark.parametrize("arguments", [[], ["x.json", "-f", "y.yaml"], ["x.json", "--repeat", "0"], ["missing.json"]])
+def test_wrong_usage_ends_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main(["simulate", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("dra-operator simulate: ")
+
+
+# --- ordinary objects ---------------------------------------------------------------------------
+
+
+def kubernetes(kind: str, item: Json, version: str = "resource.k8s.io/v1") -> Json:
+    return {"apiVersion": version, "kind": KINDS.get(kind, kind), **item}
+
+
+def verdict(
+    capsys: pytest.CaptureFixture[str], folder: Path, *documents: Json, options: list[str] | None = None
+) -> str:
+    """What is printed for the objects, all in one YAML file."""
+    path = folder / "objects.yaml"
+    path.write_text(yaml.safe_dump_all(documents))
+    assert main(["simulate", "-f", str(path), *(options or [])]) == 0
+    return capsys.readouterr().out
+
+
+CLASS = kubernetes("class", device_class("any"))
+SLICES = [kubernetes("slice", slice_) for slice_ in pool(device("a"), device("b"))]
+
+
+def test_the_devices_of_each_node_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    wanted = kubernetes("claim", claim(first_available("r", sub("many", count=9), sub("few"))))
+    told = verdict(capsys, tmp_path, CLASS, *SLICES, wanted)
+    assert told.splitlines() == [
+        "claims default/c",
+        "node n1: fits",
+        "  claim default/c",
+        "    r/few: drv/p/a",
+    ]
+
+
+def test_defaults_are_filled_in_and_older_versions_converted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    devices = {"requests": [{"name": "r", "deviceClassName": "any"}]}
+    old = kubernetes("claim", {"metadata": {"name": "c"}, "spec": {"devices": devices}}, "resource.k8s.io/v1beta1")
+    assert "r: drv/p/a" in verdict(capsys, tmp_path, CLASS, *SLICES, old)
+
+
+def test_a_refusal_is_told_in_full(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    wanted = kubernetes("claim", claim(request("r", count=3)))
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    told = verdict(capsys, tmp_path, CLASS, *SLICES, wanted, node, options=["--node", "n1", "--node", "n2"])
+    assert "node n1: does not fit" in told
+    assert "needs 3 of 2 devices" in told
+    assert "node n2: does not fit" in told
+
+
+def test_an_allocated_claim_holds_its_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    allocation = {"devices": {"results": [{"request": "r", "driver": "drv", "pool": "p", "device": "a"}]}}
+    held = kubernetes("claim", {**claim(request("r"), name="held"), "status": {"allocation": allocation}})
+    wanted = kubernetes("claim", claim(request("r"), name="open"))
+    told = verdict(capsys, tmp_path, CLASS, *SLICES, held, wanted)
+    assert "claims default/open" in told
+    assert "r: drv/p/b" in told
+
+
+def test_a_pod_brings_its_claims_and_what_it_asks_of_a_node(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    template = kubernetes("ResourceClaimTemplate", {"metadata": {"name": "t"}, "spec": {"spec": claim(request("r"))["spec"]}})
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web"},
+        "spec": {
+            "nodeSelector": {"zone": "a"},
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
+        },
+    }
+    nodes = [
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"zone": zone}}}
+        for name, zone in (("n1", "a"), ("n2", "b"))
+    ]
+    listed = {"apiVersion": "v1", "kind": "List", "items": [template, pod, *nodes]}
+    told = verdict(capsys, tmp_path, CLASS, *SLICES, listed)
+    assert "pod default/web, claims default/web-gpu" in told
+    assert "node n1: fits" in told
+    assert "node n2: the pod cannot run there" in told
+
+
+def test_taint_rules_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    spec = {"deviceSelector": {"device": "a"}, "taint": {"key": "bad", "effect": "NoSchedule"}}
+    rule = kubernetes("DeviceTaintRule", {"metadata": {"name": "rule"}, "spec": spec}, "resource.k8s.io/v1beta2")
+    told = verdict(capsys, tmp_path, CLASS, *SLICES, rule, kubernetes("claim", claim(request("r"))))
+    assert "r: drv/p/b" in told
+
+
+BAD_OBJECTS: dict[str, tuple[list[Json], list[str]]] = {
+    "no object": ([{"a": 1}], ["kind and apiVersion"]),
+    "no name": ([{"kind": "Pod", "apiVersion": "v1", "metadata": {}}], ["Pod", "metadata.name"]),
+    "an unknown version": (
+        [{"kind": "DeviceClass", "apiVersion": "resource.k8s.io/v9", "metadata": {"name": "x"}}],
+        ["DeviceClass x", "v9", "known: "],
+    ),
+    "a malformed field": (
+        [kubernetes("slice", {"metadata": {"name": "s"}, "spec": {"devices": 5}})],
+        ["ResourceSlice s", "spec.devices"],
+    ),
+    "no claim": ([CLASS, *SLICES], ["no claim to try"]),
+    "no node": ([CLASS, kubernetes("claim", claim(request("r")))], ["no node to try", "--node"]),
+    "a pod whose claim is missing": (
+        [
+            *SLICES,
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "p"},
+                "spec": {"resourceClaims": [{"name": "e", "resourceClaimName": "c"}]},
+            },
+        ],
+        ["pod default/p", "entry e", "default/c"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("documents", "said"), BAD_OBJECTS.values(), ids=BAD_OBJECTS.keys())
+def test_bad_objects_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, documents: list[Json], said: list[str]
+) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump_all(documents))
+    assert main(["simulate", "-f", str(path)]) == 2
+    message = capsys.readouterr().err
+    assert all(part in message for part in said), message
