@@ -1,5 +1,17 @@
-"""An embedded Kubernetes API server: ``DevApiServer``."""
+"""An embedded Kubernetes API server.
 
-from .server import DevApiServer, ServerError, serve_in_thread
+::
+
+    async with DevApiServer() as server:
+        server.write_kubeconfig(path)
+
+How a request goes: ``app`` finds out who asks and what for (``target``, ``call``), ``objects`` and ``subresources``
+answer. Reading is ``read``, ``watch`` and ``render``; writing is ``checks``, ``patch``, ``write`` and ``delete``, with
+the rules of each kind in ``kinds`` and the shape of all kinds, as data, in ``structure``. ``store`` keeps the objects,
+``registry`` knows what is served and where it is kept, ``controllers`` follow the changes and do their part.
+"""
+
+from .errors import ServerError
+from .server import DevApiServer, serve_in_thread
 
 __all__ = ["DevApiServer", "ServerError", "serve_in_thread"]

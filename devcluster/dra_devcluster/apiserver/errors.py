@@ -2,7 +2,9 @@
 
 ::
 
-    StatusError            any refusal; the functions below make them, each named for its reason
+    StatusError            a request is refused; the functions below make them, each named for its reason
+    ServerError            the server cannot start or stop as asked; the text says why and what to do
+    └── SnapshotError      the snapshot file cannot be used
 
 Clients decide by ``code`` and ``reason``, people read ``message``, tools read ``details.causes``.
 """
@@ -15,6 +17,14 @@ from typing import Any
 from .structure import Fault
 
 Json = dict[str, Any]
+
+
+class ServerError(Exception):
+    """The server cannot do what its owner wants; the text says why and what to do."""
+
+
+class SnapshotError(ServerError):
+    """The snapshot file cannot be read or written; the text names it."""
 
 
 class StatusError(Exception):

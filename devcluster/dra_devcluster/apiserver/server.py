@@ -37,6 +37,7 @@ from .controllers import (
     ReplicaSetController,
     ensure_namespaces,
 )
+from .errors import ServerError
 from .kubeconfig import kubeconfig, write_kubeconfig
 from .registry import Registry
 from .tokens import Tokens
@@ -51,10 +52,6 @@ _CONTROLLERS = (
     DefaultScheduler,
 )
 _GOODBYE = 1.0  # seconds that requests have to end when the server stops
-
-
-class ServerError(Exception):
-    """The server cannot start; the text says why and what to do."""
 
 
 class DevApiServer:
@@ -132,10 +129,7 @@ class DevApiServer:
     def _load(self, stack: AsyncExitStack) -> None:
         if self._snapshot is None:
             return
-        try:
-            snapshots.load(self.registry, self._snapshot)
-        except snapshots.SnapshotError as error:
-            raise ServerError(str(error)) from error
+        snapshots.load(self.registry, self._snapshot)
         stack.callback(snapshots.save, self.registry, self._snapshot)
 
     async def _listen(self, stack: AsyncExitStack) -> None:

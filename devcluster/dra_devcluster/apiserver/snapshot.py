@@ -7,15 +7,11 @@ from pathlib import Path
 
 import orjson
 
-from .errors import Json
+from .errors import Json, SnapshotError
 from .registry import Registry
 from .store import Stored
 
 _FORMAT = 1
-
-
-class SnapshotError(Exception):
-    """The file cannot be used; the text names it and says what to do."""
 
 
 def save(registry: Registry, path: Path) -> None:

@@ -113,3 +113,11 @@ async def test_a_file_that_is_no_snapshot_is_named(tmp_path: Path, content: byte
         async with DevApiServer(snapshot=file):
             pass
     assert file.read_bytes() == content
+
+
+async def test_a_snapshot_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(ServerError, match=r"cannot write the snapshot .*: No such file or directory"):
+        async with DevApiServer(snapshot=folder / "snapshot"):
+            folder.rmdir()
