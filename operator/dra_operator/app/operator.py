@@ -66,6 +66,7 @@ class Operator:
         _settle_memory()
         self._api, self._control, self._audit = api, control, Audit(api, control)
         self._task = asyncio.create_task(self._work(control, self._audit), name="operator")
+        await control.started()
         cluster = control.cluster
         counts = (len(cluster.nodes), len(cluster.slices), len(cluster.claims), len(cluster.pods))
         logger.info("in sync: %d nodes, %d slices, %d claims, %d pods", *counts)

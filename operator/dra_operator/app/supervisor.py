@@ -11,6 +11,7 @@ import asyncio
 import logging
 import signal
 from dataclasses import dataclass
+from typing import Any
 
 import kopf
 from dra_kube import Connection
@@ -63,22 +64,27 @@ class Supervisor:
 
     async def _supervise(self) -> None:
         stop = asyncio.Event()
-        registry = kopf.OperatorRegistry()
-        register(self.operator, registry)
         failures = 0
         while not stop.is_set():
             _on_signals(stop)  # Kopf replaces these while it runs, and leaves its own dead ones behind
             began = asyncio.get_running_loop().time()
-            if await self._run_kopf(registry):
+            if await self._run_kopf():
                 return
             self.restarts += 1
             failures = 0 if asyncio.get_running_loop().time() - began > STEADY else failures + 1
             _on_signals(stop)
             await _wait(stop, PAUSES[min(failures, len(PAUSES)) - 1])
 
-    async def _run_kopf(self, registry: kopf.OperatorRegistry) -> bool:
+    async def _run_kopf(self) -> bool:
         """True if Kopf ended because it was told to. Raises OperatorFailed."""
         stop_kopf = asyncio.Event()
+        registry = kopf.OperatorRegistry()
+        register(self.operator, registry)
+
+        @kopf.on.cleanup(id="flag", registry=registry)
+        async def flag(**_: Any) -> None:
+            stop_kopf.set()  # when a signal ends Kopf, its own waiting for the flag would hold it up for five seconds
+
         kopf_run = asyncio.create_task(
             kopf.operator(registry=registry, clusterwide=True, standalone=True, stop_flag=stop_kopf)
         )

@@ -90,6 +90,10 @@ class Control:
         """Have every waiting pod tried again: a safety net under the triggers."""
         self.queue.add(Key("place", pod) for pod in self.cluster.waiting)
 
+    async def started(self) -> None:
+        """Wait until ``run`` has all its tasks: Kopf ends every task that is younger than itself when it ends."""
+        await self._workers.started.wait()
+
     async def run(self) -> None:
         """Work until cancelled; then write the last events and stop."""
         try:

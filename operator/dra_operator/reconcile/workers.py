@@ -23,18 +23,20 @@ Handler = Callable[[str], Awaitable[None]]
 
 
 class Workers:
-    """``run`` works for ever; ``after`` is called after every handled key."""
+    """``run`` works for ever; ``after`` is called after every handled key; ``started`` is set when all are there."""
 
     def __init__(
         self, queue: WorkQueue, handlers: Mapping[Concern, Handler], count: int, after: Callable[[], None]
     ) -> None:
         self._queue, self._handlers, self._count, self._after = queue, handlers, count, after
+        self.started = asyncio.Event()
 
     async def run(self) -> None:
         """Start all workers; ends only by cancellation."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._count):
                 group.create_task(self._work(), name=f"worker {number}")
+            self.started.set()
 
     async def _work(self) -> None:
         while True:
