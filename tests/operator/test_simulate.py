@@ -16,11 +16,6 @@ from dra_operator.app.cli import main
 
 Json = dict[str, Any]
 KINDS = {"class": "DeviceClass", "claim": "ResourceClaim", "slice": "ResourceSlice"}
-    "class": "DeviceClass",
-    "claim": "ResourceClaim",
-    "slice": "ResourceSlice",
-    "template": "ResourceClaimTemplate",
-}
 
 
 def answers(capsys: pytest.CaptureFixture[str], path: Path, *options: str, code: int = 0) -> list[Json]:
@@ -208,7 +203,8 @@ def test_an_allocated_claim_holds_its_devices(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_pod_brings_its_claims_and_what_it_asks_of_a_node(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    template = kubernetes("ResourceClaimTemplate", {"metadata": {"name": "t"}, "spec": {"spec": claim(request("r"))["spec"]}})
+    spec = {"spec": claim(request("r"))["spec"]}
+    template = kubernetes("ResourceClaimTemplate", {"metadata": {"name": "t"}, "spec": spec})
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
