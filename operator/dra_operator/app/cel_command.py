@@ -12,22 +12,17 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-import yaml
-from dra_api import conversion
 from dra_api.codec import DecodeError, convert
 from dra_api.resource import Device, ResourceSlice
 from dra_cel import CelError, CompileError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
 
+from .object_files import BadInput, of_kind, read_objects, read_text
+
 _BLOCK: Final = 50  # evaluations between two looks at the clock
 _QUICK: Final = 0.001  # seconds per evaluation, up to which blocks are worth it
 _ENOUGH: Final = 1.0  # seconds
-
-
-class BadInput(Exception):
-    """A file cannot be read or does not hold what it should; the message names file and remedy."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +73,8 @@ def _answers(path: str, repeat: int) -> Iterator[dict[str, Any]]:
 
 def _read_json(path: str) -> Any:
     try:
-        return json.loads(Path(path).read_bytes())
-    except (OSError, ValueError) as error:
+        return json.loads(read_text(path))
+    except ValueError as error:
         raise BadInput(f"{path}: {error}") from error
 
 
@@ -174,25 +169,7 @@ def _verdict(selector: Selector, device: PreparedDevice) -> tuple[str, str]:
     return "fails", detail
 
 
-def _slices(paths: list[str]) -> Iterator[ResourceSlice]:
+def _slices(paths: list[str]) -> list[ResourceSlice]:
     if not paths:
         raise BadInput("no devices: give ResourceSlices with -f FILE")
-    for path in paths:
-        try:
-            documents = list(yaml.safe_load_all(Path(path).read_text()))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise BadInput(f"{path}: {error}") from error
-        for document in documents:
-            items = document.get("items", [document]) if isinstance(document, dict) else []
-            for item in items:
-                if isinstance(item, dict) and item.get("kind") == "ResourceSlice":
-                    yield _slice(path, item)
-
-
-def _slice(path: str, item: dict[str, Any]) -> ResourceSlice:
-    metadata = item.get("metadata")
-    name = metadata.get("name", "?") if isinstance(metadata, dict) else "?"
-    try:
-        return convert(ResourceSlice, conversion.convert(item, "resource.k8s.io/v1"))
-    except (DecodeError, conversion.ConversionError) as error:
-        raise BadInput(f"{path}: ResourceSlice {name}: {error}") from error
+    return of_kind(ResourceSlice, read_objects(paths))
