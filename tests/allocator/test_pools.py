@@ -140,6 +140,21 @@ def test_a_node_that_changes_its_labels_sees_other_slices() -> None:
     assert made.devices(make_node("n1", zone="a")) == [["r=drv/p/a"]]
 
 
+def test_equal_parts_of_devices_are_kept_once() -> None:
+    capacity = {"mem": "1Gi"}
+    made = lab([slice_("s", device("a", model="A", capacity=capacity)), slice_("t", device("b", model="A"))], ONE)
+    put(made, slice_("u", device("c", model="A", capacity=capacity), device("d", capacity={"mem": "1024Mi"})))
+    inventory = made.allocator.inventory
+    (a,), (b,), (c, d) = ((inventory.slice(name) or pytest.fail(name)).spec.devices or () for name in "stu")
+    assert a.attributes is not None
+    assert c.attributes is not None
+    assert a.attributes["model"] is c.attributes["model"]
+    assert a.capacity is c.capacity
+    assert d.capacity is not None
+    assert str(d.capacity["mem"].value) == "1024Mi"  # equal in value, but texts are kept
+    assert b.capacity is None
+
+
 MATCHES = {
     "In": ({"key": "zone", "operator": "In", "values": ["a", "b"]}, True),
     "In with another value": ({"key": "zone", "operator": "In", "values": ["b"]}, False),

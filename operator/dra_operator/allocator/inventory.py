@@ -15,6 +15,7 @@ from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceSlice
 
 from .features import Features
 from .ids import PoolId
+from .interning import Interner
 from .journal import Journal
 from .memo import Memo
 from .node_view import NodeView
@@ -37,6 +38,7 @@ class Inventory:
         self.compiled = Compiled(language)
         self._journal: Journal[PoolId] = Journal()
         self.class_version = 0
+        self._interner = Interner()
         self._tainted = TaintedSlices(self.rules)
         self._classes: dict[str, DeviceClass] = {}
         self._pools: dict[PoolId, Pool] = {}
@@ -58,7 +60,7 @@ class Inventory:
 
     def put_slice(self, slice_: ResourceSlice) -> None:
         """A slice was added or changed."""
-        self._apply(self._tainted.put_slice(slice_))
+        self._apply(self._tainted.put_slice(self._interner.slice(slice_)))
 
     def remove_slice(self, name: str) -> None:
         """A slice is gone; an unknown one is ignored."""
