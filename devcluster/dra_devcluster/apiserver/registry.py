@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import chain
+
 from dra_api.gates import FeatureGates
 
 from .cel_selectors import selector_check
-from .errors import Json, no_such_resource
+from .errors import Json, ServerError, no_such_resource
 from .kinds import Kind, kind_of
 from .store import Collection, Store
-from .structure import Resource, Structure
+from .structure import Resource, Structure, load_data
 from .target import Target
 
 # Two views of one storage.
@@ -16,10 +19,14 @@ _KEPT_AS = {("events.k8s.io", "events"): ("", "events")}
 
 
 class Registry:
-    """``gates`` are the feature gates in force."""
+    """``gates`` are the feature gates in force; ``versions`` switches API versions off (``{"apps/v1": False}``).
 
-    def __init__(self, gates: FeatureGates) -> None:
-        self.structure = Structure.load()
+    Raises ServerError for a version that there is not.
+    """
+
+    def __init__(self, gates: FeatureGates, versions: Mapping[str, bool]) -> None:
+        self._builtin = Structure.load()  # also what is not served is stored, in its stored version
+        self.structure = _served(self._builtin, versions)
         self.store = Store()
         self.gates = gates
         self.check_selector = selector_check(gates)
@@ -36,18 +43,17 @@ class Registry:
         return resource
 
     def resource(self, group: str, version: str, plural: str) -> Resource:
-        """A resource that is served for sure."""
-        resource = self.structure.resource(group, version, plural)
+        """A built-in resource by which the server itself writes, served or not."""
+        resource = self._builtin.resource(group, version, plural)
         if resource is None:
             raise KeyError((group, version, plural))
         return resource
 
     def of_collection(self, collection: Collection) -> Resource | None:
-        """A resource by which the objects of a collection can be written: of their stored version if possible."""
-        served = [
-            r for r in self.structure.resources() if (r.group, r.plural) == (collection.group, collection.resource)
-        ]
-        return served[0] if served else None
+        """The resource by which the server itself writes the objects of a collection; built-in ones as stored."""
+        place = (collection.group, collection.resource)
+        resources = chain(self._builtin.resources(), self.structure.resources())
+        return next((resource for resource in resources if (resource.group, resource.plural) == place), None)
 
     def collection(self, resource: Resource) -> Collection:
         """Where the objects of a resource are."""
@@ -74,3 +80,15 @@ class Registry:
         group, plural = definition["spec"]["group"], definition["spec"]["names"]["plural"]
         self._kinds.pop((group, plural), None)
         self.store.drop(group, plural)
+
+
+def _served(builtin: Structure, versions: Mapping[str, bool]) -> Structure:
+    known = {resource.api_version for resource in builtin.resources()}
+    if unknown := sorted(versions.keys() - known):
+        raise ServerError(f"there is no API version {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    lines = [line for line in load_data("discovery.json") if versions.get(_api_version(line), True)]
+    return Structure(lines, load_data("components.json"))
+
+
+def _api_version(line: Json) -> str:
+    return f"{line['group']}/{line['version']}".lstrip("/")

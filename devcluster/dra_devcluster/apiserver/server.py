@@ -57,7 +57,8 @@ _GOODBYE = 1.0  # seconds that requests have to end when the server stops
 class DevApiServer:
     """A Kubernetes API server in this process; an async context manager.
 
-    ``port`` 0 takes any free one. ``feature_gates`` change the defaults of Kubernetes 1.36. With ``snapshot`` the
+    ``port`` 0 takes any free one. ``feature_gates`` change the defaults of Kubernetes 1.36.
+    ``api_versions`` switches versions off, as in ``{"resource.k8s.io/v1": False}``; all are on. With ``snapshot`` the
     objects are loaded from that file, and saved to it at the end. Raises ServerError and UnknownGate.
     """
 
@@ -67,12 +68,13 @@ class DevApiServer:
         host: str = "127.0.0.1",
         port: int = 0,
         feature_gates: Mapping[str, bool] | None = None,
+        api_versions: Mapping[str, bool] | None = None,
         snapshot: Path | None = None,
         token: str | None = None,
     ) -> None:
         self.host = host
         self.port = port
-        self.registry = Registry(FeatureGates.of(feature_gates or {}))
+        self.registry = Registry(FeatureGates.of(feature_gates or {}), api_versions or {})
         self.tokens = Tokens(token)
         self._snapshot = snapshot
         self._identity = make_identity(host)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from bare_client import CONFIG_MAPS, NAMESPACES, Client, client_of, config_map, names
+from bare_client import CLAIMS, CONFIG_MAPS, NAMESPACES, Client, client_of, config_map, names
 from dra_api.gates import UnknownGate
 from dra_devcluster.apiserver import DevApiServer, ServerError, serve_in_thread
 from dra_kube import CONFIG_MAPS as CONFIG_MAP_RESOURCE
@@ -121,3 +121,34 @@ async def test_a_snapshot_that_cannot_be_written_is_named(tmp_path: Path) -> Non
     with pytest.raises(ServerError, match=r"cannot write the snapshot .*: No such file or directory"):
         async with DevApiServer(snapshot=folder / "snapshot"):
             folder.rmdir()
+
+
+async def test_versions_can_be_switched_off() -> None:
+    """An old cluster: only the first beta of the DRA kinds is served, and everything works all the same."""
+    off = {"resource.k8s.io/v1": False, "resource.k8s.io/v1beta2": False}
+    async with DevApiServer(api_versions=off) as server, client_of(server) as client:
+        group = await client.get("/apis/resource.k8s.io")
+        assert [version["version"] for version in group["versions"]] == ["v1beta1", "v1alpha3"]
+        assert await client.code(CLAIMS) == 404
+        owner = await client.post(CONFIG_MAPS, config_map("owner"))
+        reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
+        lost = {**reference, "uid": "nobody"}
+        body = {
+            "apiVersion": "resource.k8s.io/v1beta1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "c", "ownerReferences": [reference, lost]},
+            "spec": {"devices": {"requests": [{"name": "gpu", "deviceClassName": "gpu"}]}},
+        }
+        path = CLAIMS.replace("/v1/", "/v1beta1/")
+        await client.post(path, body)
+        answer = await client.until(
+            f"{path}/c", lambda answer: answer.json["metadata"]["ownerReferences"] == [reference]
+        )
+        assert answer.json["spec"]["devices"]["requests"][0]["deviceClassName"] == "gpu"
+        await client.delete(f"{CONFIG_MAPS}/owner")
+        await client.gone(f"{path}/c")
+
+
+def test_unknown_versions_are_refused() -> None:
+    with pytest.raises(ServerError, match="there is no API version apps/v9; known are "):
+        DevApiServer(api_versions={"apps/v9": True})
