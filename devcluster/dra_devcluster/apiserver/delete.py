@@ -66,7 +66,8 @@ def delete(write: Write, stored: Stored, options: DeleteOptions) -> tuple[Stored
     if not meta.get("finalizers") and not meta["deletionGracePeriodSeconds"] and not kind.holds(obj):
         if write.dry_run:
             return stored, True
-        return collection.remove(stored.key, obj), True
+        # Who goes at once goes as it was; only a deletion that had to wait shows its marks.
+        return collection.remove(stored.key, obj if stored.finalizing else stored.decode()), True
     kind.mark_deleted(obj)
     if obj == stored.decode():
         return stored, False

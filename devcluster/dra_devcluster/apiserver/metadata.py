@@ -21,6 +21,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
 _VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", re.ASCII)
 _ANNOTATIONS_LIMIT = 256 * 1024
+_STANDARD_FINALIZERS = ("orphan", "foregroundDeletion", "kubernetes")
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words by accident
 _GENERATED_BASE = 58
@@ -119,7 +120,7 @@ def label_value(value: str) -> str | None:
     return None
 
 
-def validate_metadata(meta: Json, name_rule: NameRule) -> Iterator[Fault]:
+def validate_metadata(meta: Json, name_rule: NameRule, *, is_custom: bool = False) -> Iterator[Fault]:
     """Faults of the metadata that a client controls."""
     if not meta.get("name"):
         yield faults.required("metadata.name", "name or generateName is required")
@@ -127,9 +128,12 @@ def validate_metadata(meta: Json, name_rule: NameRule) -> Iterator[Fault]:
         yield faults.invalid("metadata.name", meta["name"], why)
     yield from validate_labels(meta.get("labels"), "metadata.labels")
     yield from _annotations(meta.get("annotations") or {})
-    for finalizer in meta.get("finalizers") or ():
-        if why := qualified_name(finalizer):
-            yield faults.invalid("metadata.finalizers", finalizer, why)
+    for index, finalizer in enumerate(meta.get("finalizers") or ()):
+        why = qualified_name(finalizer)
+        if not why and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS and not is_custom:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+        if why:
+            yield faults.invalid(f"metadata.finalizers[{index}]", finalizer, why)
     yield from _owners(meta.get("ownerReferences") or [])
 
 
@@ -153,11 +157,10 @@ def _annotations(annotations: dict[str, str]) -> Iterator[Fault]:
 
 def _owners(owners: list[Json]) -> Iterator[Fault]:
     controllers = []
-    for index, owner in enumerate(owners):
-        path = f"metadata.ownerReferences[{index}]"
+    for owner in owners:
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):
-                yield faults.invalid(f"{path}.{field}", owner.get(field, ""), f"{field} must not be empty")
+                yield faults.invalid(f"metadata.ownerReferences.{field}", owner.get(field, ""), "must not be empty")
         if owner.get("controller"):
             controllers.append(owner.get("kind", ""))
     if len(controllers) > 1:

@@ -45,7 +45,7 @@ def create(write: Write, obj: Json) -> Stored:
     meta["generation"] = 1
     if not kind.has_generation:
         del meta["generation"]
-    wrong = [*_metadata_faults(kind, meta), *kind.validate(obj, None, write)]
+    wrong = [*_metadata_faults(kind, resource, meta), *kind.validate(obj, None, write)]
     if wrong:
         raise invalid(resource.group, resource.kind, meta.get("name", ""), wrong)
     collection = registry.collection(resource)
@@ -130,7 +130,7 @@ def update(write: Write, stored: Stored, obj: Json) -> Stored:
     _fill_parts(resource, obj)
     meta = obj["metadata"]
     wrong = [
-        *_metadata_faults(kind, meta),
+        *_metadata_faults(kind, resource, meta),
         *_new_finalizers(meta, old["metadata"]),
         *kind.validate(obj, old, write),
     ]
@@ -175,8 +175,10 @@ def _store(write: Write, collection: Collection, kind: Kind, obj: Json, old: Jso
     return collection.put(obj, kind.fields(obj))
 
 
-def _metadata_faults(kind: Kind, meta: Json) -> list[Fault]:
-    return [] if kind.checks_metadata else list(validate_metadata(meta, kind.name_rule))
+def _metadata_faults(kind: Kind, resource: Resource, meta: Json) -> list[Fault]:
+    if kind.checks_metadata:
+        return []
+    return list(validate_metadata(meta, kind.name_rule, is_custom=resource.definition is not None))
 
 
 def _new_finalizers(meta: Json, old: Json) -> list[Fault]:

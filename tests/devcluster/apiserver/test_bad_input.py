@@ -75,10 +75,11 @@ async def test_objects_that_do_not_fit(client: Client, body: Json, message: str)
         ({"name": "a", "labels": {"a": "-"}}, "metadata.labels", "FieldValueInvalid"),
         ({"name": "a", "annotations": {"/x": "c"}}, "metadata.annotations", "FieldValueInvalid"),
         ({"name": "a", "annotations": {"x": "c" * 300_000}}, "metadata.annotations", "FieldValueTooLong"),
-        ({"name": "a", "finalizers": ["a b"]}, "metadata.finalizers", "FieldValueInvalid"),
+        ({"name": "a", "finalizers": ["a b"]}, "metadata.finalizers[0]", "FieldValueInvalid"),
+        ({"name": "a", "finalizers": ["a.com/b", "c"]}, "metadata.finalizers[1]", "FieldValueInvalid"),
         (
             {"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": ""}]},
-            "metadata.ownerReferences[0].uid",
+            "metadata.ownerReferences.uid",
             "FieldValueInvalid",
         ),
     ],
@@ -163,3 +164,23 @@ async def test_quantities_and_selectors_of_claims_are_read_at_once(client: Clien
     answer = await client.call("POST", CLAIMS, claim("c", capacity={"requests": {"memory": "much"}}))
     assert answer.code == 400
     assert "quantities must match the regular expression" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (
+            "/apis/coordination.k8s.io/v1/namespaces/default/leases",
+            {"spec": {"leaseDurationSeconds": 0}},
+            "spec.leaseDurationSeconds",
+        ),
+        (
+            "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
+            {"spec": {"minAvailable": 1, "maxUnavailable": 1}},
+            "spec",
+        ),
+    ],
+)
+async def test_some_kinds_have_rules_of_their_own(client: Client, path: str, body: Json, field: str) -> None:
+    answer = await client.call("POST", path, {"metadata": {"name": "a"}, **body})
+    assert causes(answer.json) == [(field, "FieldValueInvalid")]

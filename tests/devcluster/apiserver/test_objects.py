@@ -210,3 +210,16 @@ async def test_deletecollection_deletes_what_is_selected(client: Client) -> None
     await client.delete(CONFIG_MAPS, labelSelector="l=x")
     assert [item["metadata"]["name"] for item in (await client.get(CONFIG_MAPS))["items"]] == ["c"]
     assert (await client.call("DELETE", NAMESPACES)).code == 405
+
+
+async def test_secrets_are_encoded_by_the_server(client: Client) -> None:
+    path = "/api/v1/namespaces/default/secrets"
+    made = await client.post(path, {"metadata": {"name": "s"}, "stringData": {"a": "b"}, "data": {"c": "ZA=="}})
+    assert (made["data"], made["type"]) == ({"a": "Yg==", "c": "ZA=="}, "Opaque")
+    assert "stringData" not in made
+
+
+async def test_what_goes_at_once_goes_as_it_was(client: Client) -> None:
+    path = "/api/v1/namespaces/default/serviceaccounts"
+    await client.post(path, {"metadata": {"name": "s"}})
+    assert "deletionTimestamp" not in (await client.delete(f"{path}/s"))["metadata"]

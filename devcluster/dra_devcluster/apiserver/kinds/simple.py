@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from dra_devcluster.apiserver import metadata
+from dra_devcluster.apiserver import faults, metadata
 from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.structure import Fault
 
 from .base import Kind, Write
 
@@ -35,14 +37,31 @@ class Secrets(Kind):
 
     def default(self, obj: Json, write: Write) -> None:
         obj.setdefault("type", "Opaque")
+        for key, text in (obj.pop("stringData", None) or {}).items():
+            obj.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
 
 
 class Leases(Kind):
     unconditional_update = False
 
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        seconds = (obj.get("spec") or {}).get("leaseDurationSeconds", 1)
+        if seconds <= 0:
+            yield faults.invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")
+
 
 class Budgets(Generational):
     unconditional_update = False
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        spec = obj.get("spec") or {}
+        if "minAvailable" in spec and "maxUnavailable" in spec:
+            yield faults.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
+
+
+class PriorityClasses(Generational):
+    def default(self, obj: Json, write: Write) -> None:
+        obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
 
 
 class Services(Kind):
@@ -82,6 +101,7 @@ SIMPLE: dict[tuple[str, str], type[Kind]] = {
     ("", "resourcequotas"): ReturnedWhenDeleted,
     ("", "replicationcontrollers"): ReplicationControllers,
     ("policy", "poddisruptionbudgets"): Budgets,
+    ("scheduling.k8s.io", "priorityclasses"): PriorityClasses,
     ("networking.k8s.io", "ingresses"): Generational,
     ("networking.k8s.io", "networkpolicies"): Generational,
     ("networking.k8s.io", "ingressclasses"): Generational,
