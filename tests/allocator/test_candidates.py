@@ -37,6 +37,13 @@ def test_every_request_must_fit() -> None:
     assert names(lab(THREE, [claim(request("r", A), name="c1"), claim(request("q", B), name="c2")])) == ["n1"]
 
 
+def test_requests_with_the_same_selectors_need_different_devices() -> None:
+    assert names(lab(THREE, [claim(request("r", A), request("q", A))])) == ["n2"]
+    assert names(lab(THREE, [claim(request("r", A), name="c1"), claim(request("q", A), name="c2")])) == ["n2"]
+    shared = pool(device("d", model="A", extra={"allowMultipleAllocations": True}), name="n4", nodeName="n4")
+    assert "n4" in names(lab([*THREE, *shared], [claim(request("r", A), request("q", A))]))
+
+
 def test_one_alternative_suffices() -> None:
     assert names(lab(THREE, [claim(first_available("r", sub("x", A, count=2), sub("y", B)))])) == ["n1", "n2", "n3"]
 
@@ -148,7 +155,7 @@ def test_excluded_nodes_have_a_reason() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from(["A", "B", ""]), max_size=3), min_size=1, max_size=4),
-    st.lists(st.tuples(st.sampled_from([A, B, "true"]), st.integers(1, 2)), min_size=1, max_size=3),
+    st.lists(st.tuples(st.sampled_from([A, B, "true"]), st.integers(0, 2)), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=4),
 )
 def test_no_node_that_fits_or_fails_is_left_out(models: Any, wanted: Any, used: Any) -> None:

@@ -7,6 +7,7 @@ unusable pool, are *suspects*: trying them ends the attempt (E2E-055), so they h
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -80,8 +81,9 @@ class CandidateIndex:
         wants: list[tuple[Want, ...]] = []
         suspects: dict[str, None] = {}
         anywhere = plan.fault is not None
+        together = self._together(plan)
         for step in plan.steps:
-            alternatives = tuple(self._want(alternative) for alternative in step.alternatives)
+            alternatives = tuple(self._want(alternative, together) for alternative in step.alternatives)
             for want in alternatives:
                 anywhere |= want.tally.wild_suspicious > 0
                 suspects.update(dict.fromkeys(want.tally.suspects()))
@@ -102,8 +104,22 @@ class CandidateIndex:
             for alternative in step.alternatives:
                 yield from self._tally(alternative).update(self._inventory, usage)
 
-    def _want(self, alternative: Alternative) -> Want:
-        return Want(self._tally(alternative), 1 if alternative.everything else alternative.count)
+    def _together(self, plan: Plan) -> Counter[Tally]:
+        """How many different devices the ordinary requests of one query need together."""
+        needs: Counter[Tally] = Counter()
+        for step in plan.steps:
+            first = step.alternatives[0]
+            if len(step.alternatives) == 1 and not first.everything and not first.admin:
+                needs[self._tally(first)] += first.count
+        return needs
+
+    def _want(self, alternative: Alternative, together: Counter[Tally]) -> Want:
+        tally = self._tally(alternative)
+        if alternative.everything:
+            return Want(tally, 1)
+        if not alternative.count or tally.sharing:
+            return Want(tally, alternative.count)
+        return Want(tally, max(alternative.count, together[tally]))
 
     def _tally(self, alternative: Alternative) -> Tally:
         expressions = tuple(selector.expression for selector in alternative.selectors)

@@ -30,7 +30,7 @@ class Reach(Enum):
 class Slice:
     """One published slice, with the verdicts of the selectors evaluated on it so far."""
 
-    __slots__ = ("_verdicts", "devices", "generation", "name", "pool", "reach", "spec")
+    __slots__ = ("_verdicts", "devices", "generation", "name", "pool", "reach", "sharing", "spec")
 
     def __init__(self, source: ResourceSlice, *, partitionable: bool) -> None:
         self.name = source.metadata.name
@@ -38,6 +38,7 @@ class Slice:
         self.pool = PoolId(source.spec.driver, source.spec.pool.name)
         self.generation = source.spec.pool.generation
         self.devices: tuple[Device, ...] = source.spec.devices or ()
+        self.sharing = any(device.allow_multiple_allocations for device in self.devices)
         self.reach = self._reach(partitionable=partitionable)
         self._verdicts: Memo[str, Verdicts] = Memo()
 

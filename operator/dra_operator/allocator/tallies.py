@@ -36,8 +36,10 @@ class Query(NamedTuple):
 class Count(NamedTuple):
     """One pool's part of a query."""
 
-    matching: int
-    suspicious: bool
+    matching: int = 0
+    suspicious: bool = False
+    sharing: bool = False
+    """Some device allows multiple allocations, and may serve several requests at once."""
 
 
 class Tally:
@@ -51,8 +53,10 @@ class Tally:
         self._buckets: dict[int, dict[str, None]] = {}
         self.wild = 0
         self.wild_suspicious = 0
+        self.sharing = 0
+        """Number of pools with devices that may serve several requests at once."""
         self._seen = (-1, -1)
-        self._stale: set[PoolId] = set()
+        self._stale: dict[PoolId, None] = {}
 
     def update(self, inventory: Inventory, usage: Usage) -> Iterator[None]:
         """Catches up with both journals; yields between pieces of work, and goes on from there when dropped."""
@@ -60,11 +64,14 @@ class Tally:
         if self._seen != now:
             changed = inventory.touched_since(self._seen[0]) if self._seen[0] >= 0 else None
             used = usage.touched_since(self._seen[1]) if self._seen[1] >= 0 else None
-            self._stale |= {*inventory.pools(), *self._pools} if changed is None or used is None else changed | used
+            stale = {*inventory.pools(), *self._pools} if changed is None or used is None else changed | used
+            self._stale.update(dict.fromkeys(sorted(stale)))
             self._seen = now
         done = 0
         while self._stale:
-            self._recount(inventory, usage, self._stale.pop())
+            pool = next(iter(self._stale))
+            del self._stale[pool]
+            self._recount(inventory, usage, pool)
             done += 1
             if done % PIECE == 0:
                 yield
@@ -88,20 +95,20 @@ class Tally:
         return max(self._buckets, default=0) + self.wild
 
     def _recount(self, inventory: Inventory, usage: Usage, id_: PoolId) -> None:
-        home, old = self._pools.pop(id_, (None, Count(0, False)))
-        self._add(home, -old.matching, -int(old.suspicious))
+        home, old = self._pools.pop(id_, (None, Count()))
+        self._add(home, old, -1)
         pool = inventory.pool(id_)
         if pool is None:
             return
         home, new = pool.home, self._count(inventory, usage, pool)
         self._pools[id_] = (home, new)
-        self._add(home, new.matching, int(new.suspicious))
+        self._add(home, new, 1)
 
     def _count(self, inventory: Inventory, usage: Usage, pool: Pool) -> Count:
         """For a pool with a home what its node may use; for a wild one everything any node might."""
         view = pool.own_view()
         if view is None:
-            return Count(0, False)
+            return Count()
         troubled = view.status is not Status.USABLE
         if troubled and pool.home is not None:
             return Count(0, self._query.everything)
@@ -117,9 +124,12 @@ class Tally:
                 suspicious |= bool(free & part.raised)
                 free &= part.true
             matching += free.bit_count()
-        return Count(matching, suspicious)
+        return Count(matching, suspicious, any(slice_.sharing for slice_ in view.slices))
 
-    def _add(self, home: str | None, matching: int, suspicious: int) -> None:
+    def _add(self, home: str | None, count: Count, sign: int) -> None:
+        """Counts a pool in or out."""
+        matching, suspicious = sign * count.matching, sign * count.suspicious
+        self.sharing += sign * count.sharing
         if home is None:
             self.wild += matching
             self.wild_suspicious += suspicious
