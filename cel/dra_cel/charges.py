@@ -100,10 +100,10 @@ class Rule:
 
 def size_of(value: Any) -> int:
     """The size that costs are computed from: 1 for everything that has no length."""
+    while isinstance(value, Optional) and value.present:
+        value = value.value
     if isinstance(value, (str, bytes, list, tuple, dict)):
         return len(value)
-    if isinstance(value, Optional) and value.present:
-        return size_of(value.value)
     return int(getattr(value, "cel_size", 1))
 
 

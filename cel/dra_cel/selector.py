@@ -60,7 +60,10 @@ class Program:
 
     def evaluate(self, bindings: Mapping[str, Any], cost_limit: int | None = None) -> Any:
         """The value for these variables. Raises EvaluationError."""
-        return self.trace(bindings, cost_limit)[0]
+        value, _ = self.trace(bindings, cost_limit)
+        if isinstance(value, EvaluationError):
+            raise value
+        return value
 
     def trace(self, bindings: Mapping[str, Any], cost_limit: int | None = None) -> tuple[Any, int]:
         """Value and cost. An EvaluationError is returned as the value, so that its cost is known, too."""

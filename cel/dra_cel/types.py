@@ -3,44 +3,65 @@
 A type is a kind, a name and parameters: ``list(string)`` is ``Type("list", "list", (STRING,))``. Types that only
 have a name (``kubernetes.Quantity``) are of kind ``struct`` (they may have fields) or ``opaque`` (``net.IP``,
 ``optional_type(T)``). ``dyn`` and ``any`` switch checking off; ``param`` is a type variable of a declaration.
+
+Types nest as deep as expressions do. Equal types are therefore the same object: comparing and hashing them does not
+go through their parameters, and what passes ask most often is known when a type is made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, ClassVar, Final
+from weakref import WeakValueDictionary
+
+_SHOWN_DEPTH: Final = 6
 
 
-@dataclass(frozen=True, slots=True)
 class Type:
-    """One type. ``nullable`` marks the wrappers (``google.protobuf.Int64Value``) that may also be null."""
+    """One type. ``nullable`` marks the wrappers (``google.protobuf.Int64Value``) that may also be null.
 
+    ``is_open``: there are type variables in it. ``is_loose``: its values may hold anything, at some depth.
+    """
+
+    __slots__ = ("__weakref__", "is_loose", "is_open", "kind", "name", "nullable", "params")
     kind: str
     name: str
-    params: tuple[Type, ...] = ()
-    nullable: bool = False
+    params: tuple[Type, ...]
+    nullable: bool
+    is_open: bool
+    is_loose: bool
+    _known: ClassVar[WeakValueDictionary[Any, Type]] = WeakValueDictionary()
+
+    def __new__(cls, kind: str, name: str, params: tuple[Type, ...] = (), nullable: bool = False) -> Type:
+        key = kind, name, params, nullable
+        known = cls._known.get(key)
+        if known is not None:
+            return known
+        self = super().__new__(cls)
+        self.kind, self.name, self.params, self.nullable = key
+        self.is_open = kind == "param" or any(inner.is_open for inner in params)
+        self.is_loose = kind in ("dyn", "any") or any(inner.is_loose for inner in params)
+        return cls._known.setdefault(key, self)
 
     def __str__(self) -> str:
-        if self.params:
-            return f"{self.name}({', '.join(map(str, self.params))})"
-        return self.name
+        return self._text(lambda type_: type_.name, _SHOWN_DEPTH)
+
+    __repr__ = __str__
 
     @property
     def label(self) -> str:
         """The name used in messages about checking (``any`` instead of its long name)."""
-        if self.params:
-            return f"{self.name}({', '.join(param.label for param in self.params)})"
-        return _LABELS.get(self.kind, self.name)
+        return self._text(lambda type_: _LABELS.get(type_.kind, type_.name), _SHOWN_DEPTH)
+
+    def _text(self, name: Callable[[Type], str], depth: int) -> str:
+        if not self.params:
+            return name(self)
+        inner = ", ".join(param._text(name, depth - 1) for param in self.params) if depth else "..."
+        return f"{self.name}({inner})"
 
     @property
     def is_dynamic(self) -> bool:
         return self.kind in ("dyn", "any")
-
-    @property
-    def is_loose(self) -> bool:
-        """Whether values of the type may hold anything, at any depth."""
-        return self.is_dynamic or any(inner.is_loose for inner in self.params)
 
 
 DYN: Final = Type("dyn", "dyn")
@@ -99,7 +120,9 @@ def is_optional(type_: Type) -> bool:
 
 def is_scalar(type_: Type) -> bool:
     """Whether every value of the type has size 1 (also inside an optional)."""
-    return type_.kind in SCALARS or (is_optional(type_) and is_scalar(type_.params[0]))
+    while is_optional(type_):
+        type_ = type_.params[0]
+    return type_.kind in SCALARS
 
 
 _LIST: Final = list_of(DYN)
@@ -120,19 +143,23 @@ def type_of(value: object) -> Type:
     return cel_type if isinstance(cel_type, Type) else DYN
 
 
-def accepts(type_: Type, value: object) -> bool:
+def accepts(type_: Type, value: Any) -> bool:
     """Whether a value may be passed for a parameter of that type; of containers the first entry is looked at."""
-    kind = type_.kind
-    if kind in ("dyn", "any", "param"):
-        return True
-    actual = type_of(value)
-    if actual.kind != kind or actual.name != type_.name:
-        return type_.nullable and value is None
-    if kind == "list" and value:
-        return accepts(type_.params[0], value[0])  # type: ignore[index]  # the kind says that it is a sequence
-    if kind == "map" and value:
-        from .values import unwrap_key
+    from .values import unwrap_key
 
-        key, entry = next(iter(value.items()))  # type: ignore[attr-defined]  # the kind says that it is a dict
-        return accepts(type_.params[0], unwrap_key(key)) and accepts(type_.params[1], entry)
+    pending = [(type_, value)]
+    while pending:
+        type_, value = pending.pop()
+        if type_.kind in ("dyn", "any", "param"):
+            continue
+        actual = type_of(value)
+        if actual.kind != type_.kind or actual.name != type_.name:
+            if type_.nullable and value is None:
+                continue
+            return False
+        if type_.kind == "list" and value:
+            pending.append((type_.params[0], value[0]))
+        elif type_.kind == "map" and value:
+            key, entry = next(iter(value.items()))
+            pending += [(type_.params[0], unwrap_key(key)), (type_.params[1], entry)]
     return True

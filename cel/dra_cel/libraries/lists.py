@@ -167,7 +167,8 @@ def _insert(mapping: dict[Any, Any], *entry: Any) -> dict[Any, Any]:
     pairs = [entry] if len(entry) == 2 else [(unwrap_key(key), value) for key, value in entry[0].items()]
     for key, value in pairs:
         if find(grown, key) is not MISSING:
-            raise EvaluationError("other", f"insert failed: key {key} already exists")
+            shown = str(key)[:100] if isinstance(key, (str, int)) else type_of(key).name
+            raise EvaluationError("other", f"insert failed: key {shown} already exists")
         grown[wrap_key(key)] = value
     return grown
 

@@ -230,7 +230,8 @@ def index(container: Any, key: Any) -> Any:
         return found
     if isinstance(container, (list, tuple)):
         raise EvaluationError("index", f"index out of bounds: {key}")
-    raise EvaluationError("no-such-key", f"no such key: {key}")
+    shown = f"{key}" if isinstance(key, (str, int, float)) else f"a {type_of(key).name}"
+    raise EvaluationError("no-such-key", f"no such key: {shown[:100]}")
 
 
 def _position(key: Any) -> int:

@@ -1,0 +1,66 @@
+"""Every case of the reference corpus: kind, value, class of error, type, cost before and after."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.resource import Device
+from dra_cel import CompileError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
+
+ROOT = Path(__file__).resolve().parents[2]
+CORPUS = Path(os.environ.get("KOPF_DRA_CONFORMANCE", ROOT.parent / "shared" / "conformance")) / "cel" / "cases.json"
+DOCUMENT: dict[str, Any] = json.loads(CORPUS.read_text()) if CORPUS.is_file() else {"cases": [], "devices": {}}
+
+
+@cache
+def device(name: str, lists: bool) -> PreparedDevice:
+    raw = dict(DOCUMENT["devices"][name])
+    driver = raw.pop("driver")
+    return prepare(driver, convert(Device, raw), list_attributes=lists)
+
+
+def outcome(case: dict[str, Any]) -> dict[str, Any]:
+    """What we say about a case, in the corpus' terms."""
+    environment = device_selectors(
+        new=case["env"] == "NewExpressions",
+        consumable_capacity=case["consumableCapacity"],
+        list_attributes=case["listTypeAttributes"],
+    )
+    try:
+        selector = Selector(case["expression"], environment)
+    except CompileError as error:
+        return {"kind": "compile_error", "error_kind": error.kind}
+    target = device(case["device"], case["listTypeAttributes"])
+    verdict, cost = selector.explain(target, case.get("costLimit"))
+    said: dict[str, Any] = {
+        "max_cost": selector.max_cost,
+        "output_type": str(selector.output_type),
+        "actual_cost": cost,
+    }
+    if isinstance(verdict, EvaluationError):
+        return said | {"kind": "runtime_error", "error_kind": verdict.kind}
+    if "costLimit" not in case:
+        # The quick way must say the same.
+        assert selector.matches(target) is verdict
+    return said | {"kind": "match", "match": verdict}
+
+
+@pytest.mark.skipif(not DOCUMENT["cases"], reason=f"no reference corpus at {CORPUS}: set KOPF_DRA_CONFORMANCE")
+def test_the_corpus_is_complete() -> None:
+    assert len(DOCUMENT["cases"]) >= 1134
+
+
+@pytest.mark.parametrize("case", DOCUMENT["cases"], ids=lambda case: case["name"])
+def test_agrees_with_the_reference(case: dict[str, Any]) -> None:
+    keys = ["kind", "match", "error_kind", "max_cost", "output_type"]
+    if not case["expect"].get("actual_cost_unstable"):
+        keys.append("actual_cost")
+    wanted = {key: case["expect"][key] for key in keys if case["expect"].get(key) is not None}
+    said = outcome(case)
+    assert {key: said.get(key) for key in wanted} == wanted
