@@ -19,4 +19,4 @@ ENV PATH=/opt/kopf-dra/bin:$PATH \
     PYTHONUNBUFFERED=1
 # A number, so that runAsNonRoot can be checked without reading the image's /etc/passwd.
 USER 65532:65532
-CMD ["dra-operator", "run", "--liveness", "http://0.0.0.0:8080/healthz"]
+CMD ["dra-operator", "run", "--metrics-host", "0.0.0.0", "--metrics-port", "8080"]

@@ -20,6 +20,7 @@ from .tokens import Tokens
 from .virtual import VIRTUAL
 
 log = logging.getLogger(__name__)
+requests = logging.getLogger("dra_devcluster.requests")  # at level DEBUG: who asks for what
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 _PROBES = ("/healthz", "/livez", "/readyz")
@@ -60,6 +61,7 @@ class App:
         resource = self.registry.find(target)
         query: Json = dict(request.query)
         call = Call(request, target, resource, self.registry, self.tokens, user, query)
+        requests.debug("%s %s %s", user["username"], request.method, request.raw_path)
         return await self._handler(call)(call)
 
     def _handler(self, call: Call) -> Handler:
