@@ -4,8 +4,8 @@ For every alternative that is still ahead a set of devices is kept (``Ahead``), 
 
 1. by what is taken, and by the ledgers that the choice changed;
 2. along ``matchAttribute`` constraints: a value stays possible only if every request in its scope finds
-   enough devices with it, and all of them together enough different ones; this is repeated until nothing
-   changes, so that chains of constraints are followed to their end;
+   enough devices with it, and all of them together enough different ones, with distinct values where that is
+   asked for; this is repeated until nothing changes, so that chains of constraints are followed to their end;
 3. by bounds over everything ahead (``bounds``).
 
 Only branches without any solution are cut. A branch in which a fatal error may be met is never cut, since
@@ -18,8 +18,9 @@ from collections.abc import Iterable
 
 from .ahead import Ahead, Open
 from .bounds import Bounds
-from .constraints import Constraint, Match
+from .constraints import Constraint, Distinct, Match
 from .domain import Domain
+from .node_view import each
 from .problem import Problem
 from .state import State
 
@@ -99,9 +100,11 @@ class Lookahead:
         together = 0
         for request in forced:
             together |= request.devices(ahead)
+        shared = frozenset.intersection(*(request.bound for request in forced))
+        distinct = [other for other in shared if isinstance(other, Distinct)]
         allowed = 0
         for devices in _columns(constraint, together):
-            if self._common(devices, forced, ahead):
+            if self._common(devices, forced, distinct, ahead):
                 allowed |= devices
         changed: set[Match] = set()
         for request in opened:
@@ -120,8 +123,8 @@ class Lookahead:
                 return None
         return changed
 
-    def _common(self, devices: int, forced: list[Open], ahead: Ahead) -> bool:
-        """All requests find enough of these devices, and enough different ones together."""
+    def _common(self, devices: int, forced: list[Open], distinct: list[Distinct], ahead: Ahead) -> bool:
+        """All requests find enough of these devices, and together enough different ones with distinct values."""
         together = total = 0
         for request in forced:
             least = 0
@@ -135,7 +138,14 @@ class Lookahead:
             if not found:
                 return False
             total += least
+        if any(_number_of_values(constraint, together) < total for constraint in distinct):
+            return False
         return bool(together & self._problem.view.shareable) or together.bit_count() >= total
+
+
+def _number_of_values(constraint: Distinct, devices: int) -> int:
+    values = constraint.column.values
+    return len({value for device in each(devices) for value in values.get(device, ())})
 
 
 def _columns(constraint: Match, devices: int) -> Iterable[int]:
