@@ -4,8 +4,8 @@ For every alternative that is still ahead a set of devices is kept (``Ahead``), 
 
 1. by what is taken, and by the ledgers that the choice changed;
 2. along ``matchAttribute`` constraints: a value stays possible only if every request in its scope finds
-   enough devices with it, and all of them together enough different ones, with distinct values where that is
-   asked for; this is repeated until nothing changes, so that chains of constraints are followed to their end;
+   enough devices with it, and all of them together enough different ones that suit their other common
+   constraints as well; this is repeated until nothing changes, so that chains of constraints are followed to their end;
 3. by bounds over everything ahead (``bounds``).
 
 Only branches without any solution are cut. A branch in which a fatal error may be met is never cut, since
@@ -14,6 +14,7 @@ the reference would meet it: callers ask only where the rest of the search is ``
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from .ahead import Ahead, Open
@@ -100,11 +101,10 @@ class Lookahead:
         together = 0
         for request in forced:
             together |= request.devices(ahead)
-        shared = frozenset.intersection(*(request.bound for request in forced))
-        distinct = [other for other in shared if isinstance(other, Distinct)]
+        others = frozenset.intersection(*(request.bound for request in forced)) - {constraint}
         allowed = 0
         for devices in _columns(constraint, together):
-            if self._common(devices, forced, distinct, ahead):
+            if self._common(devices, forced, others, ahead):
                 allowed |= devices
         changed: set[Match] = set()
         for request in opened:
@@ -123,8 +123,8 @@ class Lookahead:
                 return None
         return changed
 
-    def _common(self, devices: int, forced: list[Open], distinct: list[Distinct], ahead: Ahead) -> bool:
-        """All requests find enough of these devices, and together enough different ones with distinct values."""
+    def _common(self, devices: int, forced: list[Open], others: frozenset[Constraint], ahead: Ahead) -> bool:
+        """All requests find enough of these devices, and together enough different ones under all constraints."""
         together = total = 0
         for request in forced:
             least = 0
@@ -138,14 +138,16 @@ class Lookahead:
             if not found:
                 return False
             total += least
-        if any(_number_of_values(constraint, together) < total for constraint in distinct):
-            return False
-        return bool(together & self._problem.view.shareable) or together.bit_count() >= total
+        if together & self._problem.view.shareable:
+            return True
+        return together.bit_count() >= total and all(_at_most(other, together) >= total for other in others)
 
 
-def _number_of_values(constraint: Distinct, devices: int) -> int:
-    values = constraint.column.values
-    return len({value for device in each(devices) for value in values.get(device, ())})
+def _at_most(constraint: Constraint, devices: int) -> int:
+    """So many of the devices at most can be taken together under one constraint."""
+    columns = constraint.column.values
+    sizes = Counter(value for device in each(devices) for value in columns.get(device, ()))
+    return len(sizes) if isinstance(constraint, Distinct) else max(sizes.values(), default=0)
 
 
 def _columns(constraint: Match, devices: int) -> Iterable[int]:
