@@ -12,7 +12,7 @@ from allocator_lab import KINDS, Lab, claim, device, first_available, held, lab,
 from dra_api.codec import convert
 from dra_api.resource import AllocationResult, ResourceSlice
 from dra_operator.allocator import Allocated, Usage
-from dra_operator.allocator.node_view import each
+from dra_operator.allocator.bits import each
 from dra_operator.allocator.problem import Problem
 from dra_operator.allocator.state import State
 from hypothesis import HealthCheck, given, settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,8 @@ import pytest
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.quantity import Quantity
-from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.resource import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_cel import compile, device_selectors, prepare
 from dra_operator.allocator import (
     Allocated,
     Allocator,
@@ -30,11 +31,24 @@ from dra_operator.allocator import (
     Rules,
     Usage,
 )
-from dra_operator.app.language import CelSelectors
 
 CORPUS = Path(os.environ.get("KOPF_DRA_CONFORMANCE", Path(__file__).resolve().parents[3] / "shared" / "conformance"))
 KINDS = {Allocated: "allocated", Refused: "none", NodeFailure: "nodeError", Failed: "error", GaveUp: "gave up"}
 Json = dict[str, Any]
+
+
+class Cel:
+    """The language of selectors, without the operator around it."""
+
+    def __init__(self, features: Features) -> None:
+        self._lists = features.list_attributes
+        self._environment = device_selectors(
+            consumable_capacity=features.consumable_capacity, list_attributes=features.list_attributes
+        )
+
+    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+        selector = compile(expression, self._environment)
+        return lambda driver, device: selector.matches(prepare(driver, device, list_attributes=self._lists))
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,7 @@ def lab(
 ) -> Lab:
     """A lab from plain objects; there is a class ``any`` that selects everything unless classes are given."""
     features = features or Features()
-    inventory = Inventory(features, language=CelSelectors(features), rules=rules)
+    inventory = Inventory(features, language=Cel(features), rules=rules)
     for class_ in classes if classes is not None else [device_class("any")]:
         inventory.put_class(convert(DeviceClass, class_))
     for slice_ in _with_unique_names(slices):

@@ -7,10 +7,10 @@ and the least sum that each kind of counter must yield.
 from __future__ import annotations
 
 from .ahead import Ahead, Open
+from .bits import each
 from .constraints import Distinct
 from .flow import Demand, Supply, feasible
 from .ledgers import Counters
-from .node_view import each
 from .problem import Problem
 from .symmetry import split
 

@@ -8,7 +8,7 @@ unusable pool, are *suspects*: trying them ends the attempt (E2E-055), so they h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,17 +51,34 @@ class Candidates:
             any(want.tally.totals.get(node, 0) >= want.least for want in wants) for wants in self.wants
         )
 
+    @property
+    def refusal_holds_for_all(self) -> bool:
+        """Whether every excluded node is out because of the request that ``refusal`` names."""
+        return len(self.wants) == 1 or not any(want.tally.number(want.least) for want in _scarcest(self.wants))
+
+    def closest(self) -> str | None:
+        """The node with most free devices for the request that ``refusal`` names; None if no node has any."""
+        if self.anywhere:
+            return None
+        tally = _scarcest(self.wants)[0].tally
+        most = tally.best() - tally.wild
+        return next(tally.nodes(most), None) if most else None
+
     def __iter__(self) -> Iterator[str]:
         yield from self.suspects
         if self.anywhere:
             return
-        driving = min(self.wants, key=lambda wants: sum(want.tally.number(want.least) for want in wants))
         seen = set(self.suspects)
-        for want in driving:
+        for want in _scarcest(self.wants):
             for node in want.tally.nodes(want.least):
                 if node not in seen and node in self:
                     seen.add(node)
                     yield node
+
+
+def _scarcest(wants: Sequence[tuple[Want, ...]]) -> tuple[Want, ...]:
+    """The request that the fewest nodes can serve."""
+    return min(wants, key=lambda wants: sum(want.tally.number(want.least) for want in wants))
 
 
 class CandidateIndex:
@@ -130,8 +147,7 @@ class CandidateIndex:
 
     def _refusal(self, plan: Plan, wants: list[tuple[Want, ...]]) -> Refusal:
         """Why nodes are excluded, in terms of the scarcest request."""
-        scarcest = min(wants, key=lambda wants: sum(want.tally.number(want.least) for want in wants))
-        want = scarcest[0]
+        want = _scarcest(wants)[0]
         step = next(s for s in plan.steps if self._tally(s.alternatives[0]) is want.tally)
         return Refusal(
             node="",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dra_api.resource import Device
 
+from .bits import each
 from .slices import Slice
 
 Charges = tuple[tuple[int, int], ...]
@@ -64,3 +65,27 @@ class CounterTable:
             for number, amount in self.charges.get(name, ()):
                 left[number] -= amount
         return left
+
+
+class CounterGroups:
+    """The consuming devices of a view by what they consume; fixed as long as the view lives."""
+
+    def __init__(self, kinds: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> None:
+        self.kinds = kinds
+        """The name of each counter, whatever its set."""
+        self.groups = groups
+        self.of = {device: index for index, (_, devices) in enumerate(groups) for device in each(devices)}
+        self.costs = [self._by_kind(charges) for charges, _ in groups]
+        """What each group consumes, summed over all sets for each counter name."""
+        touching: dict[int, set[int]] = {}
+        for index, (charges, _) in enumerate(groups):
+            for number, _ in charges:
+                touching.setdefault(number, set()).add(index)
+        self.near = [sorted(set().union(*(touching[number] for number, _ in charges))) for charges, _ in groups]
+        """For each group those that draw on any of its counters."""
+
+    def _by_kind(self, charges: Charges) -> dict[str, int]:
+        costs: dict[str, int] = {}
+        for number, amount in charges:
+            costs[self.kinds[number]] = costs.get(self.kinds[number], 0) + amount
+        return costs

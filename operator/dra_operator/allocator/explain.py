@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from dra_api.quantity import Quantity
 
+from .bits import each
 from .constraints import Constraint, Distinct
 from .domain import Domain
-from .node_view import each
 from .problem import Problem
 from .refusal import Refusal, Rule, Tally
 from .taints import blocking

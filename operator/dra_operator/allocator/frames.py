@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from dra_api.resource import RESULTS_LIMIT
 
 from .ahead import Ahead
+from .bits import each
 from .domain import Domain
 from .errors import ClaimError
-from .node_view import each
 from .state import State
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from .ahead import Ahead
+from .bits import each
 from .domain import Domain
 from .ledgers import Ledger
 from .lookahead import Lookahead
-from .node_view import each
 from .problem import Problem
 from .state import State
 from .symmetry import interchangeable

@@ -9,13 +9,13 @@ filter (``domain``), applied once before the search.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Protocol
 
 from dra_api.quantity import Quantity
 
-from .counter_table import Charges
-from .node_view import each
+from .bits import each
+from .counter_table import Charges, CounterGroups
 
 
 class Taker(Protocol):
@@ -89,31 +89,31 @@ class Shares:
 class Counters:
     """Shared counters of one pool (section 10).
 
-    ``groups`` are the devices by what they consume, ``paid`` those that are charged already and may be
-    shared further for nothing; only devices that allow multiple allocations (``shareable``) can be.
-    A counter that the allocated state has overdrawn closes the whole pool, also for devices that do not
-    consume it: section 10 asks for all counters of the pool (AL-14 would only look at consumed ones).
+    ``paid`` are devices that are charged already and may be shared further for nothing; only devices that
+    allow multiple allocations (``shareable``) can be. A counter that the allocated state has overdrawn closes
+    the whole pool, also for devices that do not consume it: section 10 asks for all counters of the pool
+    (AL-14 would only look at consumed ones).
     """
 
-    def __init__(
-        self, kinds: Sequence[str], left: list[int], groups: Sequence[tuple[Charges, int]], shareable: int, paid: int
-    ) -> None:
-        self.groups = groups
-        self._kinds = kinds
+    def __init__(self, groups: CounterGroups, offset: int, left: list[int], shareable: int, paid: int) -> None:
+        self._groups = groups
+        self._offset = offset
         self._left = left
-        self._charges: dict[int, Charges] = {}
-        self._costs: list[tuple[dict[str, int], int]] = []
-        self._shareable = shareable
-        self._paid = paid
+        self._shareable = shareable << offset
+        self._paid = paid << offset
         self._holders: dict[int, int] = {}
         self._overdrawn = min(left, default=0) < 0
+        self._closed = 0
+        """Devices that what is left does not suffice for."""
+        self._check(range(len(groups.groups)))
+
+    @property
+    def groups(self) -> list[tuple[Charges, int]]:
+        """The consuming devices by what they consume."""
+        return [(charges, devices << self._offset) for charges, devices in self._groups.groups]
 
     def admit(self, devices: int, taker: Taker) -> int:
-        left = self._left
-        for charges, group in self.groups:
-            if devices & group and (self._overdrawn or any(amount > left[number] for number, amount in charges)):
-                devices &= ~group | self._paid
-        return devices
+        return devices & (~self._closed | self._paid)
 
     def take(self, device: int, taker: Taker) -> None:
         if not self._pays(device):
@@ -142,19 +142,16 @@ class Counters:
     def left_by_kind(self) -> dict[str, int]:
         """What is left, summed over all sets for each counter name."""
         left: dict[str, int] = {}
-        for kind, amount in zip(self._kinds, self._left, strict=True):
+        for kind, amount in zip(self._groups.kinds, self._left, strict=True):
             left[kind] = left.get(kind, 0) + max(0, amount)
         return left
 
     def costs_by_kind(self) -> list[tuple[dict[str, int], int]]:
         """What the devices of each group consume, summed over all sets for each counter name."""
-        if not self._costs:
-            for charges, group in self.groups:
-                costs: dict[str, int] = {}
-                for number, amount in charges:
-                    costs[self._kinds[number]] = costs.get(self._kinds[number], 0) + amount
-                self._costs.append((costs, group))
-        return self._costs
+        groups = self._groups
+        return [
+            (costs, devices << self._offset) for costs, (_, devices) in zip(groups.costs, groups.groups, strict=True)
+        ]
 
     def bottlenecks(self, devices: int) -> list[tuple[int, int]]:
         """Sets of the devices with how many of each can be taken together at most.
@@ -173,12 +170,22 @@ class Counters:
 
     def _pays(self, device: int) -> bool:
         """The device consumes counters, and the allocated state has not charged them yet."""
-        if not self._charges:
-            self._charges = {member: charges for charges, group in self.groups for member in each(group)}
-        if device not in self._charges:
+        if device - self._offset not in self._groups.of:
             return False
         return not self._paid >> device & 1 or device in self._holders
 
     def _charge(self, device: int, sign: int) -> None:
-        for number, amount in self._charges[device]:
+        group = self._groups.of[device - self._offset]
+        for number, amount in self._groups.groups[group][0]:
             self._left[number] += sign * amount
+        self._check(self._groups.near[group])
+
+    def _check(self, groups: Iterable[int]) -> None:
+        """Opens and closes groups by what is left of their counters."""
+        left = self._left
+        for index in groups:
+            charges, devices = self._groups.groups[index]
+            if self._overdrawn or any(amount > left[number] for number, amount in charges):
+                self._closed |= devices << self._offset
+            else:
+                self._closed &= ~(devices << self._offset)

@@ -18,10 +18,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from .ahead import Ahead, Open
+from .bits import each
 from .bounds import Bounds
 from .constraints import Constraint, Distinct, Match
 from .domain import Domain
-from .node_view import each
 from .problem import Problem
 from .state import State
 

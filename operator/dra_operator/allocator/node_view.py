@@ -6,7 +6,7 @@ Pools come sorted by driver and name, those with binding conditions after all ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from dra_api.core import Node
 from dra_api.resource import Device
@@ -104,11 +104,3 @@ class NodeView:
                     if view.origin[number].spec.per_device_node_selection and not device_is_for(device, self.node):
                         here &= ~(1 << (offset + number))
         return here
-
-
-def each(bits: int) -> Iterator[int]:
-    """The numbers of the devices in a set, ascending."""
-    while bits:
-        lowest = bits & -bits
-        yield lowest.bit_length() - 1
-        bits ^= lowest

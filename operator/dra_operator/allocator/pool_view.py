@@ -12,7 +12,7 @@ from enum import Enum
 from dra_api.quantity import Quantity
 from dra_api.resource import Device
 
-from .counter_table import Charges, CounterTable
+from .counter_table import Charges, CounterGroups, CounterTable
 from .ids import DeviceId, PoolId
 from .memo import Memo
 from .selectors import Compiled, Verdicts
@@ -51,8 +51,7 @@ class PoolView:
         self.counters = CounterTable([*slices, *others]) if counters else CounterTable(())
         first = min(slices, key=lambda s: s.name)
         self.status = self._status(first, len(slices), len(slices) + len(others))
-        self.counter_groups = self._counter_groups()
-        """The consuming devices by what they consume."""
+        self.counter_groups = CounterGroups([kind for _, kind in self.counters.names], self._counter_groups())
         self.consumptions: Memo[Requests, dict[int, Amounts | None]] = Memo()
         """What a share of a device consumes, by what is requested; kept for whoever computes it."""
         self._verdicts: Memo[str, Verdicts] = Memo()

@@ -12,13 +12,14 @@ from collections.abc import Callable
 
 from dra_api.resource import RESULTS_LIMIT
 
+from .bits import each
 from .capacity import consumption
 from .constraints import Constraint, Distinct, Match
 from .domain import Domain
 from .errors import AllocationError, ClaimError, PoolError
 from .features import Features
 from .ledgers import Counters, Ledger, Shares
-from .node_view import NodeView, each
+from .node_view import NodeView
 from .plan import Alternative, Plan, Step, attribute_of
 from .pool_view import Amounts, Requests
 from .refusal import Rule
@@ -245,13 +246,11 @@ class Problem:
         known = self._counters.get(place)
         if known is None:
             pool, offset = self.view.pools[place], self.view.offsets[place]
-            kinds = [kind for _, kind in pool.counters.names]
             charged = self._usage[place].charged
             left = pool.counters.available(charged)
-            groups = [(charges, devices << offset) for charges, devices in pool.counter_groups]
             paid = pool.bits(charged) & pool.shareable if self._features.consumable_capacity else 0
             shareable = pool.shareable if self._features.consumable_capacity else 0
-            known = self._counters[place] = Counters(kinds, left, groups, shareable << offset, paid << offset)
+            known = self._counters[place] = Counters(pool.counter_groups, offset, left, shareable, paid)
         return known
 
     def _constraint(self, claim: int, number: int) -> Constraint:

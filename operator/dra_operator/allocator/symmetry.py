@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .bits import each
 from .domain import Domain
-from .node_view import each
 from .problem import Problem
 
 
