@@ -218,6 +218,18 @@ class _Compiler:
                 code = yield self.ordinary(node)
         return code
 
+    def against_zero(self, node: Call) -> Walk[Code | None]:
+        """``a.compareTo(b) >= 0`` without the detour over the result, where the overload knows how."""
+        left, right = node.args
+        zero = self.constants.get(right)
+        if type(zero) is not int or zero or not isinstance(left, Call) or len(left.overloads) != 1:
+            return None
+        template = left.overloads[0].against_zero
+        if template is None:
+            return None
+        operands: list[Code] = yield self.all(left.operands())
+        return Code(template.format(*(operand.source for operand in operands), node.function[1:-1]), "bool")
+
     def equality(self, node: Call) -> Walk[Code]:
         left: Code
         right: Code
@@ -231,10 +243,18 @@ class _Compiler:
     def comparison(self, node: Call) -> Walk[Code]:
         left: Code
         right: Code
+        shortcut: Code | None = yield self.against_zero(node)
+        if shortcut is not None:
+            return shortcut
         left, right = yield self.all(node.args)
+        operator = node.function[1:-1]
         if left.kind == right.kind and left.kind in ("int", "string"):
-            return Code(f"({left.source} {node.function[1:-1]} {right.source})", "bool")
-        return Code(f"{self.name(node.overloads[0].run)}({left.source}, {right.source})", "bool")
+            return Code(f"({left.source} {operator} {right.source})", "bool")
+        constant = self.constants.get(node.args[1])
+        run = node.overloads[0].run
+        if type(constant) is int:
+            return Code(f"{self.name(shortcuts.compare_with(operator, constant, run))}({left.source})", "bool")
+        return Code(f"{self.name(run)}({left.source}, {right.source})", "bool")
 
     def plain(self, node: Node) -> bool:
         """A constant that Python compares with anything as CEL does: text, or an integer that no bool equals."""

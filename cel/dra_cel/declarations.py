@@ -25,6 +25,7 @@ class Overload:
 
     ``checks`` tells that the implementation itself raises for values of other types, so that compiled expressions
     need not look. ``inline`` is Python source for them, with ``{0}`` for the first operand, under the same condition.
+    ``against_zero`` is such source for comparing the result with 0 by the operator ``{2}``.
     """
 
     params: tuple[Type, ...]
@@ -34,6 +35,7 @@ class Overload:
     rule: Rule = FIXED
     inline: str | None = None
     checks: bool = False
+    against_zero: str | None = None
 
     def accepts(self, values: Sequence[Any]) -> bool:
         return len(values) == len(self.params) and all(map(accepts, self.params, values))
@@ -69,10 +71,11 @@ def method(
     rule: Rule = FIXED,
     inline: str | None = None,
     *,
-    checks: bool = False,
+    against_zero: str | None = None,
 ) -> Overload:
     """An overload that is called as ``x.f()``."""
-    return Overload(tuple(params), result, run, method=True, rule=rule, inline=inline, checks=checks)
+    checks = against_zero is not None
+    return Overload(tuple(params), result, run, True, rule, inline, checks, against_zero)
 
 
 def merge(*libraries: Library) -> dict[str, Function]:

@@ -7,6 +7,7 @@ CEL, but never different.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import ge, gt, le, lt
 from typing import Any, Final, NoReturn
 
 from .declarations import Overload
@@ -21,6 +22,7 @@ CLASSES: Final[dict[Type, type]] = {
     BOOL: bool, BYTES: bytes, DOUBLE: float, INT: int, QUANTITY: QuantityValue, SEMVER: SemverValue, STRING: str,
 }  # fmt: skip
 """Types whose values are of exactly one Python class."""
+_OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 _PLAIN: Final = frozenset({int, Uint, float, str})
 
 
@@ -75,6 +77,12 @@ def or_optional(optional: Any, other: Any) -> Any:
     if not isinstance(optional, Optional):
         give_up()
     return optional if optional.present else other
+
+
+def compare_with(operator: str, constant: int, otherwise: Callable[[Any, Any], bool]) -> Callable[[Any], bool]:
+    """Comparison with a constant, quick for integers."""
+    quick = _OPERATORS[operator]
+    return lambda value: quick(value, constant) if type(value) is int else otherwise(value, constant)
 
 
 def member_of(items: frozenset[Any]) -> Callable[[Any], bool]:

@@ -149,7 +149,7 @@ def _sum(sign: int) -> Implementation:
 
 
 def _compare(left: QuantityValue, right: QuantityValue) -> int:
-    return int(left.amount > right.amount) - int(left.amount < right.amount)
+    return (left.amount > right.amount) - (left.amount < right.amount)
 
 
 _PAIR: Final[tuple[Type, Type]] = (QUANTITY, QUANTITY)
@@ -165,7 +165,7 @@ LIBRARY: Final = (
     Function(
         "isLessThan", (method(_PAIR, BOOL, lambda a, b: a.amount < b.amount, inline="({0}.amount < {1}.amount)"),)
     ),
-    Function("compareTo", (method(_PAIR, INT, _compare, checks=True),)),
+    Function("compareTo", (method(_PAIR, INT, _compare, against_zero="({0}.amount {2} {1}.amount)"),)),
     Function("asApproximateFloat", (method((QUANTITY,), DOUBLE, _as_float),)),
     Function("asInteger", (method((QUANTITY,), INT, _as_integer),)),
     Function("isInteger", (method((QUANTITY,), BOOL, lambda q: _integer(q) is not None),)),

@@ -65,7 +65,7 @@ def _is_semver(text: str, normalize: bool = False) -> bool:
 
 
 def _compare(left: SemverValue, right: SemverValue) -> int:
-    return int(left.precedence > right.precedence) - int(left.precedence < right.precedence)
+    return (left.precedence > right.precedence) - (left.precedence < right.precedence)
 
 
 _PAIR: Final = (SEMVER, SEMVER)
@@ -81,7 +81,7 @@ LIBRARY: Final = (
         "isLessThan",
         (method(_PAIR, BOOL, lambda a, b: a.precedence < b.precedence, inline="({0}.precedence < {1}.precedence)"),),
     ),
-    Function("compareTo", (method(_PAIR, INT, _compare, checks=True),)),
+    Function("compareTo", (method(_PAIR, INT, _compare, against_zero="({0}.precedence {2} {1}.precedence)"),)),
     Function("major", (method((SEMVER,), INT, lambda v: v.version.major),)),
     Function("minor", (method((SEMVER,), INT, lambda v: v.version.minor),)),
     Function("patch", (method((SEMVER,), INT, lambda v: v.version.patch),)),
