@@ -14,6 +14,7 @@ from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Inventory, Usage
 from dra_operator.placement import (
     Binding,
+    Nodes,
     NodeState,
     NoPlace,
     NotReady,
@@ -100,7 +101,7 @@ def allocator(**devices_of_nodes: Sequence[str]) -> Allocator:
 
 
 def decide(pod: Pod, claims: Sequence[ResourceClaim], nodes: Sequence[NodeState], devices: Allocator) -> Plan | NoPlace:
-    planning = plan(pod, claims, nodes, devices, Usage())
+    planning = plan(pod, claims, Nodes(nodes), devices, Usage())
     while True:
         try:
             next(planning)

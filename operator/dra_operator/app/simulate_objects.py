@@ -34,7 +34,7 @@ from dra_operator.allocator import (
     Usage,
     node_matches,
 )
-from dra_operator.placement import NodeState, obstacle, pod_requests
+from dra_operator.placement import NodeFilter, NodeState
 
 from .language import CelSelectors
 from .object_files import BadInput, of_kind
@@ -130,7 +130,7 @@ def _made_from(template: ResourceClaimTemplate, name: str) -> ResourceClaim:
 def _verdict(attempt: Attempt, node: Node, allocator: Allocator, usage: Usage) -> Iterator[str]:
     name = node.metadata.name
     if attempt.pod is not None:
-        reason = obstacle(attempt.pod, pod_requests(attempt.pod), NodeState(node))
+        reason = NodeFilter(attempt.pod).obstacle(NodeState(node))
         if reason is not None:
             yield f"node {name}: the pod cannot run there: {reason}"
             return

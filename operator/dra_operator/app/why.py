@@ -10,7 +10,7 @@ from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import Allocated, AllocationError, Allocator, Failed, GaveUp
 from dra_operator.cluster import Cluster
-from dra_operator.placement import NodeState, NotReady, obstacle, pod_requests, ready_claims, unservable
+from dra_operator.placement import NodeFilter, NodeState, NotReady, ready_claims, unservable
 
 
 def why_pod(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[s
 def _on_node(
     cluster: Cluster, allocator: Allocator, pod: Pod, claims: list[ResourceClaim], state: NodeState
 ) -> tuple[bool, str]:
-    reason = obstacle(pod, pod_requests(pod), state)
+    reason = NodeFilter(pod).obstacle(state)
     open_claims = [claim for claim in claims if claim.status.allocation is None]
     if reason is not None or not open_claims:
         return reason is None, reason or ""

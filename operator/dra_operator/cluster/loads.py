@@ -18,18 +18,22 @@ class NodeLoads:
     def __init__(self) -> None:
         self._pods: dict[str, tuple[str, Mapping[str, int]]] = {}
         self._used: dict[str, dict[str, int]] = {}
+        self.touched: set[str] = set()
+        """Nodes whose sum changed; for whoever keeps up with it, and empties this."""
 
     def place(self, pod: str, node: str, requests: Mapping[str, int]) -> None:
         """The pod runs, or is about to run, on the node; this replaces what was known about the pod."""
         self.forget(pod)
         self._pods[pod] = (node, requests)
         self._used[node] = add(self._used.get(node, _NONE), requests)
+        self.touched.add(node)
 
     def forget(self, pod: str) -> None:
         """The pod asks for nothing any more."""
         node, requests = self._pods.pop(pod, ("", _NONE))
         if not node:
             return
+        self.touched.add(node)
         rest = subtract(self._used[node], requests)
         if rest:
             self._used[node] = rest

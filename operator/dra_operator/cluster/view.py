@@ -16,7 +16,7 @@ from dra_api.references import ClaimUse, claims_of_pod, pod_is_done
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 from dra_operator.allocator import Inventory
-from dra_operator.placement import NodeState, pod_requests
+from dra_operator.placement import Nodes, NodeState, pod_requests
 
 from . import triggers
 from .index import Index
@@ -45,6 +45,7 @@ class Cluster:
         self.inventory = inventory
         self.ledger = Ledger(shares=self.features.consumable_capacity)
         self.loads = NodeLoads()
+        self._node_states = Nodes()
         self.waiting: dict[str, bool] = {}
         """Pods of ours without a node; True when the last attempt found too little room (cpu, memory, ...)."""
         self.pods_by_claim = Index()
@@ -56,7 +57,7 @@ class Cluster:
             Pod: (self.pods, self._absorb_pod),
             ResourceClaim: (self.claims, self._absorb_claim),
             ResourceSlice: (self.slices, self._absorb_slice),
-            Node: (self.nodes, lambda change: triggers.on_node(self, change)),
+            Node: (self.nodes, self._absorb_node),
             DeviceClass: (self.classes, self._absorb_class),
             DeviceTaintRule: (self.rules, self._absorb_rule),
             ClaimTemplate: (self.templates, lambda change: triggers.on_template(self, change)),
@@ -124,12 +125,14 @@ class Cluster:
             and not pod.spec.scheduling_gates
         )
 
-    def node_states(self) -> Iterator[NodeState]:
-        """All nodes with what is used of them, in order of name."""
-        for name in sorted(self.nodes.keys()):
-            node = self.nodes.get(name)
-            if node is not None:
-                yield NodeState(node, self.loads.used(name))
+    def node_states(self) -> Nodes:
+        """All nodes with what is used of them: the live ones, brought up to date by this call."""
+        touched, self.loads.touched = self.loads.touched, set()
+        for name in touched:
+            state = self._node_states.get(name)
+            if state is not None:
+                self._node_states.put(state.with_load(self.loads.used(name)))
+        return self._node_states
 
     # --- taking changes in ---
 
@@ -158,6 +161,14 @@ class Cluster:
             self.loads.forget(key)
         elif pod.spec.node_name:
             self.loads.place(key, pod.spec.node_name, pod_requests(pod))
+
+    def _absorb_node(self, change: Change[Node]) -> Keys:
+        old, new = change
+        if new is not None:
+            self._node_states.put(NodeState(new, self.loads.used(new.metadata.name)))
+        elif old is not None:
+            self._node_states.remove(old.metadata.name)
+        return triggers.on_node(self, change)
 
     def _absorb_claim(self, change: Change[ResourceClaim]) -> Keys:
         old, new = change

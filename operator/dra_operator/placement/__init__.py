@@ -2,8 +2,9 @@
 
 from .binding import BINDING_TIMEOUT, Binding, BindingState, binding_state
 from .claims import NotReady, PodClaim, ready_claims, unservable
-from .filters import obstacle
+from .filters import NodeFilter
 from .node import NodeState
+from .nodes import Nodes
 from .plan import NoPlace, Plan, Planning, plan
 from .requests import POD_SLOTS, Amounts, add, pod_requests, subtract
 
@@ -14,14 +15,15 @@ __all__ = [
     "Binding",
     "BindingState",
     "NoPlace",
+    "NodeFilter",
     "NodeState",
+    "Nodes",
     "NotReady",
     "Plan",
     "Planning",
     "PodClaim",
     "add",
     "binding_state",
-    "obstacle",
     "plan",
     "pod_requests",
     "ready_claims",

@@ -1,20 +1,79 @@
-"""One line that says why no node takes the pod: equal reasons counted together, the most frequent first."""
+"""Why no node takes the pod, in one line: equal reasons counted together, the most frequent first.
+
+Nodes that cannot serve the same request differ in their numbers, which change all the time and tell little. They count
+as one reason, told with the numbers of the node that comes closest.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+
+from dra_operator.allocator import Refusal, Rule
+
+from .filters import is_shortage
 
 SHOWN = 4
 
 
-def explain(reasons: Iterable[str], nodes: int) -> str:
-    """``0/3 nodes are available: 2 Insufficient cpu; 1 ...``; rare reasons beyond the first few are only counted."""
-    if not nodes:
-        return "0/0 nodes are available: the cluster has no nodes"
-    counts = sorted(Counter(reasons).items(), key=lambda item: (-item[1], item[0]))
-    parts = [f"{count} {reason}" for reason, count in counts[:SHOWN]]
-    hidden = sum(count for _, count in counts[SHOWN:])
-    if hidden:
-        parts.append(f"{hidden} for other reasons")
-    return f"0/{nodes} nodes are available: {'; '.join(parts)}"
+class Reasons:
+    """The nodes' answers, counted as they come."""
+
+    def __init__(self) -> None:
+        self._texts: Counter[str] = Counter()
+        self._refused: Counter[tuple[str, str]] = Counter()
+        self._best: dict[tuple[str, str], Refusal] = {}
+        self._lines: dict[tuple[str, str], set[str]] = {}
+
+    def add(self, text: str, nodes: int = 1) -> None:
+        """So many nodes are out for a reason that is only a text."""
+        self._texts[text] += nodes
+
+    def refuse(self, refusal: Refusal) -> None:
+        """A node whose devices do not serve the claims."""
+        request = (refusal.claim, refusal.request)
+        self._refused[request] += 1
+        self._lines.setdefault(request, set()).add(refusal.line())
+        best = self._best.get(request)
+        if best is None or _closeness(refusal) > _closeness(best):
+            self._best[request] = refusal
+
+    def refuse_others(self, claim: str, request: str, nodes: int) -> None:
+        """So many nodes, not looked at one by one, cannot serve the request either."""
+        if (claim, request) in self._best:
+            self._refused[(claim, request)] += nodes
+        else:
+            self.add(f"{claim}, request {request}: too few free devices match", nodes)
+
+    @property
+    def of_room(self) -> bool:
+        """Whether some node only lacks cpu, memory or the like."""
+        return any(map(is_shortage, self._texts))
+
+    @property
+    def of_devices(self) -> bool:
+        """Whether some node does not have the devices."""
+        return bool(self._refused)
+
+    def line(self, nodes: int) -> str:
+        """``0/3 nodes are available: 2 Insufficient cpu; 1 ...``; rare reasons are only counted."""
+        if not nodes:
+            return "0/0 nodes are available: the cluster has no nodes"
+        told = [(count, text) for text, count in self._texts.items()]
+        told += [(count, self._told(request)) for request, count in self._refused.items()]
+        told.sort(key=lambda item: (-item[0], item[1]))
+        parts = [f"{count} {text}" for count, text in told[:SHOWN]]
+        hidden = sum(count for count, _ in told[SHOWN:])
+        if hidden:
+            parts.append(f"{hidden} for other reasons")
+        return f"0/{nodes} nodes are available: {'; '.join(parts)}"
+
+    def _told(self, request: tuple[str, str]) -> str:
+        best = self._best[request]
+        differ = len(self._lines[request]) > 1
+        return best.line() + (f" (best node: {best.node})" if differ else "")
+
+
+def _closeness(refusal: Refusal) -> tuple[int, int, int]:
+    """How near a node is to serving the request: devices left, matching ones, all."""
+    lost = sum(tally.devices for tally in refusal.lost if tally.rule is not Rule.SELECTOR)
+    return (refusal.matching - lost, refusal.matching, refusal.devices)

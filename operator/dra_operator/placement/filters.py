@@ -10,54 +10,55 @@ from dra_api.core import Pod
 from dra_operator.allocator.nodes import matches
 
 from .node import NodeState
-from .requests import POD_SLOTS, Amounts
+from .requests import POD_SLOTS, pod_requests
 from .tolerations import UNSCHEDULABLE, untolerated
 
 TOO_MANY_PODS = "too many pods on the node"
 _INSUFFICIENT = "Insufficient "
 
 
-def obstacle(pod: Pod, wanted: Amounts, state: NodeState) -> str | None:
-    """Why the pod cannot run on the node, as a text that reads well behind a count of nodes; None if it can."""
-    return _not_named(pod, state) or _kept_away(pod, state) or _not_selected(pod, state) or _too_small(wanted, state)
+class NodeFilter:
+    """What one pod asks of any node, worked out once. Most nodes have no taint, most pods select no node."""
+
+    def __init__(self, pod: Pod) -> None:
+        self._node_name = pod.spec.node_name
+        self._tolerations = pod.spec.tolerations or ()
+        self._labels = tuple((pod.spec.node_selector or {}).items())
+        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+        self._required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+        self._wanted = tuple(sorted(pod_requests(pod).items()))
+
+    def obstacle(self, state: NodeState) -> str | None:
+        """Why the pod cannot run on the node, as a text that reads well behind a count of nodes; None if it can.
+
+        Raises NodeSelectionError when the pod's affinity cannot be understood.
+        """
+        if self._node_name and self._node_name != state.name:
+            return "node(s) not named by the pod"
+        if state.taints and (taint := untolerated(state.taints, self._tolerations)) is not None:
+            if taint == UNSCHEDULABLE:
+                return "node(s) were unschedulable"
+            return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+        if (self._labels or self._required is not None) and not self._selects(state):
+            return "node(s) didn't match the pod's node selector or affinity"
+        return self._shortage(state)
+
+    def _selects(self, state: NodeState) -> bool:
+        labels = state.node.metadata.labels or {}
+        if any(labels.get(key) != value for key, value in self._labels):
+            return False
+        return self._required is None or matches(self._required, state.node)
+
+    def _shortage(self, state: NodeState) -> str | None:
+        offered, used = state.offered, state.used
+        for name, wanted in self._wanted:
+            if name == POD_SLOTS and name not in offered:
+                continue  # a node that does not say how many pods it takes takes any number
+            if wanted > offered.get(name, 0) - used.get(name, 0):
+                return TOO_MANY_PODS if name == POD_SLOTS else f"{_INSUFFICIENT}{name}"
+        return None
 
 
 def is_shortage(text: str) -> bool:
     """Whether the obstacle goes away when another pod ends."""
     return text == TOO_MANY_PODS or text.startswith(_INSUFFICIENT)
-
-
-def _not_named(pod: Pod, state: NodeState) -> str | None:
-    if pod.spec.node_name and pod.spec.node_name != state.name:
-        return "node(s) not named by the pod"
-    return None
-
-
-def _kept_away(pod: Pod, state: NodeState) -> str | None:
-    tolerations = pod.spec.tolerations or ()
-    if state.node.spec.unschedulable and untolerated((UNSCHEDULABLE,), tolerations):
-        return "node(s) were unschedulable"
-    taint = untolerated(state.node.spec.taints or (), tolerations)
-    return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}" if taint else None
-
-
-def _not_selected(pod: Pod, state: NodeState) -> str | None:
-    labels = state.node.metadata.labels or {}
-    wanted = (pod.spec.node_selector or {}).items()
-    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-    if any(labels.get(key) != value for key, value in wanted) or (
-        required is not None and not matches(required, state.node)
-    ):
-        return "node(s) didn't match the pod's node selector or affinity"
-    return None
-
-
-def _too_small(wanted: Amounts, state: NodeState) -> str | None:
-    offered = state.allocatable
-    for name in sorted(wanted):
-        if name not in offered and name == POD_SLOTS:
-            continue  # a node that does not say how many pods it takes takes any number
-        if wanted[name] > offered.get(name, 0) - state.used.get(name, 0):
-            return TOO_MANY_PODS if name == POD_SLOTS else f"{_INSUFFICIENT}{name}"
-    return None

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from dra_api.core import Node
+from dra_api.core import Node, Taint
 
-from .requests import Amounts
+from .requests import POD_SLOTS, Amounts
+from .tolerations import UNSCHEDULABLE, repelling
+
+_WEIGHED = ("cpu", "memory", POD_SLOTS)
+_NOTHING: Amounts = {}
 
 
-@dataclass(frozen=True, slots=True)
 class NodeState:
-    """``used`` sums the requests of all pods on the node, those whose binding is under way included."""
+    """``used`` sums the requests of all pods on the node, those whose binding is under way included.
 
-    node: Node
-    used: Amounts = field(default_factory=dict)
+    What every pod asks about a node is worked out once per version of the node and per change of its load.
+    """
 
-    @property
-    def name(self) -> str:
-        return self.node.metadata.name
+    __slots__ = ("emptiness", "name", "node", "offered", "taints", "used")
 
-    @property
-    def allocatable(self) -> Mapping[str, int]:
-        """What the node offers in total, in billionths."""
-        return {name: quantity.nanos for name, quantity in (self.node.status.allocatable or {}).items()}
+    def __init__(self, node: Node, used: Amounts = _NOTHING) -> None:
+        self.node = node
+        self.name = node.metadata.name
+        self.offered: Mapping[str, int] = {
+            name: quantity.nanos for name, quantity in (node.status.allocatable or {}).items()
+        }
+        """What the node has in total, in billionths."""
+        self.taints: tuple[Taint, ...] = tuple(repelling(node.spec.taints or ()))
+        """Those that keep pods away, the one of a cordoned node included."""
+        if node.spec.unschedulable:
+            self.taints = (UNSCHEDULABLE, *self.taints)
+        self._load(used)
+
+    def with_load(self, used: Amounts) -> NodeState:
+        """The same node with other pods on it."""
+        state = NodeState.__new__(NodeState)
+        state.node, state.name, state.offered, state.taints = self.node, self.name, self.offered, self.taints
+        state._load(used)
+        return state
+
+    def _load(self, used: Amounts) -> None:
+        self.used = used
+        free = [1 - used.get(name, 0) / offer for name in _WEIGHED if (offer := self.offered.get(name, 0)) > 0]
+        self.emptiness = sum(free) / len(free) if free else 0.0
+        """The share of the node that is free, from 0 to 1: the mean of cpu, memory and pod slots."""

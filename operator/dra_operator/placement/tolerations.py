@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from dra_api.core import Taint, Toleration
 
@@ -10,11 +10,16 @@ _REPELLING = ("NoSchedule", "NoExecute")  # PreferNoSchedule only asks politely
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
+def repelling(taints: Iterable[Taint]) -> Iterator[Taint]:
+    """Those that keep pods away."""
+    return (taint for taint in taints if taint.effect in _REPELLING)
+
+
 def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
-    """The first taint that keeps a pod with these tolerations away, if any does."""
+    """The first of some repelling taints that keeps a pod with these tolerations away, if any does."""
     accepted = tuple(tolerations)
     for taint in taints:
-        if taint.effect in _REPELLING and not any(_tolerates(toleration, taint) for toleration in accepted):
+        if not any(_tolerates(toleration, taint) for toleration in accepted):
             return taint
     return None
 
