@@ -31,6 +31,7 @@ HOLDS = {
         "type(1) == int && type([1]) == list && type({}) == map && type('') == string && type(type(1)) == type",
         "string(duration('90m')) == '5400s' && int(duration('1us')) == 1000",
         "double('0x1p-2') == 0.25",
+        "string(duration('-1500ms')) == '-1.5s' && string(duration('1ns')) == '0.000000001s'",
         "string(timestamp('2021-01-01T02:00:00.5+02:00')) == '2021-01-01T02:00:00.5+02:00'",
     ],
     "strings": [
@@ -59,6 +60,7 @@ HOLDS = {
         "[[1], [2]].flatten() == [1, 2] && [1, 2, 3].slice(1, 3) == [2, 3] && [1, 2].sum() == 3 && [].sum() == 0",
         "[1, 3, 2].max() == 3 && ['b', 'a'].min() == 'a' && [1, 2].isSorted() && [1, 2, 1].lastIndexOf(1) == 2",
         "sets.contains([1, 2], [2]) && sets.equivalent([1, 1], [1]) && !sets.intersects([1], [2])",
+        "[dyn(1), dyn('a')].max() == 1 && [dyn(2), dyn('a'), dyn(3)].isSorted()",
         "[1].first().value() == 1 && [1, 2].last().value() == 2 && !([].first().hasValue())",
     ],
     "macros": [
@@ -81,6 +83,7 @@ HOLDS = {
         "quantity('1Gi') == quantity('1024Mi') && quantity('1500m').compareTo(quantity('1.5')) == 0",
         "quantity('1Gi').isGreaterThan(quantity('1G')) && quantity('-1').isLessThan(quantity('0'))",
         "quantity('2k').add(5).asInteger() == 2005 && quantity('2k').sub(quantity('500')) == quantity('1500')",
+        "quantity('2k') != quantity('1k').add(quantity('1k'))",
         "sign(quantity('-1m')) == -1 && quantity('500m').asApproximateFloat() == 0.5 && isQuantity('1.5Gi')",
         "!quantity('1000m').isInteger() && quantity('1k').isInteger() && !isQuantity('1 Gi')",
         "quantity('1').sub(quantity('1')).isInteger() && quantity('0').add(quantity('3')).asInteger() == 3",
@@ -161,6 +164,7 @@ def test_holds(expression: str) -> None:
         ("'abc'.substring(4) == ''", "index"),
         ("quantity(device.driver) == quantity('1')", "quantity"),
         ("quantity('1.5').asInteger() == 1", "quantity"),
+        ("quantity('2k') == quantity('1k').add(quantity('1k'))", "no-such-overload"),
         ("semver(device.driver) == semver('1.0.0')", "semver"),
         ("int(device.driver) == 1", "conversion"),
         ("ip(device.driver) == ip('::1')", "conversion"),

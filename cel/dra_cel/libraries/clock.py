@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -55,9 +56,10 @@ def parse_duration(text: str) -> Duration:
 
 def duration_text(duration: Duration) -> str:
     """Seconds with as many decimals as needed: ``5400s``, ``0.25s``."""
-    seconds = duration.nanos / NANOS
-    digits = f"{seconds:.9f}".rstrip("0").rstrip(".")
-    return f"{'0' if digits in ('-0', '') else digits}s"
+    whole, rest = divmod(abs(duration.nanos), NANOS)
+    # A double has not digits enough for long durations with nanoseconds; the reference goes through one, too.
+    digits = f"{Decimal(repr(float(whole) + rest / 1e9)):f}".removesuffix(".0")
+    return f"{'-' if duration.nanos < 0 else ''}{digits}s"
 
 
 def parse_timestamp(text: str) -> Timestamp:

@@ -42,8 +42,19 @@ _CALL: Final = exactly(1 + LIST_BASE)
 _PAIRS_LIMIT: Final = 1_000_000
 
 
+def _order(left: Any, right: Any) -> int:
+    """The order of two elements. Comparable ones of different types count as equal here, as in the reference."""
+    for value in (left, right):
+        if type_of(value) not in COMPARABLE:
+            raise no_overload("compare", value)
+    try:
+        return order(left, right)
+    except EvaluationError:
+        return 0
+
+
 def _is_sorted(items: Sequence[Any]) -> bool:
-    return all(order(items[at], items[at + 1]) <= 0 for at in range(len(items) - 1))
+    return all(_order(items[at], items[at + 1]) <= 0 for at in range(len(items) - 1))
 
 
 def _extreme(name: str, sign: int) -> Callable[[Sequence[Any]], Any]:
@@ -52,7 +63,7 @@ def _extreme(name: str, sign: int) -> Callable[[Sequence[Any]], Any]:
             raise EvaluationError("other", f"{name} called on empty list")
         best = items[0]
         for item in items[1:]:
-            if order(item, best) == sign:
+            if _order(item, best) == sign:
                 best = item
         return best
 

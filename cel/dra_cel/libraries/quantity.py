@@ -26,18 +26,30 @@ _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 class QuantityValue(Opaque):
-    """A quantity. ``value`` is None when it does not fit 64 bits and a decimal exponent."""
+    """A quantity. ``value`` is None when it does not fit 64 bits and a decimal exponent.
 
-    __slots__ = ("amount", "exponent", "value")
+    ``computed`` marks sums and differences: in the reference nothing can be compared with one by ``==`` when it stands
+    on the right side (``compareTo`` can), so selectors must not find them equal here either.
+    """
+
+    __slots__ = ("amount", "computed", "exponent", "value")
     cel_type = QUANTITY
 
     def __init__(self, amount: int, value: int | None = None, exponent: int = 0) -> None:
         self.amount = amount
         self.value = value
         self.exponent = exponent
+        self.computed = False
 
     def identity(self) -> int:
         return self.amount
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not QuantityValue or other.computed:
+            raise EvaluationError("no-such-overload", "no such overload")
+        return bool(self.amount == other.amount)
+
+    __hash__ = None
 
     def __repr__(self) -> str:
         return f"QuantityValue({self.amount})"
@@ -125,7 +137,7 @@ def _summed(left: QuantityValue, right: QuantityValue, sign: int) -> QuantityVal
     if left.value is None or right.value is None:
         return QuantityValue(amount)
     if right.value == 0:
-        return left
+        return QuantityValue(amount, left.value, left.exponent)
     if left.value == 0:
         return QuantityValue(amount, sign * right.value, right.exponent)
     exponent = min(left.exponent, right.exponent)
@@ -143,7 +155,9 @@ def _sum(sign: int) -> Implementation:
     def run(left: QuantityValue, right: Any) -> QuantityValue:
         if type(left) is not QuantityValue:
             raise no_overload("add", left, right)
-        return _summed(left, _operand(right), sign)
+        result = _summed(left, _operand(right), sign)
+        result.computed = True
+        return result
 
     return run
 
