@@ -1,5 +1,6 @@
 """CEL as Kubernetes speaks it: device selectors, and expressions of admission policies.
 
+>>> from dra_api.resource import Device
 >>> selector = compile('device.driver == "gpu.example.com"')
 >>> selector.matches(prepare("gpu.example.com", Device(name="gpu-0")))
 True
