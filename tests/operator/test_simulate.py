@@ -93,6 +93,41 @@ def test_first_stops_at_the_first_node_that_fits_and_all_does_not(
     assert [node["outcome"] for node in every["nodes"]] == ["none", "allocated", "none"]
 
 
+def crowd(count: int, **devices: list[Json]) -> Json:
+    """Slices for so many nodes ``n000``, ..., each with one plain device unless told otherwise."""
+    names = [f"n{number:03}" for number in range(count)]
+    slices = [pool(*devices.get(name, [device("a")]), name=name, nodeName=name)[0] for name in names]
+    return {"nodes": [{"metadata": {"name": name}} for name in names], "slices": slices, "mode": "first"}
+
+
+RARE = 'device.attributes["drv"].?rare.orValue(false)'
+
+
+@pytest.mark.parametrize(
+    ("selector", "tried", "last"),
+    [(RARE, 97, "allocated"), ("true", 1, "allocated"), ("false", 100, "none")],
+    ids=["one node fits", "all nodes fit", "no node fits"],
+)
+def test_among_many_nodes_the_answers_are_those_of_each_node(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, selector: str, tried: int, last: str
+) -> None:
+    case = small_case(**crowd(100, n096=[device("a", rare=True)]), claims=[claim(request("r", selector))])
+    (answer,) = answers(capsys, written(tmp_path, [case]), "--repeat", "2")
+    found = [(node["node"], node["outcome"]) for node in answer["nodes"]]
+    assert found == [*((f"n{number:03}", "none") for number in range(tried - 1)), (f"n{tried - 1:03}", last)]
+
+
+def test_an_error_on_a_node_that_the_index_leaves_out_is_still_met(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """All devices of n003 cannot have equal values, which is fatal; that it has too few others does not count."""
+    every = request("all", 'device.attributes["drv"].?k.orValue(-1) >= 0', allocationMode="All")
+    several = crowd(100, n003=[device("a", k=1), device("b", k=2)], n090=[device("a", k=1), device("b", rare=True)])
+    wanted = claim(every, request("r", RARE), constraints=[{"matchAttribute": "drv/k", "requests": ["all"]}])
+    (answer,) = answers(capsys, written(tmp_path, [small_case(**several, claims=[wanted])]))
+    assert [node["outcome"] for node in answer["nodes"]] == ["none", "none", "none", "error"]
+
+
 def test_a_refusal_is_told_with_its_numbers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     state = {"allocatedDevices": [{"driver": "drv", "pool": "p", "device": "a"}]}
     case = small_case(claims=[claim(request("r", count=2))], allocatedState=state)

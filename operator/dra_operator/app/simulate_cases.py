@@ -15,6 +15,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,7 +33,7 @@ T = TypeVar("T")
 JSON = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """One problem, ready to be decided."""
 
@@ -43,6 +44,11 @@ class Case:
     nodes: tuple[Node, ...]
     first: bool
     """Stop at the first node that is allocated or fails for good."""
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where each node stands in the order."""
+        return {node.metadata.name: place for place, node in enumerate(self.nodes)}
 
 
 class Share(msgspec.Struct, rename={"share_id": "shareID"}):

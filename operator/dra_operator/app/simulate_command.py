@@ -11,10 +11,13 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from itertools import islice
 from typing import Any, Final
 
 from dra_api.codec import to_dict
+from dra_api.core import Node
 
 from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, NodeFailure, Outcome, Refused
 
@@ -29,6 +32,9 @@ OUTCOMES: Final[dict[type, str]] = {
     Failed: "error",
     GaveUp: "gaveUp",
 }
+SETTLED: Final = (Allocated, Failed)
+"""Outcomes after which no further node is tried."""
+_MANY: Final = 64  # nodes: more of them are worth a look at the index
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,17 +67,21 @@ def run(options: argparse.Namespace) -> int:
 
 
 def answer(case: Case, repeat: int) -> dict[str, Any]:
-    """The answer to one case. ``micros_*`` is the time of one decision over all nodes that were tried.
+    """The answer to one case. ``micros_*`` is the time of one decision: which node it is, or that there is none.
 
     The first decision also evaluates the selectors that only the claims use; repeated ones find them known,
-    as the operator's do.
+    as the operator's do. Among many nodes the decision looks only at those that the index lets through, as the
+    operator's does; the answers of the others are worked out afterwards, untimed. Should one of them differ
+    from what the index said, the time is that of looking at every node.
     """
-    times = []
-    outcomes: list[Outcome] = []
-    for _ in range(repeat):
-        start = time.perf_counter_ns()
+    spared = case.first and len(case.nodes) > _MANY
+    times, chosen = _timed(_choose if spared else _decide, case, repeat)
+    if spared:
         outcomes = _decide(case)
-        times.append((time.perf_counter_ns() - start) / 1000)
+        if _settling(chosen) != _settling(outcomes):
+            times, outcomes = _timed(_decide, case, repeat)
+    else:
+        outcomes = chosen
     return {
         "name": case.name,
         "nodes": [_node(outcome) for outcome in outcomes],
@@ -80,14 +90,49 @@ def answer(case: Case, repeat: int) -> dict[str, Any]:
     }
 
 
+def _timed(work: Callable[[Case], list[Outcome]], case: Case, repeat: int) -> tuple[list[float], list[Outcome]]:
+    """Microseconds of each repetition, and what came out at last."""
+    times = []
+    outcomes: list[Outcome] = []
+    for _ in range(repeat):
+        start = time.perf_counter_ns()
+        outcomes = work(case)
+        times.append((time.perf_counter_ns() - start) / 1000)
+    return times, outcomes
+
+
 def _decide(case: Case) -> list[Outcome]:
+    """The outcomes of all nodes, or of those up to the first that settles the case."""
     outcomes: list[Outcome] = []
     for node in case.nodes:
-        outcome = case.allocator.allocate(node, case.claims, case.usage)
-        outcomes.append(outcome)
-        if case.first and isinstance(outcome, Allocated | Failed):
+        outcomes.append(case.allocator.allocate(node, case.claims, case.usage))
+        if case.first and isinstance(outcomes[-1], SETTLED):
             break
     return outcomes
+
+
+def _choose(case: Case) -> list[Outcome]:
+    """The outcome of the node that settles the case, if one does."""
+    for node in _worth_trying(case):
+        outcome = case.allocator.allocate(node, case.claims, case.usage)
+        if isinstance(outcome, SETTLED):
+            return [outcome]
+    return []
+
+
+def _worth_trying(case: Case) -> Iterable[Node]:
+    candidates = case.allocator.candidates(case.claims, case.usage)
+    if candidates.anywhere:
+        return case.nodes
+    names = list(islice(candidates, _MANY))
+    if len(names) == _MANY:
+        return (node for node in case.nodes if node.metadata.name in candidates)
+    return [case.nodes[place] for place in sorted(case.places[name] for name in names if name in case.places)]
+
+
+def _settling(outcomes: list[Outcome]) -> list[str]:
+    """The name of the node that settled the case, if one did."""
+    return [outcome.node for outcome in outcomes if isinstance(outcome, SETTLED)]
 
 
 def _node(outcome: Outcome) -> dict[str, Any]:
