@@ -6,9 +6,11 @@ python examples/hello_driver.py NODE [KUBELET_FOLDER [CDI_FOLDER]]     # KUBECON
 import asyncio
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import dra_kubeletplugin as dra
+from dra_api.resource import ResourceClaim
 
 NAME = "hello.example.com"
 GREETINGS = {"hello-0": "good morning", "hello-1": "good day", "hello-2": "good night"}
@@ -18,14 +20,14 @@ class HelloDriver(dra.Driver):
     def __init__(self, cdi: dra.CdiFolder) -> None:
         self.cdi = cdi  # files that tell the container runtime what a device means for a container
 
-    async def prepare(self, claims):
+    async def prepare(self, claims: Sequence[ResourceClaim]) -> dra.PrepareResults:
         # By claim uid, the prepared devices or an error. What prepare_one raises fails just that claim.
         return await dra.each_claim(claims, self.prepare_one)
 
-    async def unprepare(self, claims):
+    async def unprepare(self, claims: Sequence[dra.ClaimRef]) -> dra.UnprepareResults:
         return await dra.each_claim(claims, self.unprepare_one)
 
-    async def prepare_one(self, claim):
+    async def prepare_one(self, claim: ResourceClaim) -> list[dra.PreparedDevice]:
         prepared = []
         for result in dra.results_for(NAME, claim):
             edits = dra.ContainerEdits(env=(f"GREETING={GREETINGS[result.device]}",))
@@ -34,7 +36,7 @@ class HelloDriver(dra.Driver):
             prepared.append(dra.PreparedDevice.of(result, cdi_id))
         return prepared
 
-    async def unprepare_one(self, claim):
+    async def unprepare_one(self, claim: dra.ClaimRef) -> None:
         # Only names are known here, since the claim may be gone; never prepared is fine, too.
         self.cdi.remove(claim.uid)
 

@@ -103,8 +103,8 @@ class Call:
     """One gRPC call; without ``response`` and ``error`` it is still running."""
 
     method: str
-    request: Message
-    response: Message | None = None
+    request: Any  # a message of the version in which the kubelet spoke, which only ``method`` tells
+    response: Any = None
     error: BaseException | None = None
 
 
@@ -135,11 +135,11 @@ class CallRecorder(Interceptor):
             self.calls.append(call)
             self._changed.notify_all()
         try:
-            call.response = await proceed(request, context)
+            call.response = response = await proceed(request, context)
         except BaseException as error:
             call.error = error
             raise
-        return call.response
+        return response
 
 
 class InjectedFault(PluginError):

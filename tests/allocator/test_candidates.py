@@ -137,7 +137,7 @@ def test_counting_can_be_interrupted_and_goes_on() -> None:
     allocator = made.allocator
     pieces = allocator.catch_up(made.claims, made.usage)
     next(pieces)
-    pieces.close()
+    del pieces
     made.usage.take_device(DeviceId("drv", "n001", "d0"))
     assert sum(1 for _ in allocator.catch_up(made.claims, made.usage)) > 2
     assert list(allocator.catch_up(made.claims, made.usage)) == []

@@ -36,7 +36,7 @@ def one_too_many(size: int) -> Lab:
 def chain(size: int, *, broken: bool) -> Lab:
     """Neighbouring requests must agree in an attribute of their own; only the last devices do."""
     length = min(size // 2, 16)
-    devices = [{f"a{q}": 100 * number + q for q in range(length)} for number in range(size)]
+    devices: list[dict[str, Any]] = [{f"a{q}": 100 * number + q for q in range(length)} for number in range(size)]
     for q in range(length - 1 - broken):
         devices[size - length + q][f"a{q}"] = devices[size - length + q + 1][f"a{q}"] = 7
     constraints = [match(f"drv/a{q}", f"r{q}", f"r{q + 1}") for q in range(length - 1)]

@@ -161,7 +161,7 @@ def test_nothing_is_given_twice_or_beyond_its_capacity(problem: tuple[list[Json]
     exclusive: Counter[tuple[str, str]] = Counter()
     memory: Counter[tuple[str, str]] = Counter()
     slots: Counter[str] = Counter()
-    used = {tuple(text.split("/")[1:]) for text in problem[2]}
+    used = {(pool_name, name) for _driver, pool_name, name in (text.split("/") for text in problem[2])}
     shares = []
     for result in outcome.results:
         for given_ in result.devices.results or ():

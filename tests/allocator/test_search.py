@@ -354,10 +354,14 @@ def test_the_same_for_devices_everywhere() -> None:
 
 
 def test_configuration_of_classes_and_claim() -> None:
-    opaque = {"driver": "drv", "parameters": {"k": 1}}
+    opaque: dict[str, Any] = {"driver": "drv", "parameters": {"k": 1}}
     classes = [device_class("any", config=[{"opaque": opaque}]), device_class("other", config=[{"opaque": opaque}])]
     requests = [request("r"), request("q", deviceClassName="other"), request("s")]
-    config = [{"opaque": opaque}, {"requests": ["q"], "opaque": opaque}, {"requests": ["nobody"], "opaque": opaque}]
+    config: list[dict[str, Any]] = [
+        {"opaque": opaque},
+        {"requests": ["q"], "opaque": opaque},
+        {"requests": ["nobody"], "opaque": opaque},
+    ]
     result = only_result(lab(MODELS, [claim(*requests, config=config)], classes=classes))
     assert [(entry.source, entry.requests) for entry in result.devices.config] == [
         ("FromClass", ("r", "s")),

@@ -56,7 +56,7 @@ FILES = (
     "resourceslice",
     "strategy",
 )
-TYPES = {
+TYPES: dict[str, type[Object]] = {
     "deviceclass": DeviceClass,
     "deviceclasses": DeviceClass,
     "devicetaintrule": DeviceTaintRule,

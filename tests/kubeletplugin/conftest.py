@@ -8,6 +8,7 @@ import itertools
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +102,15 @@ class FakeApi:
             raise Conflict(409, "Conflict", "the object has been modified")
         await self.remove(resource, name)
 
+    def _has_news(self, seen: int) -> bool:
+        return self._oldest > seen or any(_number(event) > seen for event in self._history)
+
     async def watch(self, resource: Resource, *, resource_version: str, **selectors: str) -> AsyncIterator[Event]:
         await self._request("watch", resource)
         seen = int(resource_version)
         while True:
             async with self._changed:
-                await self._changed.wait_for(
-                    lambda seen=seen: self._oldest > seen or any(_number(event) > seen for event in self._history)
-                )
+                await self._changed.wait_for(partial(self._has_news, seen))
                 if self._oldest > seen:
                     raise Gone(410, "Expired", "too old resource version")
                 news = [event for event in self._history if _number(event) > seen]

@@ -195,7 +195,8 @@ def test_an_update_keeps_the_time_of_an_unchanged_taint_and_of_no_other() -> Non
     kept, fresh = DeviceTaint(key="k", effect="NoSchedule"), DeviceTaint(key="new", effect="NoExecute")
     wanted = Pool.of([device("a", taints=(fresh, kept))])
     (write,) = plan_pool(PUBLICATION, wanted, [existing]).update
-    assert [taint.time_added for taint in write.spec.devices[0].taints] == [None, "2026-01-01T10:00:00Z"]
+    (planned,) = write.spec.devices or ()
+    assert [taint.time_added for taint in planned.taints or ()] == [None, "2026-01-01T10:00:00Z"]
 
 
 # --- validation before any write (section 4.3) ---
@@ -252,7 +253,11 @@ leftovers = st.lists(
 def unique(parts: list[list[str]]) -> list[str]:
     """Slices whose devices are distinct within the pool."""
     seen: set[str] = set()
-    return [" ".join(name for name in part if not (name in seen or seen.add(name))) for part in parts]
+    distinct = []
+    for part in parts:
+        distinct.append(" ".join(name for name in dict.fromkeys(part) if name not in seen))
+        seen.update(part)
+    return distinct
 
 
 def reader(slices: list[Stored]) -> list[tuple[str, ...]] | None:

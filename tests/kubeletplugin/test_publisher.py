@@ -145,8 +145,8 @@ async def test_slices_of_other_drivers_and_nodes_are_left_alone_rs01(api: Any, e
         ("node", {"driver": "gpu.example.com", "nodeName": "worker-2"}),
         ("network", {"driver": "gpu.example.com", "allNodes": True}),
     ):
-        spec["pool"] = {"name": "p", "generation": 9, "resourceSliceCount": 1}
-        await api.put(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
+        of_pool = {"name": "p", "generation": 9, "resourceSliceCount": 1}
+        await api.put(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": {**spec, "pool": of_pool}})
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)

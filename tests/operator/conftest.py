@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import kopf
 import pytest
@@ -30,6 +30,7 @@ from kopf.testing import KopfRunner
 MAIN = Path(__file__).resolve().parents[2] / "operator" / "main.py"
 GPU = 'device.driver == "gpu.example.com"'
 Obj = dict[str, Any]
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -96,8 +97,8 @@ class Cluster:
 
         Whoever stops Kopf before its watches stand breaks it off in the middle of its discovery requests.
         """
-        pod = {"metadata": {"name": "heard", "namespace": "ns"}, "spec": {"schedulerName": "dra-scheduler"}}
-        pod["spec"]["containers"] = [{"name": "main", "image": "none"}]
+        spec = {"schedulerName": "dra-scheduler", "containers": [{"name": "main", "image": "none"}]}
+        pod = {"metadata": {"name": "heard", "namespace": "ns"}, "spec": spec}
         await self.api.create(PODS, pod)
         await self.bound("heard")
 
@@ -127,7 +128,7 @@ class Cluster:
         await eventually(is_gone)
 
 
-async def eventually(probe: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+async def eventually(probe: Callable[[], Awaitable[T | None]], seconds: float = 20) -> T:
     """What the probe gives as soon as that is true. Fails after so many seconds."""
     async with asyncio.timeout(seconds):
         while not (found := await probe()):  # noqa: ASYNC110 - what is waited for happens in another process

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
+from dra_api.meta import Object
 from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_kube import (
     DEVICE_CLASSES,
@@ -40,7 +41,7 @@ from dra_operator.reconcile import Control
 from prometheus_client import CollectorRegistry
 
 Obj = dict[str, Any]
-KINDS = {
+KINDS: dict[Resource, type[Object]] = {
     PODS: Pod,
     NODES: Node,
     RESOURCE_CLAIMS: ResourceClaim,
@@ -370,7 +371,7 @@ def default_features() -> Features:
     return Features()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def worlds() -> Callable[[Features], World]:
     """For tests that need certain features."""
     return World
@@ -444,7 +445,7 @@ class Make:
         return {"resourceClaimName": claim}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make() -> type[Make]:
     return Make
 

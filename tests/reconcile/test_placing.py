@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -91,7 +92,7 @@ async def test_a_waiting_pod_gets_the_devices_that_a_finished_one_leaves(world: 
     assert world.api[PODS, "ns/second"]["spec"]["nodeName"] == "node-0"
 
 
-WAKING = {
+WAKING: dict[str, Callable[[Any, Any], object]] = {
     "a node": lambda world, make: world.api.add(NODES, make.node("late")),
     "a slice": lambda world, make: world.api.add(RESOURCE_SLICES, make.slice("node-0", 1)),
     "a class": lambda world, make: world.api.add(DEVICE_CLASSES, make.device_class()),
@@ -105,7 +106,7 @@ async def test_a_pod_waits_for_what_is_missing_and_goes_on_when_it_appears(missi
     target = "late" if missing == "a node" else "node-0"
     if missing == "a node":
         world.api.add(RESOURCE_SLICES, make.slice("late", 1))
-    for what, appear in {"a node": lambda *_: world.api.add(NODES, make.node("node-0")), **WAKING}.items():
+    for what, appear in WAKING.items():
         if what != missing and not (missing == "a node" and what in ("a node", "a slice")):
             appear(world, make)
     if missing != "a node":

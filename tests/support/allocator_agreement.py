@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from allocator_lab import KINDS, Lab, case_lab
 from allocator_oracle import SHARE, Answer, OutOfSteps, Problem, answer
@@ -90,14 +91,14 @@ def main() -> int:
     parser.add_argument("--as-reference", action="store_true", help="repeat the reference's mistakes")
     parser.add_argument("--guided", action="store_true", help="prune from the start, not only when a search takes long")
     options = parser.parse_args()
-    if options.guided:
-        search.PATIENCE = -1
     kinds: Counter[str] = Counter()
     wrong = 0
+    patience = -1 if options.guided else search.PATIENCE
     for number in range(options.problems):
         case = make_case(Random(f"{options.seed}/{number}"))
         try:
-            kinds.update(check(case, as_reference=options.as_reference))
+            with patch.object(search, "PATIENCE", patience):
+                kinds.update(check(case, as_reference=options.as_reference))
         except AssertionError as error:
             wrong += 1
             print(f"problem {options.seed}/{number}: {error}\n{json.dumps(case)}")

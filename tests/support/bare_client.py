@@ -42,7 +42,8 @@ class Answer:
 
     @property
     def json(self) -> Json:
-        return json.loads(self.body)
+        decoded: Json = json.loads(self.body)
+        return decoded
 
     @property
     def message(self) -> str:

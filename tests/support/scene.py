@@ -290,7 +290,7 @@ class Scene:
         """The pod does not run in this time."""
 
         async def look() -> bool:
-            return (await self.get_pod(name)).get("status", {}).get("phase", "Pending") == "Pending"
+            return str((await self.get_pod(name)).get("status", {}).get("phase", "Pending")) == "Pending"
 
         await stays(f"pod {name} pending", look, seconds)
 

@@ -17,17 +17,16 @@ class NotObserved(AssertionError):
 async def until(what: str, look: Callable[[], Awaitable[T | None]], seconds: float = 30.0) -> T:
     """The first answer of ``look`` that is neither None nor False. Raises NotObserved."""
     deadline = time.monotonic() + seconds
-    seen: Any = None
+    last: T | AssertionError | None = None
     while True:
         try:
-            seen = await look()
-        except AssertionError as error:
-            seen = error
-        else:
+            last = seen = await look()
             if seen is not None and seen is not False:
                 return seen
+        except AssertionError as error:
+            last = error
         if time.monotonic() > deadline:
-            raise NotObserved(f"{what}: not observed within {seconds:.0f} s, but {seen!r}")
+            raise NotObserved(f"{what}: not observed within {seconds:.0f} s, but {last!r}")
         await asyncio.sleep(0.05)
 
 

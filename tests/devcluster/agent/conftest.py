@@ -186,7 +186,9 @@ def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-class _Dra:
+class _Dra(v1_grpc.DRAPluginServicer, v1beta1_grpc.DRAPluginServicer):
+    """Serves either version: they have the same methods."""
+
     def __init__(self, plugin: FakePlugin, messages: Any) -> None:
         self._plugin = plugin
         self._messages = messages
@@ -198,7 +200,7 @@ class _Dra:
         return await self._plugin.unprepare(request, self._messages)
 
 
-class _Registration:
+class _Registration(registration_grpc.RegistrationServicer):
     def __init__(self, plugin: FakePlugin) -> None:
         self._plugin = plugin
 

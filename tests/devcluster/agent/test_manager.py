@@ -99,7 +99,7 @@ async def refused(awaitable: Awaitable[Any]) -> str:
 
 # --- phase 1: checks that touch nothing (KM-12) ---
 
-PHASE_1 = {
+PHASE_1: dict[str, tuple[Callable[[Claims], object], str]] = {
     "the claim does not exist": (
         lambda claims: None,
         'fetch ResourceClaim gpu: resourceclaims.resource.k8s.io "gpu" not found',

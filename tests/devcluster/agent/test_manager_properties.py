@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 PODS = ("a", "b", "c")
+History = list[tuple[str, str, AbstractSet[str]]]
 CLAIMS = {"x": ("d1",), "y": ("d1", "d2"), "z": ("d2",)}
 
-steps = st.lists(
+steps: st.SearchStrategy[History] = st.lists(
     st.one_of(
         st.tuples(st.just("start"), st.sampled_from(PODS), st.sets(st.sampled_from(sorted(CLAIMS)), min_size=1)),
         st.tuples(st.just("end"), st.sampled_from(PODS), st.just(frozenset())),
@@ -89,7 +91,7 @@ def manager_at(root: Path, drivers: Iterable[Driver]) -> DraManager:
     return manager
 
 
-async def play(history: list[tuple[str, str, frozenset[str]]], root: Path) -> None:
+async def play(history: History, root: Path) -> None:
     drivers = {name: Driver(name) for name in ("d1", "d2")}
     manager = manager_at(root, drivers.values())
     running: dict[str, frozenset[str]] = {}
@@ -97,7 +99,7 @@ async def play(history: list[tuple[str, str, frozenset[str]]], root: Path) -> No
         if action == "start" and pod not in running:
             with suppress(ClaimError):
                 await manager.prepare(pod_of(pod, claims))
-                running[pod] = claims
+                running[pod] = frozenset(claims)
         elif action == "end":
             running.pop(pod, None)
             with suppress(ClaimError):
@@ -131,7 +133,7 @@ def check(manager: DraManager, drivers: dict[str, Driver], running: dict[str, fr
 @settings(max_examples=60, deadline=None)
 @given(steps)
 def test_claims_are_prepared_while_they_are_used_and_all_given_back_at_the_end(
-    history: list[tuple[str, str, frozenset[str]]],
+    history: History,
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(play(history, Path(folder)))

@@ -157,7 +157,8 @@ async def test_a_pod_on_a_node_is_deleted_when_its_node_agent_says_so(client: Cl
 
 @pytest.mark.parametrize("state", ["without a node", "finished"])
 async def test_a_pod_that_runs_nowhere_goes_at_once(client: Client, state: str) -> None:
-    await client.post(PODS, pod("p", **({"nodeName": "n"} if state == "finished" else {})))
+    placed: dict[str, Any] = {"nodeName": "n"} if state == "finished" else {}
+    await client.post(PODS, pod("p", **placed))
     if state == "finished":
         await client.patch(f"{PODS}/p/status", {"status": {"phase": "Succeeded"}})
     await client.delete(f"{PODS}/p")

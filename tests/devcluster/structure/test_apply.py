@@ -311,7 +311,8 @@ def test_two_applied_items_with_one_key_are_refused(pod_schema: Schema) -> None:
 
 
 names = st.sampled_from(["f:a", "f:b", "f:c"])
-nodes = st.recursive(st.just({}), lambda inner: st.dictionaries(names | st.just("."), inner, min_size=1), max_leaves=6)
+leaf: st.SearchStrategy[Json] = st.just({})
+nodes = st.recursive(leaf, lambda inner: st.dictionaries(names | st.just("."), inner, min_size=1), max_leaves=6)
 
 
 def _tidy(node: Json) -> Json:

@@ -160,7 +160,7 @@ def test_a_pod(structure: Structure, obj: Json, ready: str, status: str) -> None
 
 
 def test_restarts_tell_how_long_ago(structure: Structure) -> None:
-    last = {"lastState": {"terminated": {"exitCode": 1, "finishedAt": ago(seconds=90)}}}
+    last: Json = {"lastState": {"terminated": {"exitCode": 1, "finishedAt": ago(seconds=90)}}}
     status = {"phase": "Running", "containerStatuses": [running(restartCount=2, **last)]}
     assert cells(structure, "", "v1", "pods", pod(status))["Restarts"] == "2 (90s ago)"
     assert cells(structure, "", "v1", "pods", pod({}))["Restarts"] == "0"
@@ -331,7 +331,7 @@ def test_rows_carry_as_much_of_the_object_as_asked_for(structure: Structure) -> 
 
 
 _INCLUDES = ("None", "Metadata", "Object")
-COLUMNS = [
+COLUMNS: list[Json] = [
     {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
     {"name": "Ready", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].status'},
     {"name": "Names", "type": "string", "jsonPath": ".spec.parts[*].name", "priority": 1},
@@ -351,7 +351,7 @@ def custom(columns: list[Json]) -> Structure:
 
 
 def test_custom_resources_print_their_own_columns() -> None:
-    obj = {
+    obj: Json = {
         "metadata": {"annotations": {"example.com/note": "hi"}},
         "spec": {"size": 3, "parts": [{"name": "a"}, {"name": "b"}]},
         "status": {"conditions": [{"type": "Other", "status": "False"}, {"type": "Ready", "status": "True"}]},
