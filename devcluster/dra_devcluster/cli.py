@@ -33,7 +33,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="M",
         help="devices of the simulated driver on each node (default 0)",
     )
-    up.add_argument("--port", type=int, default=0, metavar="P", help="port of the API server (default 0: any free one)")
+    up.add_argument(
+        "--port", type=_port, default=0, metavar="P", help="port of the API server (default 0: any free one)"
+    )
     up.add_argument(
         "--kubeconfig", default="dra-devcluster.kubeconfig", metavar="FILE", help="written when the cluster is ready"
     )
@@ -51,6 +53,13 @@ def _count(text: str) -> int:
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{number} is negative")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{number} is not a port: choose one from 0 (any free one) to 65535")
     return number
 
 

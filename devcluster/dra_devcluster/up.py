@@ -56,11 +56,19 @@ async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
             snapshot=Path(arguments.snapshot) if arguments.snapshot else None,
         )
         async with cluster:
-            cluster.server.write_kubeconfig(kubeconfig)
+            _write_kubeconfig(cluster, kubeconfig)
             print(_what_next(cluster, kubeconfig), flush=True)
             await _until(stop, cluster)
             print("Stopping.", flush=True)
     return 0
+
+
+def _write_kubeconfig(cluster: DevCluster, path: Path) -> None:
+    """Last of all: who waits for the file finds a cluster that can be used."""
+    try:
+        cluster.server.write_kubeconfig(path)
+    except OSError as error:
+        raise UsageError(f"cannot write the kubeconfig {path}: {error}; name another file with --kubeconfig") from error
 
 
 async def _until(stop: asyncio.Event, cluster: DevCluster) -> None:

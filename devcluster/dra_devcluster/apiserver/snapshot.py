@@ -32,7 +32,7 @@ def save(registry: Registry, path: Path) -> None:
 
 
 def load(registry: Registry, path: Path) -> None:
-    """Put the objects of the file into an empty store; a file that does not exist has none. Raises SnapshotError."""
+    """Put the objects of the file into an empty store; a file that does not exist is made. Raises SnapshotError."""
     try:
         head, *lines = path.read_bytes().splitlines()
         first = orjson.loads(head)
@@ -44,7 +44,7 @@ def load(registry: Registry, path: Path) -> None:
         for entry in sorted(entries, key=lambda entry: entry["resource"] != "customresourcedefinitions"):
             _restore(registry, entry)
     except FileNotFoundError:
-        return
+        save(registry, path)  # better to hear now than at the end that it cannot be written
     except OSError as error:
         raise SnapshotError(f"cannot read the snapshot {path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:

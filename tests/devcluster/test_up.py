@@ -1,0 +1,180 @@
+"""``dra-devcluster up`` as a process: when it is ready, how it ends, and what it says when it cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import alive, children, run, running
+from dra_kube import CONFIG_MAPS, NODES, PODS, RESOURCE_SLICES, Api, connection
+from waiting import until
+
+CONFIG_MAP = {"metadata": {"name": "kept", "namespace": "default"}, "data": {"a": "b"}}
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """Where everything of a cluster lies; a short path, for unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="u-") as folder:
+        yield Path(folder)
+
+
+def up(home: Path, *flags: str | Path) -> list[str | Path]:
+    return ["dra-devcluster", "up", "--kubeconfig", home / "kubeconfig", *flags]
+
+
+def left_in(home: Path) -> list[str]:
+    """Files and folders beside the kubeconfig."""
+    return sorted(path.name for path in home.iterdir() if path.name != "kubeconfig")
+
+
+def sleeper(node: str) -> dict[str, Any]:
+    container = {"name": "main", "image": "busybox", "command": ["sh", "-c", "sleep 600 & sleep 600"]}
+    return {
+        "metadata": {"name": "sleeper", "namespace": "default"},
+        "spec": {"nodeName": node, "terminationGracePeriodSeconds": 1, "containers": [container]},
+    }
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_it_runs_until_a_signal_and_leaves_nothing(number: signal.Signals, home: Path) -> None:
+    async with running(up(home, "--nodes", "2", "--devices", "3"), TMPDIR=home) as cluster:
+        await cluster.says("The API server listens on https://127.0.0.1:")
+        async with Api(connection(home / "kubeconfig")) as api:
+            nodes, _ = await api.list(NODES)
+            assert {node["metadata"]["name"] for node in nodes} == {"node-1", "node-2"}
+
+            async def devices() -> list[int] | None:
+                slices, _ = await api.list(RESOURCE_SLICES)
+                return [len(piece["spec"]["devices"]) for piece in slices] if len(slices) == 2 else None
+
+            assert await until("slices of both nodes", devices) == [3, 3]
+            await api.create(PODS, sleeper("node-1"))
+
+            async def pod_runs() -> bool:
+                return (await api.get(PODS, "sleeper", "default")).get("status", {}).get("phase") == "Running"
+
+            await until("the pod running", pod_runs)
+        family = children(cluster.process.pid)
+        assert len(family) >= 4, "two plugins, and the pod's container with its child"
+        assert await cluster.end(number) == 0
+        assert "Stopping." in cluster.output
+        assert "Traceback" not in cluster.output
+        assert alive(family) == set()
+    assert left_in(home) == []
+
+
+async def test_the_kubeconfig_appears_when_the_cluster_can_be_used(home: Path) -> None:
+    async with running(up(home, "--nodes", "1"), TMPDIR=home) as cluster:
+
+        async def written() -> bool:
+            return (home / "kubeconfig").exists()
+
+        await until("the kubeconfig", written)
+        async with Api(connection(home / "kubeconfig")) as api:
+            (node,) = (await api.list(NODES))[0]
+            assert {"type": "Ready", "status": "True"}.items() <= node["status"]["conditions"][-1].items()
+        assert ((home / "kubeconfig").stat().st_mode & 0o777) == 0o600
+        assert await cluster.end(signal.SIGINT) == 0
+
+
+async def test_what_it_prints_can_be_typed(home: Path) -> None:
+    async with running(up(home, "--nodes", "1"), TMPDIR=home) as cluster:
+        await cluster.says("Ctrl-C ends the cluster")
+        assert f"export KUBECONFIG={home / 'kubeconfig'}" in cluster.output
+        assert f"node-1: {home}" in cluster.output
+        assert await cluster.end(signal.SIGINT) == 0
+
+
+async def test_a_port_in_use_is_named_and_the_first_cluster_goes_on(home: Path) -> None:
+    async with running(up(home, "--nodes", "0"), TMPDIR=home) as first:
+        address = (await first.says(r"listens on https://127.0.0.1:(\d+)"))[1]
+        before = (home / "kubeconfig").read_text()
+        code, output = await run(up(home, "--nodes", "1", "--port", address), TMPDIR=home)
+        assert code == 1
+        assert output == (
+            f"dra-devcluster: port {address} on 127.0.0.1 is in use: "
+            "choose another with --port, or 0 for any free one\n"
+        )
+        assert (home / "kubeconfig").read_text() == before
+        async with Api(connection(home / "kubeconfig")) as api:
+            assert (await api.list(NODES))[0] == []
+        assert await first.end(signal.SIGINT) == 0
+    assert left_in(home) == []
+
+
+async def test_objects_are_kept_in_a_snapshot(home: Path) -> None:
+    flags = up(home, "--nodes", "0", "--snapshot", home / "objects")
+    async with running(flags) as cluster:
+        await cluster.says("listens on")
+        async with Api(connection(home / "kubeconfig")) as api:
+            written = await api.create(CONFIG_MAPS, CONFIG_MAP)
+        assert await cluster.end(signal.SIGTERM) == 0
+    async with running(flags) as cluster:
+        await cluster.says("listens on")
+        async with Api(connection(home / "kubeconfig")) as api:
+            assert await api.get(CONFIG_MAPS, "kept", "default") == written
+        assert await cluster.end(signal.SIGTERM) == 0
+
+
+async def test_a_plugin_that_ends_is_reported_and_the_cluster_goes_on(home: Path) -> None:
+    async with running(up(home, "--nodes", "1", "--devices", "1"), TMPDIR=home) as cluster:
+        await cluster.says("listens on")
+
+        async def sockets() -> list[Path] | None:
+            return list(home.glob("*/nodes/node-1/plugins_registry/*.sock")) or None
+
+        (registration,) = await until("the plugin's socket", sockets)
+        registration.unlink()
+        await cluster.says("plugin-node-1 ended with exit code 1")
+        async with Api(connection(home / "kubeconfig")) as api:
+            assert len((await api.list(NODES))[0]) == 1
+        assert await cluster.end(signal.SIGINT) == 0
+    assert "the socket" in cluster.output
+
+
+BAD_INPUT = [
+    ("a kubeconfig below a file", ["--kubeconfig", "HOME/broken/kubeconfig"],
+     "cannot write the kubeconfig HOME/broken/kubeconfig: [Errno 17] File exists: 'HOME/broken'; name another file"),
+    ("a kubeconfig that is a folder", ["--kubeconfig", "HOME"], "cannot write the kubeconfig HOME: [Errno 21] Is a directory"),
+    ("a snapshot that is no snapshot", ["--snapshot", "HOME/broken"], "HOME/broken is no snapshot of this server ("),
+    ("a snapshot in a folder that is missing", ["--snapshot", "HOME/missing/objects"],
+     "cannot write the snapshot HOME/missing/objects: No such file or directory"),
+    ("a snapshot that is a folder", ["--snapshot", "HOME"], "cannot read the snapshot HOME: Is a directory"),
+    ("a feature gate that does not exist", ["--feature-gates", "DRANothing=true"], "DRANothing"),
+    ("a feature gate without a value", ["--feature-gates", "DRAAdminAccess"],
+     "--feature-gates: 'DRAAdminAccess' is not of the form NAME=true or NAME=false"),
+    ("a port beyond all ports", ["--port", "70000"], "70000 is not a port: choose one from 0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "message"), [case[1:] for case in BAD_INPUT], ids=[case[0] for case in BAD_INPUT])
+async def test_bad_input_ends_with_one_clear_line(flags: list[str], message: str, home: Path) -> None:
+    (home / "broken").write_text('{"this is": "no snapshot"')
+    (home / "t").mkdir()
+    words = ["dra-devcluster", "up", "--nodes", "1", *(flag.replace("HOME", str(home)) for flag in flags)]
+    if "--kubeconfig" not in flags:
+        words += ["--kubeconfig", str(home / "kubeconfig")]
+    async with running(words, TMPDIR=home / "t") as cluster:
+        assert await asyncio.wait_for(cluster.end(), 20) in (1, 2)
+    (line,) = [line for line in cluster.output.splitlines() if not line.startswith(("usage:", " "))]
+    assert line.startswith("dra-devcluster")
+    assert message.replace("HOME", str(home)) in line
+    assert left_in(home) == ["broken", "t"]
+    assert list((home / "t").iterdir()) == []
+
+
+async def test_a_port_in_use_by_something_else_is_named(home: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, output = await run(up(home, "--port", port), TMPDIR=home)
+    assert code == 1
+    assert f"port {port} on 127.0.0.1 is in use" in output

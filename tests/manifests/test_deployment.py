@@ -1,0 +1,203 @@
+"""``kubectl apply -k manifests`` on a development cluster: what is applied runs, as it is, within its permissions.
+
+Deployment and DaemonSet get their pods from the cluster's controllers and run on its nodes, with the command lines and
+environments that they name; tests/support/image.py stands for the image and the mounts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from access import Access, recorded, refused
+from dra_devcluster.agent import AgentSettings, Backoff
+from dra_devcluster.cluster import DevCluster
+from dra_kube import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
+from dra_kubeletplugin.settings import PLUGINS_DIR, REGISTRY_DIR
+from image import Program, build, calls
+from kubectl import ROOT, Kubectl, kubectl_for
+from waiting import until
+
+NODES = 2
+KUBELET_DIR, CDI_DIR = "/var/lib/kubelet", "/var/run/cdi"
+EXAMPLES = {pod["metadata"]["name"] for path in sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
+            for pod in yaml.safe_load_all(path.read_text()) if pod["kind"] == "Pod"}  # fmt: skip
+
+
+@dataclass
+class Site:
+    """A cluster with nodes that find the image's programs in ``image``, and a kubectl for it."""
+
+    cluster: DevCluster
+    kubectl: Kubectl
+    image: Path
+    requests: set[Access] = field(default_factory=set)
+
+    async def deploy(self) -> None:
+        """Apply everything; then give the pods their programs."""
+        await self.kubectl("apply", "--validate=strict", "-k", "manifests")
+        operator = ["--metrics-host", "127.0.0.1", "--metrics-port", "0"]  # two test runs must not share a port
+        build(self.image, Program("dra-operator", await self.account("dra-operator"), appended=operator))
+        node = self.cluster.folder / "nodes" / "{NODE_NAME}"
+        plugin = [
+            f"--plugin-registration-path={node / 'plugins_registry'}",
+            f"--datadir={node / 'plugins'}",
+            f"--cdi-dir={node / 'cdi'}",
+        ]
+        mounts = {"/etc/dra": await self.config_map("dra-plugin")}
+        build(self.image, Program("dra-kubelet-plugin", await self.account("dra-plugin"), mounts, plugin))
+
+    async def account(self, name: str) -> Path:
+        """A kubeconfig for a service account, as the pod would have its token."""
+        token = await self.kubectl("create", "token", name, "--namespace", "dra-system")
+        config = self.cluster.server.kubeconfig
+        config["users"][0]["user"] = {"token": token.strip()}
+        path = self.cluster.folder / f"{name}.kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    async def config_map(self, name: str) -> Path:
+        """The files of a ConfigMap volume."""
+        folder = self.cluster.folder / f"config-{name}"
+        folder.mkdir()
+        content = await self.kubectl.read("configmap", name, "--namespace", "dra-system")
+        for key, text in content["data"].items():
+            (folder / key).write_text(text)
+        return folder
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path: unix sockets allow 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="m-") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+async def site(folder: Path) -> AsyncIterator[Site]:
+    image = folder / "image"
+    image.mkdir()
+    settings = AgentSettings(
+        search_path=f"{image}:/usr/local/bin:/usr/bin:/bin",
+        plugin_period=0.1,
+        pod_retry=0.3,
+        restart_backoff=Backoff(0.3, 1.0),
+    )
+    with recorded() as requests:
+        async with DevCluster(folder, nodes=NODES, agent_settings=settings) as cluster:
+            yield Site(cluster, kubectl_for(cluster.kubeconfig, folder), image, requests)
+
+
+async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
+    kubectl = site.kubectl
+    await site.deploy()
+    await kubectl("rollout", "status", "deployment/dra-operator", "--namespace", "dra-system", "--timeout=40s")
+    await kubectl("rollout", "status", "daemonset/dra-plugin", "--namespace", "dra-system", "--timeout=40s")
+    await programs_were_called_as_written(site)
+
+    await kubectl("apply", "--validate=strict", "-f", "manifests/examples")
+    await kubectl("wait", "--for=condition=Ready", "pod", *sorted(EXAMPLES), "--timeout=40s")
+    for pod in EXAMPLES:
+        seen = await kubectl("logs", pod, "--all-containers")
+        assert "claim_" in seen, f"pod {pod} saw no device: {seen}"
+    assert "user_a=b" in await kubectl("logs", "external-claim", "-c", "with-device")
+
+    await kubectl("delete", "-f", "manifests/examples", "--timeout=40s")
+    async with Api(site.cluster.connection()) as api:
+        await until("no claim left", lambda: _none(api, RESOURCE_CLAIMS))
+    # The namespace comes first and may take its content along before kubectl gets there.
+    await kubectl("delete", "-k", "manifests", "--ignore-not-found", "--timeout=40s")
+    async with Api(site.cluster.connection()) as api:
+        await until("no pod left", lambda: _none(api, PODS))
+    assert "NotFound" in await kubectl("get", "namespace", "dra-system", code=1)
+    await requests_were_within_the_rules(site)
+
+
+async def _none(api: Api, resource: Any) -> bool:
+    return not (await api.list(resource))[0]
+
+
+async def programs_were_called_as_written(site: Site) -> None:
+    """Command lines and environment are those of the applied objects."""
+    deployment = await site.kubectl.read("deployment", "dra-operator", "--namespace", "dra-system")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {tuple(call["command"]) for call in calls(site.image, "dra-operator")} == {tuple(container["command"])}
+    daemons = await site.kubectl.read("daemonset", "dra-plugin", "--namespace", "dra-system")
+    (container,) = daemons["spec"]["template"]["spec"]["containers"]
+    started = calls(site.image, "dra-kubelet-plugin")
+    assert {tuple(call["command"]) for call in started} == {tuple(container["command"])}
+    assert {call["environment"]["NODE_NAME"] for call in started} == {node.name for node in site.cluster.nodes}
+    async with Api(site.cluster.connection()) as api:
+        await until("slices of every node", lambda: _published(api))
+
+
+async def _published(api: Api) -> bool:
+    slices, _ = await api.list(RESOURCE_SLICES)
+    return {slice_["spec"].get("nodeName") for slice_ in slices} == {f"node-{n + 1}" for n in range(NODES)}
+
+
+async def requests_were_within_the_rules(site: Site) -> None:
+    """RBAC, which a real cluster enforces. The rules are read from the manifests: they were just deleted."""
+    rendered = list(yaml.safe_load_all(await site.kubectl("kustomize", "manifests")))
+    roles = [obj for obj in rendered if obj["kind"] == "ClusterRole"]
+    bindings = [obj for obj in rendered if obj["kind"] == "ClusterRoleBinding"]
+    ours = {access for access in site.requests if access.user.startswith("system:serviceaccount:dra-system:")}
+    assert {access.user.rpartition(":")[2] for access in ours} == {"dra-operator", "dra-plugin"}
+    assert refused(ours, roles, bindings) == []
+    less = [
+        {**role, "rules": [rule for rule in role["rules"] if "pods/binding" not in rule["resources"]]} for role in roles
+    ]
+    assert [access.resource for access in refused(ours, less, bindings)] == ["pods/binding"], "a missing rule is found"
+
+
+async def test_the_mounts_are_where_the_plugin_looks(site: Site) -> None:
+    await site.kubectl("apply", "-k", "manifests")
+    daemons = await site.kubectl.read("daemonset", "dra-plugin", "--namespace", "dra-system")
+    spec = daemons["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in spec["containers"][0]["volumeMounts"]}
+    for path in (str(REGISTRY_DIR), str(PLUGINS_DIR), CDI_DIR):
+        assert mounts[path]["hostPath"]["path"] == path, "the kubelet must find it under the same path"
+    assert mounts["/etc/dra"]["configMap"]["name"] == "dra-plugin"
+
+
+async def test_a_field_that_does_not_exist_is_refused(site: Site) -> None:
+    wrong = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndaata: {a: b}\n"
+    assert "daata" in await site.kubectl("apply", "--validate=strict", "-f", "-", stdin=wrong, code=1)
+
+
+async def test_applying_twice_changes_nothing(site: Site) -> None:
+    await site.kubectl("apply", "-k", "manifests")
+    again = await site.kubectl("apply", "-k", "manifests")
+    assert {line.rpartition(" ")[2] for line in again.splitlines()} == {"unchanged"}
+
+
+async def test_the_probes_ask_for_what_is_served(site: Site) -> None:
+    await site.deploy()
+    deployment = await site.kubectl.read("deployment", "dra-operator", "--namespace", "dra-system")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (port,) = container["ports"]
+    assert container["command"][-2:] == ["--metrics-port", str(port["containerPort"])]
+    address = await until("address of the probes", lambda: _address(site))
+    for probe in ("livenessProbe", "readinessProbe"):
+        get = container[probe]["httpGet"]
+        assert get["port"] == port["name"]
+        reader, writer = await asyncio.open_connection("127.0.0.1", address)
+        writer.write(f"GET {get['path']} HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n".encode())
+        assert (await reader.readline()).split()[1] == b"200"
+        writer.close()
+        await writer.wait_closed()
+
+
+async def _address(site: Site) -> int | None:
+    log = await site.kubectl("logs", "deployment/dra-operator", "--namespace", "dra-system")
+    for line in log.splitlines():
+        if "metrics and probes on" in line:
+            return int(line.rpartition(":")[2])
+    return None

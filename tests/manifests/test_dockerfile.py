@@ -1,0 +1,113 @@
+"""What can be proved of the Dockerfile without an engine: its files suffice for its build, and its command is real."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from kubectl import ROOT
+
+Instruction = tuple[str, str]
+DEPLOYMENT = ROOT / "manifests" / "operator" / "deployment.yaml"
+
+
+def stages() -> list[list[Instruction]]:
+    """The instructions of each stage; a backslash at the end of a line continues it."""
+    text = re.sub(r"\\\n\s*", " ", (ROOT / "Dockerfile").read_text())
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    found: list[list[Instruction]] = []
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        if word == "FROM":
+            found.append([])
+        found[-1].append((word, rest))
+    return found
+
+
+def texts(stage: list[Instruction], word: str) -> list[str]:
+    return [rest for found, rest in stage if found == word]
+
+
+def copied() -> list[tuple[str, str]]:
+    """Source and destination of what the build stage takes from the checkout."""
+    pairs = []
+    for text in texts(stages()[0], "COPY"):
+        *sources, destination = text.split()
+        for source in sources:
+            is_folder = (ROOT / source).is_dir()
+            pairs.append((source, destination if is_folder else str(Path(destination, Path(source).name))))
+    return pairs
+
+
+def test_two_stages_and_the_last_takes_only_what_was_installed() -> None:
+    build, image = stages()
+    assert texts(build, "FROM")[0].endswith(" AS build")
+    assert texts(image, "COPY") == ["--from=build /opt/kopf-dra /opt/kopf-dra"]
+    assert any("venv /opt/kopf-dra" in text for text in texts(build, "RUN"))
+    assert any(text.startswith("PATH=/opt/kopf-dra/bin:") for text in texts(image, "ENV"))
+
+
+def test_it_does_not_run_as_root() -> None:
+    (user,) = texts(stages()[-1], "USER")
+    assert all(part.isdecimal() and int(part) > 0 for part in user.split(":")), (
+        "only numbers can be checked by a kubelet"
+    )
+
+
+def test_its_command_is_that_of_the_deployment() -> None:
+    (command,) = texts(stages()[-1], "CMD")
+    pod = yaml.safe_load(DEPLOYMENT.read_text())["spec"]["template"]["spec"]
+    assert json.loads(command) == pod["containers"][0]["command"]
+
+
+def test_the_commands_are_console_scripts() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    daemons = yaml.safe_load((ROOT / "manifests" / "plugin" / "daemonset.yaml").read_text())
+    for text in (
+        texts(stages()[-1], "CMD")[0],
+        json.dumps(daemons["spec"]["template"]["spec"]["containers"][0]["command"]),
+    ):
+        assert json.loads(text)[0] in scripts
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the Dockerfile's own pip command puts the project, given nothing but the files that are copied."""
+    context = tmp_path_factory.mktemp("context")
+    for source, destination in copied():
+        assert (ROOT / source).exists(), f"COPY {source}: not in the checkout"
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, context / destination, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / source, context / destination)
+    (run,) = [text for text in texts(stages()[0], "RUN") if "pip install" in text]
+    prefix = tmp_path_factory.mktemp("prefix")
+    # Dependencies come from where the tests run: there may be no network.
+    offline = ["--no-deps", "--no-build-isolation", "--no-index", "--ignore-installed", "--prefix", str(prefix)]
+    command = [sys.executable, "-m", "pip", *shlex.split(run)[1:], *offline, "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run(command, cwd=context, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    return prefix
+
+
+def test_the_copied_files_suffice_for_the_build(installed: Path) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert {path.name for path in (installed / "bin").iterdir()} == set(scripts)
+    (packages,) = installed.glob("lib*/python3*/site-packages")
+    check = (
+        f"import sys; sys.path.insert(0, {str(packages)!r})\n"
+        + "".join(f"import {target.partition(':')[0]}\n" for target in scripts.values())
+        + "from dra_devcluster.apiserver import DevApiServer\n"  # reads its structure data
+        "print(DevApiServer().port, dra_devcluster.__path__)"
+    )
+    done = subprocess.run([sys.executable, "-c", check], cwd=installed, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert str(packages) in done.stdout

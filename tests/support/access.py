@@ -1,0 +1,94 @@
+"""Which requests a user made, and which of them its roles do not allow.
+
+The development cluster allows everything; what it is asked for is compared with the rules that a real one enforces.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+Json = dict[str, Any]
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+
+
+@dataclass(frozen=True, order=True)
+class Access:
+    """One kind of request: ``resource`` with its sub-resource (``pods/status``)."""
+
+    user: str
+    verb: str
+    group: str
+    resource: str
+
+
+def access_of(user: str, method: str, path: str) -> Access:
+    """What a request for a resource asks for (the verbs are those of RBAC)."""
+    url = urlsplit(path)
+    parts = [unquote(part) for part in url.path.strip("/").split("/")]
+    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
+        rest = rest[2:]
+    plural, name, subresource = (*rest, "", "")[:3]
+    resource = f"{plural}/{subresource}" if subresource else plural
+    if method == "GET":
+        watches = parse_qs(url.query).get("watch", ["false"])[0] not in ("false", "0")
+        verb = "watch" if watches else "get" if name else "list"
+    elif method == "DELETE":
+        verb = "delete" if name else "deletecollection"
+    else:
+        verb = _VERBS[method]
+    return Access(user, verb, group, resource)
+
+
+class _Recorder(logging.Handler):
+    def __init__(self, seen: set[Access]) -> None:
+        super().__init__(logging.DEBUG)
+        self._seen = seen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        user, method, path = record.args or ()
+        self._seen.add(access_of(str(user), str(method), str(path)))
+
+
+@contextmanager
+def recorded() -> Iterator[set[Access]]:
+    """Everything that development clusters of this process are asked for meanwhile."""
+    log, seen = logging.getLogger("dra_devcluster.requests"), set[Access]()
+    handler, level = _Recorder(seen), log.level
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    try:
+        yield seen
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = True
+
+
+def refused(accesses: Iterable[Access], roles: Iterable[Json], bindings: Iterable[Json]) -> list[Access]:
+    """Those that no ClusterRole allows, going by the ClusterRoleBindings to service accounts."""
+    rules = {role["metadata"]["name"]: role.get("rules") or [] for role in roles}
+    allowed: dict[str, list[Json]] = {}
+    for binding in bindings:
+        for subject in binding.get("subjects") or []:
+            user = f"system:serviceaccount:{subject.get('namespace')}:{subject['name']}"
+            allowed.setdefault(user, []).extend(rules[binding["roleRef"]["name"]])
+    return sorted(
+        access for access in accesses if not any(_allows(rule, access) for rule in allowed.get(access.user, []))
+    )
+
+
+def _allows(rule: Json, access: Access) -> bool:
+    """Rules for single names do not count: none of our requests is made for one known beforehand."""
+    return (
+        not rule.get("resourceNames")
+        and access.group in rule["apiGroups"]
+        and access.resource in rule["resources"]
+        and access.verb in rule["verbs"]
+    )

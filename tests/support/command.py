@@ -1,0 +1,88 @@
+"""Our console scripts as processes: read what they print while they run, end them, and look at what they leave."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+
+class Command:
+    """A running program; ``output`` is what it has printed so far, on both streams."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.output = ""
+
+    async def says(self, pattern: str, seconds: float = 40.0) -> re.Match[str]:
+        """Wait for a line that matches. Raises AssertionError when the program ends without it."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(seconds):
+            while line := (await self.process.stdout.readline()).decode():
+                self.output += line
+                if match := re.search(pattern, line):
+                    return match
+        raise AssertionError(f"{pattern!r} was never said:\n{self.output}")
+
+    async def end(self, number: int | None = None, seconds: float = 40.0) -> int:
+        """Send a signal if one is given, wait for the end, and return the exit code."""
+        assert self.process.stdout is not None
+        if number is not None:
+            self.process.send_signal(number)
+        async with asyncio.timeout(seconds):
+            self.output += (await self.process.stdout.read()).decode()
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def running(
+    words: Sequence[str | Path], *, cwd: Path | None = None, **environment: str | Path
+) -> AsyncIterator[Command]:
+    """A console script of ours, or any program by its path, until the end of the block."""
+    own = Path(sys.executable).parent / words[0]
+    pipe, merged = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
+    process = await asyncio.create_subprocess_exec(
+        *(str(own) if own.exists() else words[0], *map(str, words[1:])),
+        stdout=pipe,
+        stderr=merged,
+        cwd=cwd,
+        env=os.environ | {name: str(value) for name, value in environment.items()},
+    )
+    try:
+        yield Command(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def run(words: Sequence[str | Path], *, seconds: float = 60.0, **environment: str | Path) -> tuple[int, str]:
+    """Exit code and output of a program that ends by itself."""
+    async with running(words, **environment) as command:
+        code = await command.end(seconds=seconds)
+        return code, command.output
+
+
+def children(pid: int) -> set[int]:
+    """All descendants of a process."""
+    found: set[int] = set()
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, file.read_text().split()):
+            found |= {child, *children(child)}
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those that still run; zombies do not."""
+    return {pid for pid in pids if _state(pid) not in ("", "Z")}
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
