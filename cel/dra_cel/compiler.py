@@ -18,7 +18,8 @@ from . import shortcuts
 from .constants import Constants, MemberSet
 from .environment import Environment
 from .equality import equal
-from .libraries.operators import index, unequal, within
+from .libraries.containers import index, within
+from .libraries.operators import unequal
 from .tree import Call, Fold, Ident, ListLiteral, MapLiteral, Node, Select, children
 from .types import BOOL, INT, QUANTITY, STRING, is_optional
 from .values import MISSING

@@ -15,7 +15,7 @@ from dra_api.resource import Device, DeviceAttribute
 from .environment import STANDARD_TYPES, Environment, Shape, kubernetes
 from .errors import EvaluationError
 from .libraries import includes, quantity, semver
-from .libraries.operators import DefaultMap
+from .libraries.containers import DefaultMap
 from .messages import STRUCTS, TYPE_NAMES
 from .types import ANY, BOOL, DYN, QUANTITY, STRING, Type, map_of, struct
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 from .declarations import Overload
 from .errors import EvaluationError
-from .libraries.operators import lookup
+from .libraries.containers import lookup
 from .libraries.quantity import QuantityValue
 from .libraries.semver import SemverValue
 from .types import BOOL, BYTES, DOUBLE, INT, QUANTITY, SEMVER, STRING, Type

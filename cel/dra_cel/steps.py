@@ -8,7 +8,7 @@ from typing import Any, Final
 from .charges import FIXED, SELECT, Rule
 from .constants import MemberSet
 from .errors import CostLimitExceeded, EvaluationError
-from .libraries.operators import Accumulator, MapAccumulator, index, lookup
+from .libraries.containers import Accumulator, MapAccumulator, index, lookup
 from .machine import Machine, Step
 from .messages import build_message
 from .tree import Entry, StructLiteral

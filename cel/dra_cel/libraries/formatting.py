@@ -17,8 +17,8 @@ from dra_cel.errors import EvaluationError
 from dra_cel.types import DYN, STRING, Type, list_of, type_of
 from dra_cel.values import Duration, Timestamp, Uint, unwrap_key
 
+from .containers import TEXT_LIMIT, bounded
 from .conversions import to_string
-from .operators import TEXT_LIMIT, bounded
 
 _CLAUSE: Final = re.compile(r"%(?:(%)|(\.[0-9]*)?(.)?)", re.DOTALL)
 _PRECISION_LIMIT: Final = 250

@@ -28,7 +28,8 @@ from dra_cel.types import (
 )  # fmt: skip
 from dra_cel.values import MISSING, UINT_MAX, Duration, Uint, find, unwrap_key, wrap_key
 
-from .operators import LIST_LIMIT, MapAccumulator, add, bounded
+from .containers import LIST_LIMIT, MapAccumulator, bounded
+from .operators import add
 from .traversals import TRAVERSAL
 
 COMPARABLE: Final = (INT, UINT, DOUBLE, BOOL, DURATION, TIMESTAMP, STRING, BYTES)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dra_cel.charges import COMPARISON, FIXED, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of
 from dra_cel.declarations import Function, Implementation, glob, method
-from dra_cel.equality import contains, equal, order
+from dra_cel.equality import equal, order
 from dra_cel.errors import CostLimitExceeded, EvaluationError, no_overload
 from dra_cel.types import (
     BOOL,
@@ -16,12 +16,10 @@ from dra_cel.types import (
     CIDR,
     DOUBLE,
     DURATION,
-    DYN,
     FORMAT,
     INT,
     IP,
     QUANTITY,
-    RUNTIME,
     SEMVER,
     STRING,
     TIMESTAMP,
@@ -33,45 +31,22 @@ from dra_cel.types import (
     param,
     type_of,
 )  # fmt: skip
-from dra_cel.values import INT_MAX, INT_MIN, MISSING, UINT_MAX, Duration, Timestamp, Uint, find
+from dra_cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, Timestamp, Uint
 
-TEXT_LIMIT: Final = 2_000_000
-"""Longest text or bytes that an expression may build."""
-LIST_LIMIT: Final = 1_000_000
-"""Most elements of a list that an expression may build."""
+from .containers import (
+    LIST_LIMIT,
+    TEXT_LIMIT,
+    Accumulator,
+    bounded,
+    index,
+    size,
+    within,
+)
 
 A: Final = param("A")
 B: Final = param("B")
 LIST_A: Final = list_of(A)
 MAP_AB: Final = map_of(A, B)
-
-
-class Accumulator(list[Any]):
-    """The list under construction in a fold: adding to it extends it, as nobody else can hold it."""
-
-    __slots__ = ()
-
-
-class MapAccumulator(dict[Any, Any]):
-    """The map under construction in a fold."""
-
-    __slots__ = ()
-
-
-class DefaultMap(dict[Any, Any]):
-    """A map that answers a look-up with an empty map when it does not contain the key."""
-
-    __slots__ = ()
-    default: Final[dict[Any, Any]] = {}
-
-    def __missing__(self, key: Any) -> dict[Any, Any]:
-        return self.default
-
-
-def bounded(size: int, limit: int) -> None:
-    """Refuse to build what would eat the memory of the process. Raises CostLimitExceeded."""
-    if size > limit:
-        raise CostLimitExceeded(f"a value of size {size} is larger than the {limit} that an expression may build")
 
 
 def _whole(value: int) -> int:
@@ -193,57 +168,6 @@ def invert(value: Any) -> bool:
     return not value
 
 
-def within(wanted: Any, container: Any) -> bool:
-    if isinstance(container, (list, tuple)):
-        return contains(container, wanted)
-    if isinstance(container, dict):
-        return find(container, wanted) is not MISSING
-    raise EvaluationError("no-such-overload", "no such overload: @in: the right side is no list or map")
-
-
-def size(value: Any) -> int:
-    if isinstance(value, (str, bytes, list, tuple, dict)):
-        return len(value)
-    found = getattr(value, "cel_size", None)
-    if found is None:
-        raise no_overload("size", value)
-    return int(found)
-
-
-def lookup(container: Any, key: Any) -> Any:
-    """The entry of a map or list, or MISSING. Raises EvaluationError for a key that no list can have."""
-    if isinstance(container, dict):
-        found = find(container, key)
-        if found is MISSING and isinstance(container, DefaultMap):
-            return container.default
-        return found
-    if isinstance(container, (list, tuple)):
-        position = _position(key)
-        return container[position] if 0 <= position < len(container) else MISSING
-    return MISSING
-
-
-def index(container: Any, key: Any) -> Any:
-    """``container[key]``. Raises EvaluationError when there is no such entry."""
-    found = lookup(container, key)
-    if found is not MISSING:
-        return found
-    if isinstance(container, (list, tuple)):
-        raise EvaluationError("index", f"index out of bounds: {key}")
-    shown = f"{key}" if isinstance(key, (str, int, float)) else f"a {type_of(key).name}"
-    raise EvaluationError("no-such-key", f"no such key: {shown[:100]}")
-
-
-def _position(key: Any) -> int:
-    if type(key) in (int, Uint):
-        return int(key)
-    if type(key) is float:
-        if key.is_integer():
-            return int(key)
-        raise EvaluationError("index", f"unsupported index value {key} in list")
-    raise EvaluationError("index", f"unsupported index type {type_of(key).name!r} in list")
-
-
 def _opaque_equal(operands: Sequence[Operand]) -> Estimate:
     """Kubernetes' own types compare in one step, if both sides are known to be of the same one."""
     if operands[0].type == operands[1].type:
@@ -292,8 +216,6 @@ def _ordering(name: str, run: Implementation) -> Function:
 def _same(*types: Type) -> list[tuple[Sequence[Type], Type]]:
     return [((type_, type_), type_) for type_ in types]
 
-
-RUNTIME.update({Accumulator: list_of(DYN), MapAccumulator: map_of(DYN, DYN), DefaultMap: map_of(DYN, DYN)})
 
 LIBRARY: Final = (
     Function(

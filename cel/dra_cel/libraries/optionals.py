@@ -14,7 +14,7 @@ from dra_cel.errors import EvaluationError, no_overload
 from dra_cel.types import BOOL, INT, Type, list_of, map_of, optional_of, param
 from dra_cel.values import NONE, Duration, Opaque, Optional
 
-from .operators import index
+from .containers import index
 
 K: Final = param("K")
 V: Final = param("V")

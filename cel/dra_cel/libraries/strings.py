@@ -25,7 +25,7 @@ from dra_cel.types import BOOL, INT, STRING, list_of
 from dra_cel.values import UINT_MAX
 
 from . import regexes
-from .operators import LIST_LIMIT, TEXT_LIMIT, bounded
+from .containers import LIST_LIMIT, TEXT_LIMIT, bounded
 from .traversals import TRAVERSAL
 
 _TWICE: Final = 2 * PER_CHARACTER

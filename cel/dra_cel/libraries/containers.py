@@ -1,0 +1,97 @@
+"""Containers: look-ups, sizes and membership, and how large an expression may make them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dra_cel.equality import contains
+from dra_cel.errors import CostLimitExceeded, EvaluationError, no_overload
+from dra_cel.types import DYN, RUNTIME, list_of, map_of, type_of
+from dra_cel.values import MISSING, Uint, find
+
+TEXT_LIMIT: Final = 2_000_000
+"""Longest text or bytes that an expression may build."""
+LIST_LIMIT: Final = 1_000_000
+"""Most elements of a list that an expression may build."""
+
+
+class Accumulator(list[Any]):
+    """The list under construction in a fold: adding to it extends it, as nobody else can hold it."""
+
+    __slots__ = ()
+
+
+class MapAccumulator(dict[Any, Any]):
+    """The map under construction in a fold."""
+
+    __slots__ = ()
+
+
+class DefaultMap(dict[Any, Any]):
+    """A map that answers a look-up with an empty map when it does not contain the key."""
+
+    __slots__ = ()
+    default: Final[dict[Any, Any]] = {}
+
+    def __missing__(self, key: Any) -> dict[Any, Any]:
+        return self.default
+
+
+def bounded(size: int, limit: int) -> None:
+    """Refuse to build what would eat the memory of the process. Raises CostLimitExceeded."""
+    if size > limit:
+        raise CostLimitExceeded(f"a value of size {size} is larger than the {limit} that an expression may build")
+
+
+def within(wanted: Any, container: Any) -> bool:
+    if isinstance(container, (list, tuple)):
+        return contains(container, wanted)
+    if isinstance(container, dict):
+        return find(container, wanted) is not MISSING
+    raise EvaluationError("no-such-overload", "no such overload: @in: the right side is no list or map")
+
+
+def size(value: Any) -> int:
+    if isinstance(value, (str, bytes, list, tuple, dict)):
+        return len(value)
+    found = getattr(value, "cel_size", None)
+    if found is None:
+        raise no_overload("size", value)
+    return int(found)
+
+
+def lookup(container: Any, key: Any) -> Any:
+    """The entry of a map or list, or MISSING. Raises EvaluationError for a key that no list can have."""
+    if isinstance(container, dict):
+        found = find(container, key)
+        if found is MISSING and isinstance(container, DefaultMap):
+            return container.default
+        return found
+    if isinstance(container, (list, tuple)):
+        position = _position(key)
+        return container[position] if 0 <= position < len(container) else MISSING
+    return MISSING
+
+
+def index(container: Any, key: Any) -> Any:
+    """``container[key]``. Raises EvaluationError when there is no such entry."""
+    found = lookup(container, key)
+    if found is not MISSING:
+        return found
+    if isinstance(container, (list, tuple)):
+        raise EvaluationError("index", f"index out of bounds: {key}")
+    shown = f"{key}" if isinstance(key, (str, int, float)) else f"a {type_of(key).name}"
+    raise EvaluationError("no-such-key", f"no such key: {shown[:100]}")
+
+
+def _position(key: Any) -> int:
+    if type(key) in (int, Uint):
+        return int(key)
+    if type(key) is float:
+        if key.is_integer():
+            return int(key)
+        raise EvaluationError("index", f"unsupported index value {key} in list")
+    raise EvaluationError("index", f"unsupported index type {type_of(key).name!r} in list")
+
+
+RUNTIME.update({Accumulator: list_of(DYN), MapAccumulator: map_of(DYN, DYN), DefaultMap: map_of(DYN, DYN)})
