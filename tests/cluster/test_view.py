@@ -10,7 +10,17 @@ from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.resource import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import DeviceId, Inventory
-from dra_operator.cluster import ClaimTemplate, Cluster, DeviceTaken, InvariantViolated, Key, UidMemory, check
+from dra_operator.cluster import (
+    EVERYTHING,
+    NONE,
+    ClaimTemplate,
+    Cluster,
+    DeviceTaken,
+    InvariantViolated,
+    Key,
+    UidMemory,
+    check,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +76,13 @@ def from_template(name: str, version: int = 1, recorded: str | None = None, **mo
 
 def node(name: str, version: int = 1, **more: Any) -> Node:
     return convert(Node, {"metadata": {"name": name, "uid": name, "resourceVersion": str(version), **more}})
+
+
+def published(name: str, version: int) -> ResourceSlice:
+    spec = {"driver": DRIVER, "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1}, "nodeName": "n"}
+    return convert(
+        ResourceSlice, {"metadata": {"name": name, "uid": name, "resourceVersion": str(version)}, "spec": spec}
+    )
 
 
 def place(*pods: str) -> set[Key]:
@@ -349,9 +366,7 @@ def test_classes_and_slices_wake_who_needs_devices() -> None:
     other = convert(DeviceClass, {"metadata": {"name": "other", "uid": "2", "resourceVersion": "6"}})
     assert set(cluster.put(gpu)) == place("p")
     assert cluster.put(other) == ()
-    published = {"driver": DRIVER, "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1}, "nodeName": "n"}
-    slice_ = convert(ResourceSlice, {"metadata": {"name": "s", "uid": "3", "resourceVersion": "7"}, "spec": published})
-    assert set(cluster.put(slice_)) == place("p")
+    assert set(cluster.put(published("s", 7))) == place("p")
 
 
 def test_the_end_of_a_pod_wakes_only_those_who_lacked_room() -> None:
@@ -359,8 +374,29 @@ def test_the_end_of_a_pod_wakes_only_those_who_lacked_room() -> None:
     cluster.put(pod("running", 1, spec={"nodeName": "n"}))
     for name in ("small", "big"):
         cluster.put(pod(name, 1))
-    cluster.note_waiting("ns/big", short_of_room=True)
+    cluster.note_waiting("ns/small", EVERYTHING._replace(room=False))
+    cluster.note_waiting("ns/big", EVERYTHING._replace(devices=False))
     assert set(cluster.remove(Pod, "ns/running")) == place("big")
+
+
+def test_a_pod_whose_claims_are_not_in_order_is_woken_by_these_only() -> None:
+    cluster = make_cluster()
+    cluster.put(pod("p", 1, "c"))
+    cluster.note_waiting("ns/p", NONE)
+    assert cluster.put(node("n", 2)) == ()
+    assert cluster.put(published("s", 3)) == ()
+    assert Key("place", "ns/p") in cluster.put(claim("c", 4))
+
+
+def test_metadata_of_slices_and_classes_wakes_nobody() -> None:
+    cluster = make_cluster()
+    cluster.put(claim("c", 1))
+    cluster.put(pod("p", 1, "c"))
+    assert set(cluster.put(published("s", 2))) == place("p")
+    assert cluster.put(published("s", 3)) == ()
+    gpu = {"name": "gpu", "uid": "gpu"}
+    assert set(cluster.put(convert(DeviceClass, {"metadata": {**gpu, "resourceVersion": "4"}}))) == place("p")
+    assert cluster.put(convert(DeviceClass, {"metadata": {**gpu, "resourceVersion": "5"}})) == ()
 
 
 def test_gated_pods_wait_until_the_gates_are_gone() -> None:

@@ -5,33 +5,18 @@ Cases of the alpha feature DRAWorkloadResourceClaims are skipped: PodGroups are 
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus import each_case
 from dra_api.codec import convert
 from dra_api.resource import ResourceClaim
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Conflict
 from dra_operator.allocator import Features
 from dra_operator.reconcile import ReconcileError
 from prometheus_client import CollectorRegistry
-
-
-def load_cases() -> list[Any]:
-    spec = importlib.util.spec_from_file_location("root_conftest", Path(__file__).parents[1] / "conftest.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault("root_conftest", module)
-    spec.loader.exec_module(module)
-    cases = module.conformance_cases("claim-controller/cases.json")
-    if not cases:
-        return [pytest.param({}, id="corpus", marks=pytest.mark.skip("no claim-controller corpus on this machine"))]
-    return [pytest.param(case, id=case["name"].replace(" ", "-")) for case in cases]
 
 
 def needs_pod_groups(case: dict[str, Any]) -> bool:
@@ -68,7 +53,7 @@ def created(registry: CollectorRegistry, **labels: str) -> float:
     return registry.get_sample_value("resourceclaim_controller_creates_total", labels) or 0
 
 
-@pytest.mark.parametrize("case", load_cases())
+@pytest.mark.parametrize("case", each_case("claim-controller/cases.json", lambda case: case["name"].replace(" ", "-")))
 async def test_one_sync_leaves_the_objects_of_the_reference(case: Any, worlds: Callable[[Features], Any]) -> None:
     if needs_pod_groups(case):
         pytest.skip("needs PodGroups (alpha, off by default), which are not handled")

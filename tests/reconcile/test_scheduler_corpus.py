@@ -7,17 +7,15 @@ phase, and whether the pod was bound or refused, must be the same. Reasons are c
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus import each_case
 from dra_api.codec import convert
 from dra_api.resource import Device, ResourceClaim
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Forbidden, Resource
@@ -43,19 +41,6 @@ NOT_MAPPED = {
     "timeout": "attempts are bounded by steps, not by seconds",
 }
 NOW = "2026-06-01T12:00:00Z"
-
-
-def load_cases() -> list[Any]:
-    spec = importlib.util.spec_from_file_location("root_conftest", Path(__file__).parents[1] / "conftest.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault("root_conftest", module)
-    spec.loader.exec_module(module)
-    cases = module.conformance_cases("scheduler-plugin/cases.json")
-    if not cases:
-        return [pytest.param({}, id="corpus", marks=pytest.mark.skip("no scheduler-plugin corpus on this machine"))]
-    return [pytest.param(case, id=case["name"]) for case in cases]
 
 
 def why_skipped(case: dict[str, Any]) -> str:
@@ -140,7 +125,7 @@ def replace(old: dict[str, Any], new: dict[str, Any]) -> None:
     old.update(new, metadata={**new["metadata"], **kept})
 
 
-@pytest.mark.parametrize("case", load_cases())
+@pytest.mark.parametrize("case", each_case("scheduler-plugin/cases.json"))
 async def test_one_attempt_leaves_the_claims_of_the_reference(case: Any, worlds: Any) -> None:
     if reason := why_skipped(case):
         pytest.skip(reason)

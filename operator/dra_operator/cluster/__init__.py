@@ -1,5 +1,6 @@
 """The in-memory view of the cluster: objects, look-ups, devices in use, and which keys a change concerns."""
 
+from .interest import EVERYTHING, NONE, Interest
 from .invariants import InvariantViolated, check, violations
 from .key import NOTHING, Concern, Key, Keys
 from .ledger import DeviceTaken, InFlight, Ledger
@@ -8,6 +9,8 @@ from .template import ClaimTemplate
 from .view import SCHEDULER_NAME, Cluster
 
 __all__ = [
+    "EVERYTHING",
+    "NONE",
     "NOTHING",
     "SCHEDULER_NAME",
     "Change",
@@ -16,6 +19,7 @@ __all__ = [
     "Concern",
     "DeviceTaken",
     "InFlight",
+    "Interest",
     "InvariantViolated",
     "Key",
     "Keys",

@@ -76,16 +76,17 @@ def on_template(cluster: Cluster, change: Change[ClaimTemplate]) -> Keys:
 
 
 def on_node(cluster: Cluster, change: Change[Node]) -> Keys:
-    """All waiting pods, if the node is new or now takes other pods than before."""
+    """Waiting pods that were refused by nodes, if the node is new or now takes other pods than before."""
     old, new = change
     if new is None or (old is not None and _offer(old) == _offer(new)):
         return NOTHING
-    return _place(cluster.waiting)
+    return _place(key for key, interest in cluster.waiting.items() if interest.nodes)
 
 
 def on_class(cluster: Cluster, change: Change[DeviceClass]) -> Keys:
-    """Waiting pods with a claim that asks for the class."""
-    if change.new is None:
+    """Waiting pods with a claim that asks for the class, unless only metadata changed."""
+    old = change.old
+    if change.new is None or (old is not None and old.spec == change.new.spec):
         return NOTHING
     claims = cluster.claims_by_class.keys(change.new.metadata.name)
     pods = (pod for claim in claims for pod in cluster.pods_by_claim.keys(claim))
@@ -93,18 +94,22 @@ def on_class(cluster: Cluster, change: Change[DeviceClass]) -> Keys:
 
 
 def on_slice(cluster: Cluster, change: Change[ResourceSlice]) -> Keys:
-    """Waiting pods with claims: the slice may hold what they need, or its going may complete its pool (AL-03)."""
+    """Waiting pods that need devices: the slice may hold them, or its going may complete its pool (AL-03)."""
+    old, new = change
+    if old is not None and new is not None and old.spec == new.spec:
+        return NOTHING
     return devices_freed(cluster)
 
 
 def devices_freed(cluster: Cluster) -> Keys:
     """Waiting pods that need devices, those first that have waited longest."""
-    return _place(key for key in cluster.waiting if key in cluster.pods_by_claim)
+    by_claim = cluster.pods_by_claim
+    return _place(key for key, interest in cluster.waiting.items() if interest.devices and key in by_claim)
 
 
 def room_freed(cluster: Cluster) -> Keys:
     """Waiting pods for which the last attempt found too little cpu, memory or the like."""
-    return _place(key for key, short in cluster.waiting.items() if short)
+    return _place(key for key, interest in cluster.waiting.items() if interest.room)
 
 
 def pod_needs_work(cluster: Cluster, pod: Pod) -> bool:

@@ -20,6 +20,7 @@ from dra_operator.placement import Nodes, NodeState, pod_requests
 
 from . import triggers
 from .index import Index
+from .interest import EVERYTHING, Interest
 from .key import NOTHING, Keys
 from .ledger import Ledger
 from .loads import NodeLoads
@@ -46,8 +47,8 @@ class Cluster:
         self.ledger = Ledger(shares=self.features.consumable_capacity)
         self.loads = NodeLoads()
         self._node_states = Nodes()
-        self.waiting: dict[str, bool] = {}
-        """Pods of ours without a node; True when the last attempt found too little room (cpu, memory, ...)."""
+        self.waiting: dict[str, Interest] = {}
+        """Pods of ours without a node, in order of arrival, and what can help them."""
         self.pods_by_claim = Index()
         self.pods_by_template = Index()
         self.claims_by_owner = Index()
@@ -93,10 +94,10 @@ class Cluster:
         self.loads.forget(key)
         return triggers.room_freed(self)
 
-    def note_waiting(self, key: str, *, short_of_room: bool) -> None:
-        """What an attempt to place the pod found; decides whether the end of any other pod is of interest to it."""
+    def note_waiting(self, key: str, interest: Interest) -> None:
+        """What can help the pod: ``EVERYTHING`` when an attempt begins, less when it ended and found out."""
         if key in self.waiting:
-            self.waiting[key] = short_of_room
+            self.waiting[key] = interest
 
     def wanting_devices(self) -> Keys:
         """The keys of waiting pods that need devices: who to wake when some came free."""
@@ -154,7 +155,7 @@ class Cluster:
         templates = (entry.resource_claim_template_name for entry in pod.spec.resource_claims or ())
         self.pods_by_template.file(key, (f"{namespace}/{name}" for name in templates if name))
         if self.is_ours_to_place(pod):
-            self.waiting.setdefault(key, False)
+            self.waiting.setdefault(key, EVERYTHING)
         else:
             self.waiting.pop(key, None)
         if pod_is_done(pod):

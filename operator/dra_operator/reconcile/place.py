@@ -17,7 +17,7 @@ from dra_api.resource import ResourceClaim
 from dra_kube import NotFound
 
 from dra_operator.allocator import Allocator
-from dra_operator.cluster import Cluster, DeviceTaken, Key
+from dra_operator.cluster import EVERYTHING, NONE, Cluster, DeviceTaken, Interest, Key
 from dra_operator.kube import ClaimChanged, ClaimWriter, EventRecorder, PodWriter
 from dra_operator.placement import (
     Binding,
@@ -62,14 +62,17 @@ class PodPlacer:
         await self._settle_leftovers(key)
         commit = Commit(self._cluster, self._claims, self._pods, self._queue.add)
         async with self._planning:
+            await asyncio.sleep(0)  # one plan per turn of the loop, however many keys are ready
             pod = self._cluster.pods.get(key)
             if pod is None or not self._cluster.is_ours_to_place(pod) or self._cluster.loads.node_of(key):
                 return
+            self._cluster.note_waiting(key, EVERYTHING)
             decision: Plan | NoPlace | None
             try:
                 claims = ready_claims(pod, self._cluster.claims.get)
                 decision = await self._plan(pod, claims, commit)
             except NotReady as reason:
+                self._cluster.note_waiting(key, NONE)
                 claims, decision = [], None if reason.being_made else NoPlace(str(reason))
         if isinstance(decision, NoPlace):
             await self._wait(pod, claims, decision)
@@ -95,12 +98,15 @@ class PodPlacer:
         known, features = self._cluster.classes, self._cluster.features
         obstacle = unservable(open_claims, known.__contains__, prioritized_list=features.prioritized_list)
         if obstacle is not None:
+            self._cluster.note_waiting(pod.key, NONE)
             return NoPlace(obstacle)
         usage = self._cluster.ledger.usage.snapshot()
         nodes = self._cluster.node_states()
         decision = await _in_slices(plan(pod, claims, nodes, self._allocator, usage, failed))
         if isinstance(decision, NoPlace):
-            self._cluster.note_waiting(pod.key, short_of_room=decision.short_of_room)
+            if not decision.is_error:
+                interest = Interest(nodes=True, room=decision.short_of_room, devices=bool(open_claims))
+                self._cluster.note_waiting(pod.key, interest)
             return decision
         try:
             commit.take(pod, pod_claims, decision)

@@ -1,0 +1,24 @@
+"""What can help a waiting pod, besides a change of the pod, of its claims or of their classes (SC-02).
+
+While an attempt is under way, everything can: it may have looked already at what changes now. When it ends, the answer
+says what is worth waiting for. So a change is never missed, and one that cannot help wakes nobody.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Interest(NamedTuple):
+    """Which changes of the cluster wake the pod."""
+
+    nodes: bool
+    """A node came, or takes other pods than before."""
+    room: bool
+    """Another pod left its cpu, memory or the like."""
+    devices: bool
+    """Devices were published, changed or freed."""
+
+
+EVERYTHING = Interest(nodes=True, room=True, devices=True)
+NONE = Interest(nodes=False, room=False, devices=False)

@@ -1,0 +1,83 @@
+"""No wake-up is lost: once nothing is left to do, no pod that waits would find a place (SC-02)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_operator.allocator import Allocator, Features
+from dra_operator.placement import NoPlace, NotReady, plan, ready_claims
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["pod", "pod", "end", "node", "fewer devices", "more devices", "cordon", "uncordon"]),
+        st.integers(0, 3),
+        st.sampled_from([True, True, False]),
+    ),
+    min_size=8,
+    max_size=16,
+)
+
+
+def step(world: Any, make: Any, what: str, number: int) -> None:
+    """One thing that happens in the cluster; things that cannot happen now do not."""
+    api, node, pod, claim = world.api, f"node-{number // 2}", f"pod-{number}", f"claim-{number}"
+    if what == "pod" and (PODS, "ns", pod) not in api.objects:
+        wanted = {"requests": {"cpu": "3"}}
+        uses = [make.use(claim)] if number else []
+        if (RESOURCE_CLAIMS, "ns", claim) not in api.objects:
+            api.add(RESOURCE_CLAIMS, make.claim(claim, count=1 + number % 2))
+        api.add(PODS, make.pod(pod, uses, containers=[{"name": "main", "resources": wanted}]))
+    elif what == "end" and (PODS, "ns", pod) in api.objects:
+        api.change(PODS, f"ns/{pod}", lambda obj: obj["status"].update(phase="Succeeded"))
+    elif what == "node" and (NODES, "", node) not in api.objects:
+        api.add(NODES, make.node(node))
+        api.add(RESOURCE_SLICES, make.slice(node, 1))
+    elif what.endswith("devices") and (NODES, "", node) in api.objects:
+        devices = [{"name": f"dev-{each}"} for each in range(2 if what.startswith("more") else 0)]
+        name = make.slice(node, 1)["metadata"]["name"]
+        api.change(RESOURCE_SLICES, name, lambda obj: obj["spec"].update(devices=devices))
+    elif what in ("cordon", "uncordon") and (NODES, "", node) in api.objects:
+        api.change(NODES, node, lambda obj: obj.update(spec={"unschedulable": what == "cordon"}))
+
+
+def would_fit(world: Any, key: str) -> bool:
+    """Whether an attempt that is made now finds a place."""
+    cluster = world.cluster
+    try:
+        claims = [claim for _, claim in ready_claims(cluster.pods.get(key), cluster.claims.get)]
+    except NotReady:
+        return False
+    allocator = Allocator(cluster.inventory, new_share_id=lambda: "share")
+    planning = plan(cluster.pods.get(key), claims, cluster.node_states(), allocator, cluster.ledger.usage)
+    while True:
+        try:
+            next(planning)
+        except StopIteration as end:
+            return not isinstance(end.value, NoPlace)
+
+
+@given(STEPS)
+@example([("pod", 2, True), ("pod", 0, True), ("end", 2, True)])
+@example([("fewer devices", 0, True), ("pod", 2, True), ("more devices", 0, True)])
+@example([("cordon", 0, True), ("pod", 2, True), ("uncordon", 0, True)])
+@settings(max_examples=100, deadline=None)
+def test_nobody_waits_for_what_is_there(worlds: Any, make: Any, steps: list[tuple[str, int, bool]]) -> None:
+    async def history() -> None:
+        world = worlds(Features())
+        world.api.add(DEVICE_CLASSES, make.device_class())
+        step(world, make, "node", 0)
+        world.start()
+        async with world.running():
+            for what, number, wait in steps:
+                step(world, make, what, number)
+                world.bring_events()
+                if wait:
+                    await world.quiet()
+            await world.quiet()
+            assert [key for key in world.cluster.waiting if would_fit(world, key)] == []
+
+    asyncio.run(history())
