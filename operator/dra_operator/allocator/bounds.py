@@ -6,6 +6,8 @@ and the least sum that each kind of counter must yield.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .ahead import Ahead, Open
 from .bits import each
 from .constraints import Distinct
@@ -42,10 +44,7 @@ class Bounds:
                 if need:
                     demands.append(Demand(devices, need))
                     together |= devices
-        if not demands or (
-            sum(demand.need for demand in demands) <= min(d.devices.bit_count() for d in demands)
-            and (not together & self._problem.view.consuming)
-        ):
+        if not together & self._problem.view.consuming and _roomy(demands):
             return True
         return feasible(demands, self._supplies(together, {demand.devices for demand in demands}))
 
@@ -133,3 +132,13 @@ class Bounds:
 
 def _smaller(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     return {kind: min(amount, other[kind]) for kind, amount in one.items() if kind in other}
+
+
+def _roomy(demands: Sequence[Demand]) -> bool:
+    """Each demand finds enough devices whatever those that want any of the same take."""
+    if sum(demand.need for demand in demands) <= min((d.devices.bit_count() for d in demands), default=0):
+        return True
+    return all(
+        sum(other.need for other in demands if other.devices & demand.devices) <= demand.devices.bit_count()
+        for demand in demands
+    )
