@@ -1,30 +1,26 @@
-"""Fixtures that every test folder uses."""
+"""What holds for every test: how Hypothesis looks for examples, and what the summary says."""
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
+from corpus import CONFORMANCE
+from hypothesis import HealthCheck, settings
 
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def conformance_dir() -> Path | None:
-    """Where the reference cases lie: ``KOPF_DRA_CONFORMANCE``, or ``../shared/conformance`` beside the checkout."""
-    folder = Path(os.environ.get("KOPF_DRA_CONFORMANCE", ROOT.parent / "shared" / "conformance"))
-    return folder if folder.is_dir() else None
-
-
-def conformance_cases(file: str) -> list[dict[str, Any]]:
-    """The cases of one corpus file (``cel/cases.json``); empty when the corpus is not on this machine."""
-    folder = conformance_dir()
-    return json.loads((folder / file).read_text())["cases"] if folder else []
+# A busy machine is no fault of an example: properties are about values, not about time. In CI a run says the same
+# as the one before; elsewhere each looks at new examples, and a failure prints what repeats it.
+settings.register_profile(
+    "project",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("project")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if conformance_dir() is None:
+    if not CONFORMANCE.is_dir():
         terminalreporter.section("SKIPPED: reference corpora")
         terminalreporter.line("No conformance data found; set KOPF_DRA_CONFORMANCE to the folder that holds it.")

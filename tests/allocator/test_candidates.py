@@ -152,7 +152,7 @@ def test_excluded_nodes_have_a_reason() -> None:
     assert "n1" not in candidates
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.sampled_from(["A", "B", ""]), max_size=3), min_size=1, max_size=4),
     st.lists(st.tuples(st.sampled_from([A, B, "true"]), st.integers(0, 2)), min_size=1, max_size=3),

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from allocator_lab import KINDS, case_lab, cases, difference
+from allocator_lab import KINDS, case_lab, difference
+from corpus import cases
 from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.quantity import Quantity

@@ -11,9 +11,10 @@ from typing import Any
 import dra_operator.allocator.search as search_module
 import pytest
 from allocator_agreement import ask_oracle, check, comparable, disagreement, laboratory
-from allocator_lab import Lab, cases, difference
+from allocator_lab import Lab, difference
 from allocator_oracle import Answer, OutOfSteps, Problem, answer
 from allocator_problems import make_case
+from corpus import cases
 from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.resource import AllocationResult, ResourceSlice
@@ -25,7 +26,7 @@ Json = dict[str, Any]
 AS_REFERENCE = {"newest_generation_only": False, "admin_ignores_allocations": False}
 OUTCOMES: dict[str, Any] = {"none": Refused, "nodeError": NodeFailure, "error": Failed}
 sources = st.randoms(use_true_random=False)
-relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def recorded() -> list[tuple[str, Json, Json, str, Any]]:

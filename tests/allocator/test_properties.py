@@ -15,7 +15,7 @@ from dra_operator.allocator import Allocated, Usage
 from dra_operator.allocator.bits import each
 from dra_operator.allocator.problem import Problem
 from dra_operator.allocator.state import State
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ SELECTORS = (
     "true",
     'device.attributes["drv"].u != 3',
 )
-RELAXED = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = settings(max_examples=120)
 
 
 @st.composite
@@ -243,7 +243,7 @@ def test_giving_back_is_the_exact_inverse_of_taking(
         assert picture() == pictures.pop()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 2), st.integers(1, 5)), max_size=20))
 def test_usage_forgets_exactly_what_was_removed(entries: list[tuple[bool, int, int, int]]) -> None:
     allocations = []

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from allocator_lab import cases, claim, device, lab, pool, request
+from allocator_lab import claim, device, lab, pool, request
+from corpus import cases
 from dra_api.codec import convert, to_dict
 from dra_api.resource import DeviceTaintRule, ResourceSlice
 from dra_operator.allocator import Rules

@@ -17,11 +17,6 @@ from dra_api.resource import (
     ResourceSlice,
 )
 from dra_api.validation import FieldError
-from hypothesis import HealthCheck, settings
-
-# A busy machine is no fault of an example: properties are about values, not about time.
-settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("steady")
 
 META = {"name": "x", "resourceVersion": "1"}
 ID = {"driver": "d.example.com", "pool": "p", "device": "a"}

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import types
 import typing
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from corpus import API_SCHEMA, needs_api_schema
 from dra_api import core, meta, resource
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = Path(os.environ.get("KOPF_DRA_API_SCHEMA", ROOT.parent / "shared" / "api-schema"))
 KINDS = [
     ("resource.k8s.io_v1.json", resource.DeviceClass),
     ("resource.k8s.io_v1.json", resource.ResourceClaim),
@@ -76,18 +73,18 @@ def differences(
             yield from differences(part, described[name], schemas, f"{path}.{name}")
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no API description at {FOLDER}")
+@needs_api_schema
 @pytest.mark.parametrize(("file", "struct"), KINDS, ids=lambda value: getattr(value, "__name__", None))
 def test_a_kind_has_the_fields_of_the_api(file: str, struct: type[msgspec.Struct]) -> None:
-    schemas = json.loads((FOLDER / file).read_text())
+    schemas = json.loads((API_SCHEMA / file).read_text())
     (schema,) = (value for name, value in schemas.items() if name.endswith(f".{struct.__name__}"))
     assert sorted(differences(struct, schema, schemas, struct.__name__)) == []
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no API description at {FOLDER}")
+@needs_api_schema
 @pytest.mark.parametrize("struct", CORE, ids=lambda struct: struct.__name__)
 def test_the_parts_of_core_kinds_that_we_read_exist(struct: type[msgspec.Struct]) -> None:
-    schemas = json.loads((FOLDER / "core_v1.json").read_text())
+    schemas = json.loads((API_SCHEMA / "core_v1.json").read_text())
     described = "ResourceClaim" if struct is core.ContainerClaim else struct.__name__
     properties = schemas[f"io.k8s.api.core.v1.{described}"].get("properties", {})
     assert {field.encode_name for field in msgspec.structs.fields(struct)} <= set(properties)

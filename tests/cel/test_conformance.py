@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus import cases, document, each_case
 from dra_api.codec import convert
 from dra_api.resource import Device
 from dra_cel import CompileError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
 
-ROOT = Path(__file__).resolve().parents[2]
-CORPUS = Path(os.environ.get("KOPF_DRA_CONFORMANCE", ROOT.parent / "shared" / "conformance")) / "cel" / "cases.json"
-DOCUMENT: dict[str, Any] = json.loads(CORPUS.read_text()) if CORPUS.is_file() else {"cases": [], "devices": {}}
+CORPUS = "cel/cases.json"
 
 
 @cache
 def device(name: str, lists: bool) -> PreparedDevice:
-    raw = dict(DOCUMENT["devices"][name])
+    raw = dict(document(CORPUS)["devices"][name])
     driver = raw.pop("driver")
     return prepare(driver, convert(Device, raw), list_attributes=lists)
 
@@ -51,12 +47,11 @@ def outcome(case: dict[str, Any]) -> dict[str, Any]:
     return said | {"kind": "match", "match": verdict}
 
 
-@pytest.mark.skipif(not DOCUMENT["cases"], reason=f"no reference corpus at {CORPUS}: set KOPF_DRA_CONFORMANCE")
 def test_the_corpus_is_complete() -> None:
-    assert len(DOCUMENT["cases"]) >= 1134
+    assert len(cases(CORPUS)) >= 1134
 
 
-@pytest.mark.parametrize("case", DOCUMENT["cases"], ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", each_case(CORPUS))
 def test_agrees_with_the_reference(case: dict[str, Any]) -> None:
     keys = ["kind", "match", "error_kind", "max_cost", "output_type"]
     if not case["expect"].get("actual_cost_unstable"):

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from allocator_agreement import comparable
-from allocator_lab import CORPUS, cases, claim, device, device_class, first_available, pool, request, sub
+from allocator_lab import claim, device, device_class, first_available, pool, request, sub
+from corpus import CONFORMANCE, cases
 from dra_api.codec import convert
 from dra_api.resource import AllocationResult
 from dra_operator.app.cli import main
@@ -47,7 +48,7 @@ def written(folder: Path, document: Any) -> Path:
 
 def test_every_recorded_problem_gets_the_recorded_answer(capsys: pytest.CaptureFixture[str]) -> None:
     recorded = cases("allocator/random.json")
-    found = answers(capsys, CORPUS / "allocator" / "random.json")
+    found = answers(capsys, CONFORMANCE / "allocator" / "random.json")
     assert [answer["name"] for answer in found] == [case["name"] for case in recorded]
     for case, answer in zip(recorded, found, strict=True):
         expected = [(entry["node"], entry["outcome"], plain(entry.get("results"))) for entry in case["expect"]]
@@ -67,12 +68,12 @@ def plain(results: list[Json] | None) -> list[Json]:
 
 @pytest.mark.parametrize("file", ["cases", "semantics", "deviations", "interrupt", "cases-1.37-dev"])
 def test_other_files_of_the_reference_data_are_understood(capsys: pytest.CaptureFixture[str], file: str) -> None:
-    assert len(answers(capsys, CORPUS / "allocator" / f"{file}.json")) == len(cases(f"allocator/{file}.json"))
+    assert len(answers(capsys, CONFORMANCE / "allocator" / f"{file}.json")) == len(cases(f"allocator/{file}.json"))
 
 
 def test_stated_intentions_are_followed(capsys: pytest.CaptureFixture[str]) -> None:
     intended = {case["name"]: case["intendedOutcome"] for case in cases("allocator/deviations.json")}
-    found = answers(capsys, CORPUS / "allocator" / "deviations.json")
+    found = answers(capsys, CONFORMANCE / "allocator" / "deviations.json")
     assert {answer["name"]: answer["nodes"][0]["outcome"] for answer in found} == intended
 
 

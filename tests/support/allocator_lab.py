@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import pytest
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.quantity import Quantity
@@ -32,7 +27,6 @@ from dra_operator.allocator import (
     Usage,
 )
 
-CORPUS = Path(os.environ.get("KOPF_DRA_CONFORMANCE", Path(__file__).resolve().parents[3] / "shared" / "conformance"))
 KINDS = {Allocated: "allocated", Refused: "none", NodeFailure: "nodeError", Failed: "error", GaveUp: "gave up"}
 Json = dict[str, Any]
 
@@ -72,20 +66,6 @@ class Lab:
             [f"{r.request}={r.driver}/{r.pool}/{r.device}" for r in result.devices.results or ()]
             for result in outcome.results
         ]
-
-
-def cases(file: str) -> list[Json]:
-    """The cases of one corpus file; skips the test, loudly, when the corpora are not on this machine."""
-    path = CORPUS / file
-    if not path.is_file():
-        pytest.skip(f"reference corpus {file} not found; set KOPF_DRA_CONFORMANCE to the folder that holds it")
-    return _read(path)
-
-
-@cache
-def _read(path: Path) -> list[Json]:
-    found: list[Json] = json.loads(path.read_text())["cases"]
-    return found
 
 
 def lab(

@@ -130,7 +130,7 @@ def check(manager: DraManager, drivers: dict[str, Driver], running: dict[str, fr
         assert sorted(ids) == sorted(f"v/{driver}={claim}" for claim in claims for driver in CLAIMS[claim])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps)
 def test_claims_are_prepared_while_they_are_used_and_all_given_back_at_the_end(
     history: History,

@@ -76,7 +76,7 @@ def fuzz() -> Iterator[Fuzz]:
         made.close()
 
 
-FUZZING = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZING = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize(("path", "base"), CREATED)

@@ -9,7 +9,7 @@ import pytest
 from dra_devcluster.apiserver.apply import ApplyConflict, ApplyRefused, Writer, apply_patch, track_update
 from dra_devcluster.apiserver.apply.fields import difference, intersection, paths, union
 from dra_devcluster.apiserver.structure import Schema, Structure
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 Json = dict[str, Any]
@@ -324,7 +324,6 @@ def _tidy(node: Json) -> Json:
 sets = st.dictionaries(names, nodes.map(_tidy))
 
 
-@settings(deadline=None)
 @given(sets, sets)
 def test_field_sets_are_sets(one: Json, other: Json) -> None:
     mine, theirs = set(paths(one)), set(paths(other))
@@ -372,7 +371,6 @@ def content(obj: Json) -> Any:
     return tidy(obj)
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(configurations, configurations)
 def test_with_one_manager_only_the_last_configuration_counts(one: Json, other: Json) -> None:
     first = apply_patch(None, one, POD_SCHEMA, by=APPLIER, now=NOW)
@@ -383,7 +381,6 @@ def test_with_one_manager_only_the_last_configuration_counts(one: Json, other: J
     assert owned(again, "kubectl") == owned(last, "kubectl")
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(configurations, configurations)
 def test_a_manager_that_gives_everything_up_leaves_the_others_as_they_were(mine: Json, theirs: Json) -> None:
     before = apply_patch(None, theirs, POD_SCHEMA, by=OTHER, now=NOW)

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
-import pytest
+from corpus import API_SCHEMA, needs_api_schema
 from dra_devcluster.apiserver.structure import load_data
 from dra_devcluster.apiserver.tables.cells import CELLS
 
-_CONFORMANCE = Path(__file__).resolve().parents[4] / "shared" / "conformance"
-_REFERENCE = Path(os.environ.get("KOPF_DRA_CONFORMANCE", _CONFORMANCE)).parent / "api-schema"
-reference = pytest.mark.skipif(not _REFERENCE.is_dir(), reason="NOT compared: no reference data on this machine")
 # Some groups add versions of their own to what is common to all: names say who deletes and watches what.
 _COMMON = ("DeleteOptions", "WatchEvent")
 
 
-@reference
+@needs_api_schema
 def test_components_are_those_of_the_reference() -> None:
     ours: dict[str, Any] = load_data("components.json")
     seen = set()
-    for file in sorted(_REFERENCE.glob("*_v*.json")):
+    for file in sorted(API_SCHEMA.glob("*_v*.json")):
         for name, schema in json.loads(file.read_text()).items():
             seen.add(name)
             if not name.endswith(_COMMON) or file.name == "core_v1.json":
@@ -30,15 +25,15 @@ def test_components_are_those_of_the_reference() -> None:
     assert set(ours) == seen
 
 
-@reference
+@needs_api_schema
 def test_discovery_is_that_of_the_reference() -> None:
-    assert load_data("discovery.json") == json.loads((_REFERENCE / "discovery.json").read_text())
+    assert load_data("discovery.json") == json.loads((API_SCHEMA / "discovery.json").read_text())
 
 
-@reference
+@needs_api_schema
 def test_printer_columns_are_those_of_the_reference() -> None:
     ours = load_data("table-columns.json")
-    for path, columns in json.loads((_REFERENCE / "table-columns.json").read_text()).items():
+    for path, columns in json.loads((API_SCHEMA / "table-columns.json").read_text()).items():
         *group, _version, resource = path.split("/")[1:]
         key = f"{group[0] if group else ''}/{resource}"
         if key in CELLS:
