@@ -9,6 +9,7 @@ import orjson
 from aiohttp import web
 
 from . import discovery, openapi
+from .bodies import respond
 from .call import Call
 from .errors import Json, StatusError, bad_request, internal, no_such_resource, unauthorized
 from .objects import handle_collection, handle_object
@@ -62,7 +63,11 @@ class App:
         query: Json = dict(request.query)
         call = Call(request, target, resource, self.registry, self.tokens, user, query)
         requests.debug("%s %s %s", user["username"], request.method, request.raw_path)
-        return await self._handler(call)(call)
+        try:
+            return await self._handler(call)(call)
+        except StatusError as error:
+            error.warnings += call.warnings()
+            raise
 
     def _handler(self, call: Call) -> Handler:
         target, resource = call.target, call.resource
@@ -103,6 +108,5 @@ def _openapi(structure: Structure, path: str) -> Json:
 
 
 def _refusal(error: StatusError) -> web.Response:
-    return web.Response(
-        body=orjson.dumps(error.status), status=error.code, headers=error.headers, content_type="application/json"
-    )
+    headers = [*error.headers.items(), *error.warnings]
+    return respond(orjson.dumps(error.status), code=error.code, headers=headers)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import orjson
 from aiohttp import web
 
+from .bodies import respond
 from .call import Call
 from .checks import check_preconditions
 from .errors import Json, bad_request, conflict, invalid, success
@@ -34,7 +36,7 @@ async def bind(call: Call) -> web.StreamResponse:
     pod = stored.decode()
     check_preconditions(call.write, pod, meta.get("uid"), meta.get("resourceVersion"))
     assign(call.write, stored, pod, target["name"], meta.get("annotations"))
-    return web.json_response(success(code=201), status=201)
+    return respond(orjson.dumps(success(code=201)), code=201)
 
 
 def assign(write: Write, stored: Stored, pod: Json, node: str, annotations: dict[str, str] | None = None) -> None:

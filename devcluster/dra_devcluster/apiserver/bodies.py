@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -124,7 +125,7 @@ def wanted(accept: str) -> Wanted:
 
 
 def respond(
-    body: bytes, want: Wanted = Wanted(), code: int = 200, headers: dict[str, str] | None = None
+    body: bytes, want: Wanted = Wanted(), code: int = 200, headers: Sequence[tuple[str, str]] = ()
 ) -> web.Response:
     """A response of JSON bytes, as YAML if so asked."""
     kind = JSON

@@ -90,7 +90,7 @@ class Call:
         """The object as the answer, with the warnings that came up."""
         return respond(render(self.resource, stored, self.want, self.query), self.want, code, self.warnings())
 
-    def warnings(self) -> dict[str, str]:
-        """The Warning header: one text per warning, as the real server joins them."""
+    def warnings(self) -> list[tuple[str, str]]:
+        """A Warning header for each text."""
         texts = [text.replace("\\", "\\\\").replace('"', '\\"') for text in self.write.warnings]
-        return {"Warning": ", ".join(f'299 - "{text}"' for text in texts)} if texts else {}
+        return [("Warning", f'299 - "{text}"') for text in texts]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .errors import Json, bad_request, conflict, invalid_options
-from .faults import unsupported
+from .faults import invalid, unsupported
 from .kinds import Write
 from .metadata import later
 from .registry import Registry
@@ -33,7 +33,10 @@ class DeleteOptions:
         grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
         propagation = body.get("propagationPolicy") or query.get("propagationPolicy", "")
         orphan = body.get("orphanDependents", query.get("orphanDependents"))
-        if orphan is not None and not propagation:
+        if orphan is not None and propagation:
+            text = "orphanDependents and deletionPropagation cannot be both set"
+            raise invalid_options("Delete", invalid("propagationPolicy", propagation, text))
+        if orphan is not None:
             propagation = "Orphan" if str(orphan).lower() == "true" else "Background"
         try:
             seconds = None if grace is None else int(grace)

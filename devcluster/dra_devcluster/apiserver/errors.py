@@ -44,6 +44,7 @@ class StatusError(Exception):
         self.message = message
         self.details = details
         self.headers = dict(headers or {})
+        self.warnings: list[tuple[str, str]] = []  # headers too: what came up before the refusal
 
     @property
     def status(self) -> Json:
@@ -53,8 +54,9 @@ class StatusError(Exception):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
         }
+        if self.reason:
+            status["reason"] = self.reason
         if self.details is not None:
             status["details"] = self.details
         status["code"] = self.code

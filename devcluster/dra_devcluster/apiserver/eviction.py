@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import orjson
 from aiohttp import web
 
+from .bodies import respond
 from .call import Call
 from .delete import DeleteOptions, delete
-from .errors import Json, success, too_many_requests
+from .errors import Json, bad_request, success, too_many_requests
 from .label_selector import selects
 from .metadata import dig
 from .pod_state import has_ended, is_ready
@@ -20,6 +22,8 @@ from .registry import Registry
 async def evict(call: Call) -> web.StreamResponse:
     """Delete the pod, or answer 429 when a PodDisruptionBudget forbids it now."""
     body = await call.read_posted("policy", "Eviction")
+    if (body.get("metadata") or {}).get("name") != call.target.name:
+        raise bad_request("name in URL does not match name in Eviction object")
     options = body.get("deleteOptions") or {}
     call.write.dry_run |= bool(options.get("dryRun"))
     stored = get(call.registry, call.resource, call.target.namespace, call.target.name)
@@ -28,7 +32,7 @@ async def evict(call: Call) -> web.StreamResponse:
         _check_budgets(call.registry, pod)
     call.write.subresource = ""
     delete(call.write, stored, DeleteOptions.parse(options, {}))
-    return web.json_response(success(code=201), status=201)
+    return respond(orjson.dumps(success(code=201)), code=201)
 
 
 def _check_budgets(registry: Registry, pod: Json) -> None:

@@ -20,6 +20,7 @@ _LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
 _VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", re.ASCII)
+_DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
 _ANNOTATIONS_LIMIT = 256 * 1024
 _STANDARD_FINALIZERS = ("orphan", "foregroundDeletion", "kubernetes")
 
@@ -108,6 +109,20 @@ def qualified_name(name: str) -> str | None:
     return None
 
 
+def data_key(key: str) -> str | None:
+    """Keys of config maps and secrets, which may become file names."""
+    if len(key) > 253:
+        return "must be no more than 253 characters"
+    if not _DATA_KEY.fullmatch(key):
+        return (
+            "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or "
+            "'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+        )
+    if key == "." or key.startswith(".."):
+        return f"must not be '{key}'" if key in (".", "..") else "must not start with '..'"
+    return None
+
+
 def label_value(value: str) -> str | None:
     if len(value) > 63:
         return "must be no more than 63 characters"
@@ -162,9 +177,10 @@ def _owners(owners: list[Json]) -> Iterator[Fault]:
             if not owner.get(field):
                 yield faults.invalid(f"metadata.ownerReferences.{field}", owner.get(field, ""), "must not be empty")
         if owner.get("controller"):
-            controllers.append(owner.get("kind", ""))
+            controllers.append(f"{owner.get('kind', '')}/{owner.get('name', '')}")
     if len(controllers) > 1:
-        said = f'Only one reference can have Controller set to true. Found "true" in references for {controllers}'
+        said = 'Only one reference can have Controller set to true. Found "true" in references for '
+        said += " and ".join(controllers)
         yield faults.invalid("metadata.ownerReferences", owners, said)
 
 

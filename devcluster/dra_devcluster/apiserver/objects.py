@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 from aiohttp import web
 
 from .bodies import PATCHES, media_type, parse_document, parse_object, read_body, respond
@@ -9,7 +10,7 @@ from .call import Call
 from .checks import check_fields, check_version
 from .delete import DeleteOptions, delete
 from .errors import Json, bad_request, name_mismatch, not_allowed, success, unsupported_media_type
-from .faults import forbidden, required
+from .faults import forbidden, required, unsupported
 from .patch import patch
 from .read import get, list_page
 from .render import event_encoder, render_list
@@ -24,16 +25,13 @@ _STREAM_FROM = 2 * 2**20  # longer lists are sent in pieces
 async def handle_object(call: Call) -> web.StreamResponse:
     """A request to one object, or to its status or another sub-resource that shows the whole object."""
     match call.request.method:
-        case "GET" if is_true(call.query, "watch") and not call.target.subresource:
-            call.need("watch")
-            call.query["fieldSelector"] = f"metadata.name={call.target.name}"
-            return await _watch(call)
         case "GET":
             call.need("get")
             return call.answer(_current(call))
         case "PUT":
             call.need("update")
-            return call.answer(update(call.write, _current(call), await _body(call)))
+            body = await _body(call)
+            return call.answer(update(call.write, _current(call), body))
         case "PATCH":
             call.need("patch")
             return await _patch(call)
@@ -60,6 +58,8 @@ async def handle_collection(call: Call) -> web.StreamResponse:
             return call.answer(create(call.write, await _body(call)), 201)
         case "DELETE":
             call.need("deletecollection")
+            if call.resource.namespaced and not call.target.namespace:
+                raise not_allowed()
             return await _delete_collection(call)
     raise not_allowed()
 
@@ -79,13 +79,13 @@ async def _body(call: Call) -> Json:
     check_fields(call.resource.schema, obj, mode, call.resource.kind, call.write)
     meta = obj.get("metadata") or {}
     target = call.target
-    if target.name and meta.setdefault("name", target.name) != target.name:
+    if target.name and not meta.get("name"):
+        why = "was undeterminable: name must be provided"
+        raise bad_request(f"the name of the object ({target.name} based on URL) {why}")
+    if target.name and meta["name"] != target.name:
         raise name_mismatch(meta["name"], target.name)
     if target.name and target.namespace and meta.setdefault("namespace", target.namespace) != target.namespace:
-        sent = meta["namespace"]
-        raise bad_request(
-            f"the namespace of the object ({sent}) does not match the namespace on the URL ({target.namespace})"
-        )
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     return obj
 
 
@@ -117,6 +117,8 @@ async def _options(call: Call) -> DeleteOptions:
     schema = call.registry.structure.schema("", "v1", "DeleteOptions")
     if schema is not None:
         check_fields(schema, body, "Ignore", "DeleteOptions", call.write)
+    if body.get("dryRun") not in (None, [], ["All"]):
+        raise call.invalid_option(unsupported("dryRun", body["dryRun"], ["All"]))
     if body.get("dryRun"):
         call.write.dry_run = True
     return DeleteOptions.parse(body, call.query)
@@ -130,7 +132,8 @@ async def _delete(call: Call) -> web.StreamResponse:
         return call.answer(stored)
     resource = call.resource
     details = {"name": stored.name, "group": resource.group, "kind": resource.plural, "uid": stored.uid}
-    return web.json_response(success({key: value for key, value in details.items() if value}))
+    status = success({key: value for key, value in details.items() if value})
+    return respond(orjson.dumps(status), call.want, headers=call.warnings())
 
 
 async def _delete_collection(call: Call) -> web.StreamResponse:

@@ -46,8 +46,6 @@ def patch(
         check_version(write, changed)
         check_fields(resource.schema, changed, mode, resource.kind, write)
     except StatusError as error:
-        if mode == "Strict" and "strict decoding error" in error.message:
-            raise
         raise _misfit(changed, error) from error
     given = (changed.get("metadata") or {}).get("name", name)
     if given != name:

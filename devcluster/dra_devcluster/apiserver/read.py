@@ -80,7 +80,12 @@ def list_page(registry: Registry, resource: Resource, namespace: str, query: Jso
     token = query.get("continue", "")
     revision = registry.store.revision
     objects: Iterator[Stored] = collection.all(namespace)
+    if query.get("sendInitialEvents"):
+        text = "sendInitialEvents is forbidden for list"
+        raise invalid_options("List", forbidden("sendInitialEvents", text))
     if token:
+        if query.get("resourceVersion") not in (None, "", "0"):
+            raise bad_request("specifying resource version is not allowed when using continue")
         revision, last = _read_token(token, collection)
         objects = dropwhile(lambda stored: stored.key <= last, objects)
     else:
@@ -100,6 +105,9 @@ def _check_revision(query: Json, current: int) -> None:
         raise invalid_options("List", fault)
     if match and not query.get("resourceVersion"):
         text = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        raise invalid_options("List", forbidden("resourceVersionMatch", text))
+    if match == "Exact" and not wanted:
+        text = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
         raise invalid_options("List", forbidden("resourceVersionMatch", text))
     if wanted > current:
         raise too_large_revision(wanted, current)

@@ -15,6 +15,7 @@ _EQUALITY = re.compile(rf"(?P<key>{_KEY})\s*(?P<operator>==|=|!=)\s*(?P<value>{_
 _MEMBER = re.compile(rf"(?P<key>{_KEY})\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
 _PRESENCE = re.compile(rf"(?P<absent>!?)\s*(?P<key>{_KEY})")
 _NUMERIC = re.compile(rf"(?P<key>{_KEY})\s*(?P<operator>[<>])\s*(?P<value>-?[0-9]+)")
+_ALWAYS = ("metadata.name", "metadata.namespace")
 _SEPARATOR = re.compile(r",(?![^()]*\))")
 
 
@@ -87,6 +88,8 @@ def _field_requirement(part: str, selector: str, supported: Collection[str]) -> 
         raise bad_request(f"invalid selector: '{selector}'; can't understand '{part}'")
     key, value = match["key"], match["value"].replace("\\,", ",").replace("\\=", "=")
     if key not in supported:
+        if len(supported) > len(_ALWAYS):
+            raise bad_request(f"field label not supported: {key}")
         known = ", ".join(f'"{name}"' for name in supported)
         raise bad_request(f'"{key}" is not a known field selector: only {known}')
     if match["operator"] == "!=":

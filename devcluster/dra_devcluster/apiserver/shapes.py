@@ -44,7 +44,12 @@ def to_stored(resource: Resource, obj: Json) -> Json:
         return obj
     if resource.group == _DRA:
         return conversion.convert(obj, f"{_DRA}/v1")
-    return {_EVENT_FIELDS.get(key, key): value for key, value in obj.items()}
+    return {stored_name(resource, key): value for key, value in obj.items()}
+
+
+def stored_name(resource: Resource, field: str) -> str:
+    """What a member of an object is called as it is stored."""
+    return _EVENT_FIELDS.get(field, field) if resource.group == "events.k8s.io" else field
 
 
 def to_served(resource: Resource, obj: Json) -> Json:

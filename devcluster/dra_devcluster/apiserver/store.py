@@ -50,6 +50,12 @@ class Stored:
     def key(self) -> Key:
         return (self.namespace, self.name)
 
+    def at(self, revision: int) -> Stored:
+        """The same content under another revision."""
+        obj = self.decode()
+        obj["metadata"]["resourceVersion"] = str(revision)
+        return Stored(obj, revision, self.fields)
+
     def decode(self) -> Json:
         """A fresh copy of the object, without apiVersion and kind."""
         decoded: Json = orjson.loads(b"{" + self.data)

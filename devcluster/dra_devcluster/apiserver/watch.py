@@ -48,6 +48,9 @@ class WatchQuery:
         if initial and query.get("resourceVersionMatch") != "NotOlderThan":
             text = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
             raise invalid_options("List", forbidden("resourceVersionMatch", text))
+        if query.get("resourceVersionMatch") and not initial:
+            text = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+            raise invalid_options("List", forbidden("resourceVersionMatch", text))
         since = whole_number(query, "resourceVersion")
         if since > registry.store.revision:
             # A revision of another server, or of this one before it was started anew: only a new list helps.
@@ -139,6 +142,7 @@ async def _changes(
 def _event(change: Change, query: WatchQuery, encode: Encode) -> bytes:
     """One line, empty when the change does not concern the watch."""
     stored, previous = change.stored, change.previous
+    shown = stored
     if query.namespace and stored.namespace != query.namespace:
         return b""
     kind = change.type
@@ -147,8 +151,11 @@ def _event(change: Change, query: WatchQuery, encode: Encode) -> bytes:
         was_in = previous is not None and query.matches(previous)
         if not is_in and not was_in:
             return b""
-        kind = "MODIFIED" if is_in and was_in else ("ADDED" if is_in else "DELETED")
-    return _line(kind.encode(), encode(stored))
+        if previous is not None and not is_in:
+            kind, shown = "DELETED", previous.at(stored.revision)  # as it was while it still matched
+        else:
+            kind = "MODIFIED" if was_in else "ADDED"
+    return _line(kind.encode(), encode(shown))
 
 
 def _line(kind: bytes, obj: bytes) -> bytes:
@@ -156,7 +163,7 @@ def _line(kind: bytes, obj: bytes) -> bytes:
 
 
 def _bookmark(resource: Resource, revision: int, annotations: Json) -> bytes:
-    meta: Json = {"resourceVersion": str(revision), "creationTimestamp": None}
+    meta: Json = {"resourceVersion": str(revision)}
     if annotations:
         meta["annotations"] = annotations
     obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from . import faults
 from .checks import check_preconditions
-from .errors import Json, already_exists, bad_request, forbidden, invalid, not_found
+from .errors import Json, StatusError, already_exists, bad_request, forbidden, invalid, not_found
 from .kinds import Kind, Write
 from .metadata import generated_name, new_uid, now, validate_metadata
 from .ownership import track, track_created
-from .shapes import to_stored
+from .shapes import stored_name, to_stored
 from .store import Collection, Stored
 from .structure import Fault, Resource
 
@@ -61,12 +61,10 @@ def _begin(write: Write, obj: Json) -> None:
         if meta.setdefault("namespace", write.namespace) != write.namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
         _check_namespace(write, meta.get("name", ""))
-    elif meta.get("namespace"):
-        raise bad_request(f"namespace is not allowed on {resource.group_resource}: it is cluster-scoped")
     else:
         meta.pop("namespace", None)
     if meta.get("resourceVersion"):
-        raise bad_request("resourceVersion should not be set on objects to be created")
+        raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
     if not meta.get("name") and meta.get("generateName"):
         meta["name"] = generated_name(meta["generateName"])
         write.generated = True
@@ -80,7 +78,7 @@ def _fill_parts(resource: Resource, obj: Json) -> None:
     """Parts that are never absent (``status: {}``), as they are no pointers on the real server."""
     for name, schema in resource.schema.properties.items():
         if schema.has_default and schema.default == {}:
-            obj.setdefault(name, {})
+            obj.setdefault(stored_name(resource, name), {})
 
 
 def _check_namespace(write: Write, name: str) -> None:
@@ -114,6 +112,8 @@ def update(write: Write, stored: Stored, obj: Json) -> Stored:
     kind = registry.kind(resource)
     old = stored.decode()
     meta = obj.setdefault("metadata", {})
+    if write.verb == "patch" and meta.get("uid", stored.uid) != stored.uid:
+        raise invalid(resource.group, resource.kind, stored.name, [faults.immutable("metadata.uid", meta["uid"])])
     check_preconditions(write, old, meta.get("uid"), meta.get("resourceVersion"))
     if not meta.get("resourceVersion") and not kind.unconditional_update and write.verb == "update":
         fault = faults.invalid("metadata.resourceVersion", 0, "must be specified for an update")

@@ -57,7 +57,7 @@ async def test_a_definition_is_served_at_once(client: Client) -> None:
     [
         ({"size": 0}, "spec.size", "FieldValueInvalid"),
         ({"size": "big"}, "spec.size", "FieldValueTypeInvalid"),
-        ({"size": None}, "spec.size", "FieldValueTypeInvalid"),
+        ({"size": None}, "spec.size", "FieldValueRequired"),
     ],
 )
 async def test_objects_must_fit_the_schema(client: Client, spec: Json, field: str, reason: str) -> None:

@@ -63,7 +63,7 @@ async def test_a_node_agent_sees_a_pod_when_it_is_bound_to_its_node(client: Clie
 
 
 async def test_a_watch_of_one_object_shows_only_it(client: Client) -> None:
-    async with client.watch(f"{CONFIG_MAPS}/b") as watch:
+    async with client.watch(CONFIG_MAPS, fieldSelector="metadata.name=b") as watch:
         await client.post(CONFIG_MAPS, config_map("a"))
         await client.post(CONFIG_MAPS, config_map("b"))
         assert await watch.names(1) == [("ADDED", "b")]

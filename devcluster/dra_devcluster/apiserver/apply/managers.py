@@ -99,7 +99,15 @@ def _well_formed(entry: Any) -> bool:
 
 def _folded(entries: list[Json]) -> list[Json]:
     """Sorted as the real server does; surplus updaters are folded into one."""
-    entries.sort(key=lambda entry: (entry["operation"], entry.get("time", ""), entry["manager"]))
+    entries.sort(
+        key=lambda entry: (
+            entry["operation"],
+            entry.get("time", ""),
+            entry["manager"],
+            entry["apiVersion"],
+            entry.get("subresource", ""),
+        )
+    )
     updaters = [entry for entry in entries if entry["operation"] == "Update"]
     surplus = updaters[: max(0, len(updaters) - _MOST_UPDATERS + 1)] if len(updaters) > _MOST_UPDATERS else []
     if not surplus:

@@ -79,6 +79,7 @@ class DraKind(Kind):
     """One of the kinds in the table above."""
 
     checks_metadata = True
+    returns_deleted = True
 
     def __init__(self, plural: str) -> None:
         self._rules = _RULES[plural]

@@ -48,3 +48,4 @@ class NamespaceKind(Kind):
 
     def mark_deleted(self, obj: Json) -> None:
         obj.setdefault("status", {})["phase"] = "Terminating"
+        obj["metadata"].pop("deletionGracePeriodSeconds", None)  # it waits for its content, not for time

@@ -32,7 +32,25 @@ class Nodes(Kind):
         return found
 
 
-class Secrets(Kind):
+class Keyed(Kind):
+    """Keys and values, which an object may declare unchangeable."""
+
+    parts: tuple[str, ...] = ("data", "binaryData")
+
+    def validate(self, obj: Json, old: Json | None, write: Write) -> Iterable[Fault]:
+        for part in self.parts:
+            for key in obj.get(part) or {}:
+                if why := metadata.data_key(key):
+                    yield faults.invalid(f"{part}[{key}]", key, why)
+        if old is None or not old.get("immutable"):
+            return
+        for part in ("immutable", *self.parts):
+            if obj.get(part) != old.get(part):
+                yield faults.forbidden(part, "field is immutable when `immutable` is set")
+
+
+class Secrets(Keyed):
+    parts = ("data",)
     selectable: Mapping[str, str] = MappingProxyType({"type": "type"})
 
     def default(self, obj: Json, write: Write) -> None:
@@ -91,6 +109,7 @@ class ReplicationControllers(Generational):
 
 
 SIMPLE: dict[tuple[str, str], type[Kind]] = {
+    ("", "configmaps"): Keyed,
     ("", "nodes"): Nodes,
     ("", "secrets"): Secrets,
     ("", "services"): Services,

@@ -26,10 +26,12 @@ class Fault:
 
 
 def set_defaults(schema: Schema, obj: Any) -> None:
-    """Fill in the schema's defaults, in place; a null counts as absent unless the field is `nullable`."""
+    """Fill in the schema's defaults, in place; a null counts as absent, and goes, unless the field is `nullable`."""
     if isinstance(obj, dict):
+        for key in [key for key, value in obj.items() if value is None and _is_never_null(schema, key)]:
+            del obj[key]
         for key, child in schema.properties.items():
-            if child.has_default and obj.get(key) is None and not (key in obj and child.nullable):
+            if child.has_default and key not in obj:
                 obj[key] = deepcopy(child.default)
         for key, value in obj.items():
             child_schema = schema.properties.get(key) or schema.items
@@ -38,6 +40,11 @@ def set_defaults(schema: Schema, obj: Any) -> None:
     elif isinstance(obj, list) and schema.items is not None:
         for item in obj:
             set_defaults(schema.items, item)
+
+
+def _is_never_null(schema: Schema, key: str) -> bool:
+    child = schema.properties.get(key)
+    return child is not None and not child.nullable and child.kind != "any"
 
 
 def validate(schema: Schema, obj: Json) -> list[Fault]:

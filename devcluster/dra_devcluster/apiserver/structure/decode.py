@@ -2,6 +2,8 @@
 
 A built-in object passes through Go structs on the real server: fields it does not know are dropped (and reported,
 for `fieldValidation=Warn` and `Strict`), nulls vanish, and a value of the wrong JSON type ends the request with 400.
+An optional list or map that is empty vanishes too, and a quantity is rewritten in its shortest form
+(``1000m`` as ``1``), so that objects that mean the same look the same.
 `decode` does the same to a plain dict, in place. Custom resources drop unknown fields in the same way, but their
 types are validated by the schema (`custom.validate`), not by the decoder.
 """
@@ -17,11 +19,11 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
+from dra_api.quantity import QuantityError, parse_quantity
 
 from .schema import Json, Schema
 
 _INT_BITS = {"int32": 31, "int64": 63}
-_QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -128,6 +130,10 @@ def _object(schema: Schema, obj: Json, place: _Place, problems: list[Problem]) -
                 doomed.append(key)
         elif type(value) is not str or child.json_type is not str:  # texts are the most frequent: no call for them
             _value(child, value, (place, key), problems, schema)
+            if child.kind == "quantity":
+                obj[key] = _shortest(value)
+            elif not value and child.kind in ("array", "map") and child.typed and key not in schema.required:
+                doomed.append(key)
     for key in doomed:
         del obj[key]
 
@@ -146,6 +152,8 @@ def _value(schema: Schema, value: Any, place: _Place, problems: list[Problem], o
         for index, item in enumerate(value):
             if item is not None:
                 _value(schema.items, item, (place, index), problems, owner)
+                if schema.items.kind == "quantity":
+                    value[index] = _shortest(item)
             elif schema.items.typed:
                 value[index] = _zero(schema.items)
     elif schema.items is not None:
@@ -153,6 +161,8 @@ def _value(schema: Schema, value: Any, place: _Place, problems: list[Problem], o
         for key, item in value.items():
             if item is not None:
                 _value(schema.items, item, (place, key) if nested else place, problems, owner)
+                if schema.items.kind == "quantity":
+                    value[key] = _shortest(item)
             elif schema.items.typed:
                 value[key] = _zero(schema.items)
 
@@ -180,7 +190,17 @@ def _is_time(schema: Schema, value: Any) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_quantity(text: str) -> bool:
-    return _QUANTITY.fullmatch(text) is not None
+    try:
+        parse_quantity(text)
+    except QuantityError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=4096)
+def _shortest(value: str | float) -> str:
+    """A quantity, which may come as a number, as the real server writes it."""
+    return parse_quantity(str(value)).canonical()
 
 
 def _is_base64(schema: Schema, value: Any) -> bool:

@@ -1,0 +1,119 @@
+"""What clients see in the answers beyond success or failure: canonical forms, warnings, refusals of queries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from bare_client import CLAIMS, CONFIG_MAPS, DRA, NODES, PATCH, PODS, Client, config_map, pod
+
+NEW_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+
+
+def _claim(name: str) -> dict[str, Any]:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "capacity": {"requests": {"memory": "1024Mi"}}}}
+    return {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [("1000m", "1"), ("1024Mi", "1Gi"), (2, "2"), (0.5, "500m"), ("1e3", "1e3"), ("0.1", "100m"), ("1.5Gi", "1536Mi")],
+)
+async def test_quantities_are_kept_in_their_shortest_form(client: Client, sent: Any, kept: str) -> None:
+    body = pod("p")
+    body["spec"]["containers"][0]["resources"] = {"limits": {"memory": sent}}
+    made = await client.post(PODS, body)
+    assert made["spec"]["containers"][0]["resources"] == {"limits": {"memory": kept}, "requests": {"memory": kept}}
+
+
+async def test_quantities_of_claims_are_kept_in_their_shortest_form_too(client: Client) -> None:
+    made = await client.post(CLAIMS, _claim("c"))
+    assert made["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"] == {"memory": "1Gi"}
+
+
+async def test_empty_optional_lists_and_maps_are_not_kept(client: Client) -> None:
+    made = await client.post(
+        f"{DRA}/deviceclasses", {"metadata": {"name": "c", "labels": {}}, "spec": {"selectors": []}}
+    )
+    assert made["spec"] == {}
+    assert "labels" not in made["metadata"]
+
+
+async def test_a_deleted_claim_is_the_answer_to_its_deletion(client: Client) -> None:
+    await client.post(CLAIMS, _claim("c"))
+    answer = await client.call("DELETE", f"{CLAIMS}/c")
+    assert (answer.json["kind"], answer.json["metadata"]["name"]) == ("ResourceClaim", "c")
+
+
+@pytest.mark.parametrize("kind", ["created", "refused"])
+async def test_each_unknown_field_has_a_warning_of_its_own_even_beside_a_refusal(client: Client, kind: str) -> None:
+    name = "a" if kind == "created" else "A_"
+    answer = await client.call("POST", CONFIG_MAPS, {**config_map(name), "one": 1, "two": 2})
+    assert answer.code == (201 if kind == "created" else 422)
+    assert answer.headers.getall("Warning") == [f'299 - "unknown field \\"{field}\\""' for field in ("one", "two")]
+
+
+async def test_an_event_of_the_newer_api_says_what_it_is_about_in_both(client: Client) -> None:
+    about = {"kind": "Pod", "name": "p", "namespace": "default"}
+    event = {"metadata": {"name": "e"}, "regarding": about, "reason": "R", "type": "Normal", "action": "A"}
+    event |= {"reportingController": "example.com/c", "reportingInstance": "i", "eventTime": "2026-01-01T00:00:00.0Z"}
+    assert (await client.post(NEW_EVENTS, event))["regarding"] == about
+    old = await client.get("/api/v1/namespaces/default/events/e")
+    assert old["involvedObject"] == about
+    assert "regarding" not in old
+
+
+async def test_an_object_that_ceases_to_match_is_shown_as_it_last_matched(client: Client) -> None:
+    made = await client.post(CONFIG_MAPS, config_map("a", labels={"in": "yes"}))
+    since = made["metadata"]["resourceVersion"]
+    changed = await client.patch(f"{CONFIG_MAPS}/a", {"metadata": {"labels": {"in": "no"}}})
+    async with client.watch(CONFIG_MAPS, labelSelector="in=yes", resourceVersion=since) as watch:
+        kind, shown = await watch.next()
+    assert (kind, shown["metadata"]["labels"]) == ("DELETED", {"in": "yes"})
+    assert shown["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code"),
+    [
+        ("PUT", f"{CONFIG_MAPS}/a", {"metadata": {}}, 400),
+        ("POST", CONFIG_MAPS, {"metadata": {"name": "b", "resourceVersion": "1"}}, 500),
+        ("POST", CONFIG_MAPS, {"metadata": {"name": "b"}, "data": {"a b": "x"}}, 422),
+        ("POST", NODES, {"metadata": {"name": "n", "namespace": "ignored"}}, 201),
+        ("GET", f"{CONFIG_MAPS}?sendInitialEvents=true", None, 422),
+        ("GET", f"{CONFIG_MAPS}?watch=1&resourceVersion=1&resourceVersionMatch=NotOlderThan", None, 422),
+        ("GET", f"{CONFIG_MAPS}?resourceVersion=0&resourceVersionMatch=Exact", None, 422),
+        ("DELETE", "/api/v1/configmaps", None, 405),
+        ("DELETE", f"{CONFIG_MAPS}/a", {"dryRun": ["Some"]}, 422),
+        ("DELETE", f"{CONFIG_MAPS}/a", {"orphanDependents": True, "propagationPolicy": "Orphan"}, 422),
+    ],
+)
+async def test_requests_at_the_edge(client: Client, method: str, path: str, body: Any, code: int) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    answer = await client.call(method, path, body)
+    assert answer.code == code, answer.body
+
+
+async def test_a_patch_cannot_give_an_object_another_uid(client: Client) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    answer = await client.call("PATCH", f"{CONFIG_MAPS}/a", {"metadata": {"uid": "other"}}, kind=PATCH["merge"])
+    assert answer.code == 422
+    assert answer.json["details"]["causes"][0]["field"] == "metadata.uid"
+
+
+@pytest.mark.parametrize("change", [{"data": {"a": "other"}}, {"immutable": False}])
+async def test_immutable_config_maps_do_not_change(client: Client, change: Any) -> None:
+    await client.post(CONFIG_MAPS, {**config_map("a"), "immutable": True})
+    answer = await client.call("PATCH", f"{CONFIG_MAPS}/a", change, kind=PATCH["merge"])
+    assert answer.code == 422
+    assert [cause["field"] for cause in answer.json["details"]["causes"]] == list(change)
+
+
+async def test_managed_fields_of_one_moment_stand_in_a_fixed_order(client: Client) -> None:
+    await client.post(PODS, pod("p"))
+    await client.patch(f"{PODS}/p/status", {"status": {"phase": "Running"}})
+    changed = await client.patch(f"{PODS}/p", {"metadata": {"labels": {"a": "b"}}})
+    entries = changed["metadata"]["managedFields"]
+    order = [(entry["time"], entry["manager"], entry.get("subresource", "")) for entry in entries]
+    assert len(order) > 1
+    assert order == sorted(order)
