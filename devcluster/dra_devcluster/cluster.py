@@ -25,6 +25,8 @@ from .apiserver import DevApiServer
 from .processes import ChildProcess, command
 
 DRIVER = "simulated.dra.example.com"
+SETTINGS = AgentSettings(pod_retry=2.0)
+"""A kubelet's, but for the pause after a failed prepare: a person waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class DevCluster:
         port: int = 0,
         feature_gates: Mapping[str, bool] | None = None,
         snapshot: Path | None = None,
-        agent_settings: AgentSettings | None = None,
+        agent_settings: AgentSettings = SETTINGS,
     ) -> None:
         self.folder = folder
         self.server = DevApiServer(port=port, feature_gates=feature_gates, snapshot=snapshot)

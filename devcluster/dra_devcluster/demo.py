@@ -29,7 +29,7 @@ from dra_kube import (
 )
 
 from .cluster import DRIVER, DevCluster
-from .processes import ChildProcess, command
+from .processes import ChildProcess, ProcessFailed, command
 
 T = TypeVar("T")
 NAMESPACE = "default"
@@ -63,18 +63,24 @@ class Story:
     async def until(self, what: str, look: Callable[[], Awaitable[T | None]], seconds: float = STEP_SECONDS) -> T:
         """The first answer of ``look`` that is not None.
 
-        Raises StepFailed naming the step and what was missing, ProcessFailed when a needed process has ended.
+        Raises StepFailed naming the step and what was missing, or which needed process has ended.
         """
         deadline = time.monotonic() + seconds
         while True:
             found = await look()
             if found is not None:
                 return found
-            for process in self.needs:
-                process.check()
+            self._check()
             if time.monotonic() > deadline:
                 raise StepFailed(f"{self.step}: {what} was not observed within {seconds:.0f} s")
             await asyncio.sleep(0.05)
+
+    def _check(self) -> None:
+        try:
+            for process in self.needs:
+                process.check()
+        except ProcessFailed as error:
+            raise StepFailed(f"{self.step}: {error}") from error
 
 
 class Scene:

@@ -67,6 +67,11 @@ async def run(words: Sequence[str | Path], *, seconds: float = 60.0, **environme
         return code, command.output
 
 
+def left_in(folder: Path) -> list[str]:
+    """Names of the files and folders that are there."""
+    return sorted(path.name for path in folder.iterdir())
+
+
 def children(pid: int) -> set[int]:
     """All descendants of a process."""
     found: set[int] = set()

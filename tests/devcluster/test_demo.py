@@ -1,0 +1,60 @@
+"""``dra-devcluster demo`` as a process: the story that it tells, and how it fails."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from command import left_in, run
+
+BIN = Path(sys.executable).parent
+STORY = [
+    r"API server v1\.36\S* at https://127\.0\.0\.1:\d+",
+    r"plugin on node-2 registered and published device-00, device-01",
+    r"operator started, process \d+",
+    r"claim own-1-device-\w+ generated, allocated (node-[12]/device-0[01]), reserved for own-1",
+    r"prepared on node-[12]: simulated\.dra\.example\.com-[-0-9a-f]+-device\.json",
+    r"inside pod own-1: admin_color=green, claim_own_1_device_\w+_device=true, user_purpose=demo",
+    r"claim shared allocated node-[12]/device-0[01], reserved for shared-1 and shared-2, both on node-[12]",
+    r"pod impossible is pending: 0/2 nodes are available: .*impossible-device-\w+, request device: .*0 match",
+    r"event FailedScheduling: 0/2 nodes are available",
+    r"pod waiting is pending: 0/2 nodes are available: .*in use",
+    r"deleted pod own-1, which held (node-[12]/device-0[01])",
+    r"pod waiting runs with (node-[12]/device-0[01])",
+    r"no pod, nothing allocated, no CDI file; claims made by hand stay, unallocated: shared",
+    r"operator ended by itself with exit code 0",
+]
+
+
+async def test_the_story_is_told_in_order_and_nothing_else_is_said(home: Path) -> None:
+    code, output = await run(["dra-devcluster", "demo"], TMPDIR=home)
+    assert code == 0, output
+    told = [found for line in STORY if (found := re.search(line, output))]
+    assert [found.re.pattern for found in told] == STORY, output
+    assert [found.start() for found in told] == sorted(found.start() for found in told)
+    own, freed, again = (found[1] for found in told if found.re.groups)
+    assert own == freed == again, "the waiting pod got the device that was given back"
+    assert all(re.match(r"( *\d+\.\ds  |        [- ] |$)", line) for line in output.splitlines()), output
+    assert left_in(home) == []
+
+
+async def test_a_step_that_fails_is_named_with_the_exit_code(home: Path) -> None:
+    programs = home / "bin"
+    programs.mkdir()
+    for name in ("dra-kubelet-plugin", "python3"):
+        (programs / name).symlink_to(BIN / name)
+    broken = programs / "dra-operator"
+    broken.write_text("#!/bin/sh\necho this operator is out of order >&2\nexit 7\n")
+    broken.chmod(0o755)
+    script = (
+        "import sys; sys.executable = sys.argv.pop(1); from dra_devcluster.cli import main; sys.exit(main(['demo']))"
+    )
+    code, output = await run([sys.executable, "-c", script, str(programs / "python3")], TMPDIR=home)
+    assert code == 1
+    assert "FAILED: A class, a template, and two pods that each want a device of their own: " in output
+    assert "operator ended with exit code 7" in output
+    assert "this operator is out of order" in output
+    assert "--- the last lines of operator.log" in output
+    assert "Traceback" not in output
+    assert left_in(home) == ["bin"]
