@@ -34,7 +34,7 @@ from .processes import ChildProcess, ProcessFailed, command
 T = TypeVar("T")
 NAMESPACE = "default"
 CLASS = "gpu"
-STEP_SECONDS = 20.0
+STEP_SECONDS = 60.0  # generous: a program that ended is noticed at once
 SCRIPT = "env | grep -E '^(user|admin|claim)_' | sort; echo ready; trap 'exit 0' TERM; while true; do sleep 1; done"
 
 

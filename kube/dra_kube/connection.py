@@ -36,16 +36,19 @@ def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | 
     Raises ConnectionSettingsError naming the file and what to do about it.
     """
     settings = Configuration()
+    source = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config and the in-cluster service account"
     try:
         where = _load(settings, kubeconfig, context)
     except kubernetes_config.ConfigException as error:
-        source = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config and the in-cluster service account"
         raise ConnectionSettingsError(
             f"no usable API server settings in {source}: {error}; "
             "pass --kubeconfig FILE, set KUBECONFIG, or run inside a cluster"
         ) from error
     except Exception as error:  # the loader lets YAML, key and base64 errors of a broken file through
-        raise ConnectionSettingsError(f"cannot read the kubeconfig {kubeconfig}: {error!r}") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConnectionSettingsError(
+            f"cannot read the kubeconfig {source}: {reason}; mend it, or name another one with --kubeconfig"
+        ) from error
     return _from_settings(settings, where)
 
 

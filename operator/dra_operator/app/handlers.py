@@ -35,7 +35,7 @@ def register(operator: Operator, registry: kopf.OperatorRegistry | None = None) 
             try:
                 await operator.start(connection())
             except KubeError as error:
-                raise kopf.PermanentError(f"cannot start: {error}") from error
+                raise kopf.PermanentError(f"cannot start: {error}") from None  # Kopf prints the whole chain
             started_here.append(True)
 
     @kopf.on.cleanup(id="stop", registry=registry)
