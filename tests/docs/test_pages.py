@@ -1,0 +1,82 @@
+"""What the pages name exists: files behind links, pages behind the entrance, commands and their flags."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import entry_points
+
+import pytest
+from pages import BY_NAME, PAGES, ROOT, Page
+
+OURS = {script.name: script for script in entry_points(group="console_scripts") if script.value.startswith("dra_")}
+FOREIGN_FLAGS = {"--import-mode"}  # named in a text without the command that has it
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+Path = tuple[str, ...]  # one of our commands and the sub-commands that follow it
+
+
+@cache
+def usage(path: Path) -> str:
+    """What ``--help`` prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit) as ended:
+        OURS[path[0]].load()([*path[1:], "--help"])
+    assert ended.value.code == 0
+    return printed.getvalue()
+
+
+def sub_commands(path: Path) -> list[str]:
+    return re.findall(r"^ {4}([a-z][\w-]*)(?=\s)", usage(path), re.MULTILINE)
+
+
+def all_flags(path: Path) -> set[str]:
+    """The long flags of a command and of those below it."""
+    below: Iterator[set[str]] = (all_flags((*path, name)) for name in sub_commands(path))
+    return set(re.findall(r"--[a-z][a-z-]*", usage(path))).union(*below)
+
+
+def our_commands(page: Page) -> Iterator[tuple[Path, list[str]]]:
+    """Every call of one of our commands: the command with its sub-command, and the words that follow."""
+    for line in [line.command for block in page.console() for line in block] + page.code_spans:
+        words = [word.rpartition("/bin/")[2] for word in line.replace("kubectl dra ", "kubectl-dra ").split()]
+        for name in OURS.keys() & set(words[:-1]):
+            rest = words[words.index(name) + 1 :]
+            path: Path = (name,)
+            while rest and rest[0] in sub_commands(path):
+                path = (*path, rest.pop(0))
+            yield path, rest
+
+
+@each_page
+def test_links_lead_somewhere(page: Page) -> None:
+    assert [str(target) for target in page.links if not target.exists()] == []
+
+
+def test_every_page_is_found_from_the_entrance() -> None:
+    linked = {*BY_NAME["README.md"].links, *BY_NAME["docs/design.md"].links}
+    assert [page.name for page in PAGES[1:] if ROOT / page.name not in linked] == []
+
+
+@each_page
+def test_commands_take_the_words_that_are_shown(page: Page) -> None:
+    for path, rest in our_commands(page):
+        assert len(path) > 1, f"{path[0]} has no command {rest}"
+        for flag in (word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)):
+            assert re.search(rf"(?<![\w-]){flag}(?![\w-])", usage(path)), f"{' '.join(path)} has no {flag}"
+
+
+@each_page
+def test_flags_in_the_text_exist(page: Page) -> None:
+    known = FOREIGN_FLAGS.union(*(all_flags((name,)) for name in OURS))
+    mentioned = {re.split(r"[= ]", span)[0] for span in page.code_spans if span.startswith("--")}
+    assert mentioned - known == set()
+
+
+@each_page
+def test_make_knows_its_targets(page: Page) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    lines = [line.command for block in page.console() for line in block] + page.code_spans
+    for target in (line.split()[1] for line in lines if line.startswith("make ")):
+        assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE), target

@@ -1,0 +1,96 @@
+"""The Python on the pages runs. The blocks of a page share their names, as they do for a reader who types them in."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import allocator_lab as lab
+import dra_kubeletplugin
+import dra_operator.allocator
+import pytest
+from dra_api.codec import convert
+from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_devcluster.agent import LocalRuntime, NodeAgent
+from dra_devcluster.apiserver import serve_in_thread
+from dra_kube import Api, connection
+from dra_operator.app.language import CelSelectors
+from pages import PAGES
+
+Names = dict[str, Any]
+NOT_RUN = {("docs/driver-author.md", 2): "serves until a signal, in a kubelet's folders"}
+OTHERWISE = {  # what a test cannot do as it is written
+    'Path("/tmp/n1")': "root",
+    "await plugin.wait()": "plugin.wait",
+}
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A folder with a short path, for sockets."""
+    with tempfile.TemporaryDirectory(prefix="d") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+async def api(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+    with serve_in_thread() as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.write_kubeconfig(root / "kubeconfig")))
+        async with Api(connection()) as client:
+            yield client
+
+
+def for_the_allocator(_names: Names, _root: Path) -> Names:
+    (slice_,) = lab.pool(lab.device("a"), lab.device("b"))
+    claims = [convert(ResourceClaim, lab.claim(lab.request("r")))]
+    return {
+        **{name: getattr(dra_operator.allocator, name) for name in dra_operator.allocator.__all__},
+        "CelSelectors": CelSelectors,
+        "uuid": uuid,
+        "nodes": {"n1": lab.make_node("n1")},
+        "claims": claims,
+        "allocated_claims": (),
+        "resource_slice": convert(ResourceSlice, slice_),
+        "device_class": convert(DeviceClass, lab.device_class("any")),
+    }
+
+
+def for_the_plugin(names: Names, root: Path) -> Names:
+    folders = {"registry_dir": root / "n/plugins_registry", "data_dir": root}
+    return {
+        "Api": Api,
+        "connection": connection,
+        "settings": dra_kubeletplugin.PluginSettings(driver_name=names["NAME"], node_name="worker-1", **folders),
+        "driver": names["HelloDriver"](dra_kubeletplugin.CdiFolder(root / "cdi", names["NAME"])),
+    }
+
+
+def for_the_node_agent(_names: Names, root: Path) -> Names:
+    return {"NodeAgent": NodeAgent, "LocalRuntime": LocalRuntime, "root": root / "n", "Path": Path}
+
+
+BEFORE: dict[tuple[str, int], Callable[[Names, Path], Names]] = {
+    ("docs/allocator.md", 0): for_the_allocator,
+    ("docs/driver-author.md", 3): for_the_plugin,
+    ("docs/node-agent.md", 0): for_the_node_agent,
+}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.blocks("python")], ids=lambda page: page.name)
+async def test_the_python_of_a_page_runs(page: Any, root: Path, api: Api) -> None:
+    names: Names = {"api": api}
+    async with NodeAgent(api, "worker-1", root=root / "n"):
+        for number, block in enumerate(page.blocks("python")):
+            names |= BEFORE.get((page.name, number), lambda *_: {})(names, root)
+            for shown, instead in OTHERWISE.items():
+                block = block.replace(shown, instead)
+            code = compile(block, f"{page.name}, block {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            if (page.name, number) in NOT_RUN:
+                continue
+            if inspect.isawaitable(waiting := eval(code, names)):
+                await waiting
