@@ -69,8 +69,11 @@ def delete(write: Write, stored: Stored, options: DeleteOptions) -> tuple[Stored
     if not meta.get("finalizers") and not meta["deletionGracePeriodSeconds"] and not kind.holds(obj):
         if write.dry_run:
             return stored, True
-        # Who goes at once goes as it was; only a deletion that had to wait shows its marks.
-        return collection.remove(stored.key, obj if stored.finalizing else stored.decode()), True
+        if kind.deletes_gracefully and not stored.finalizing and "generation" in meta:
+            meta["generation"] += 1
+        # Who goes at once goes as it was; a deletion that had to wait, or might have had to, shows its marks.
+        marked = stored.finalizing or kind.deletes_gracefully
+        return collection.remove(stored.key, obj if marked else stored.decode()), True
     kind.mark_deleted(obj)
     if obj == stored.decode():
         return stored, False

@@ -22,7 +22,7 @@ from .registry import Registry
 async def evict(call: Call) -> web.StreamResponse:
     """Delete the pod, or answer 429 when a PodDisruptionBudget forbids it now."""
     body = await call.read_posted("policy", "Eviction")
-    if (body.get("metadata") or {}).get("name") != call.target.name:
+    if dig(body, "metadata.name") != call.target.name:
         raise bad_request("name in URL does not match name in Eviction object")
     options = body.get("deleteOptions") or {}
     call.write.dry_run |= bool(options.get("dryRun"))

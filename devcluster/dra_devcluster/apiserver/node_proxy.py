@@ -26,6 +26,10 @@ _REASONS = {400: "BadRequest", 404: "NotFound", 501: "NotImplemented"}
 async def log(call: Call) -> web.StreamResponse:
     """The log of one container as text, streamed."""
     call.need("get")
+    pod = _pod(call)
+    _container(pod, call.query.get("container", ""))
+    if not pod["spec"].get("nodeName"):
+        return web.Response(status=204)  # nothing has been written yet
     url, headers = _node_url(call, "containerLogs")
     query = call.request.query
     async with _session() as session, await _open(session.get(url, headers=headers, params=query)) as node:
@@ -44,11 +48,11 @@ async def log(call: Call) -> web.StreamResponse:
 async def execute(call: Call) -> web.StreamResponse:
     """A program in a container, over a websocket."""
     call.need("get" if call.request.method == "GET" else "create")
+    url, headers = _node_url(call, "exec")
     if call.query.get("tty", "").lower() in ("true", "1"):
         raise _not_implemented("exec with a terminal is not offered by the development cluster: leave out --tty")
     if call.request.headers.get("Upgrade", "").lower() != "websocket":
         raise _not_implemented("exec is offered over websockets only: use kubectl 1.30 or newer")
-    url, headers = _node_url(call, "exec")
     asked = call.request.headers.get("Sec-WebSocket-Protocol", "")
     protocols = [name for name in (part.strip() for part in asked.split(",")) if name in EXEC_PROTOCOLS]
     if not protocols:
@@ -68,6 +72,7 @@ async def execute(call: Call) -> web.StreamResponse:
 
 async def unsupported(call: Call) -> web.StreamResponse:
     """``attach``, ``portforward``: a clear refusal."""
+    _host_of(_pod(call))
     raise _not_implemented(f"{call.target.subresource} is not offered by the development cluster")
 
 
@@ -117,11 +122,9 @@ async def _pump(source: _Socket, sink: _Socket) -> None:
 def _node_url(call: Call, what: str) -> tuple[str, dict[str, str]]:
     """Where the node serves ``what`` for the container, and the headers it wants. Raises 400, 404."""
     target = call.target
-    pod = get(call.registry, call.resource, target.namespace, target.name).decode()
+    pod = _pod(call)
     container = _container(pod, call.query.get("container", ""))
-    node_name = pod["spec"].get("nodeName")
-    if not node_name:
-        raise bad_request(f"pod {target.name} does not have a host assigned")
+    node_name = _host_of(pod)
     node = get(call.registry, call.registry.resource("", "v1", "nodes"), "", node_name).decode()
     status = node.get("status") or {}
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
@@ -131,6 +134,18 @@ def _node_url(call: Call, what: str) -> tuple[str, dict[str, str]]:
         raise bad_request(f"node {node_name} does not serve logs and exec: no node agent has registered it")
     path = "/".join(quote(part, safe="") for part in (what, target.namespace, target.name, container))
     return f"http://{address}:{port}/{path}", {"Authorization": f"Bearer {key}"}
+
+
+def _pod(call: Call) -> Json:
+    return get(call.registry, call.resource, call.target.namespace, call.target.name).decode()
+
+
+def _host_of(pod: Json) -> str:
+    """Raises a 400 while the pod has no node."""
+    name: str = pod["spec"].get("nodeName", "")
+    if not name:
+        raise bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
+    return name
 
 
 def _container(pod: Json, wanted: str) -> str:

@@ -15,6 +15,7 @@ from .metadata import now
 from .patching import PatchRefused, json_patch, merge_patch, strategic_merge_patch
 from .shapes import to_served
 from .store import Stored
+from .structure import decode
 from .write import create, update
 
 Format = Literal["json", "merge", "strategic", "apply"]
@@ -79,6 +80,13 @@ def _apply(
     if not config.get("apiVersion") or not config.get("kind"):
         raise bad_request("an applied configuration needs apiVersion and kind")
     check_version(write, config)
+    # Fields that nobody has declared cannot be owned: an apply does not drop them, whatever the mode.
+    unknown = [problem for problem in decode(resource.schema, config) if problem.kind == "unknown"]
+    if unknown:
+        namespace = (config.get("metadata") or {}).get("namespace", "")
+        what = f"{namespace}/{name}; {resource.api_version}, Kind={resource.kind}"
+        texts = "\n".join(f".{problem.path}: field not declared in schema" for problem in unknown)
+        raise StatusError(500, "", f"failed to create typed patch object ({what}): {texts}")
     check_fields(resource.schema, config, mode, resource.kind, write)
     meta = config.setdefault("metadata", {})
     if meta.setdefault("name", name) != name:

@@ -117,3 +117,62 @@ async def test_managed_fields_of_one_moment_stand_in_a_fixed_order(client: Clien
     order = [(entry["time"], entry["manager"], entry.get("subresource", "")) for entry in entries]
     assert len(order) > 1
     assert order == sorted(order)
+
+
+async def test_nobody_owns_what_admission_and_binding_write(client: Client) -> None:
+    await client.post(PODS, pod("p", schedulerName="nobody"))
+    await client.post(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}})
+    bound = await client.get(f"{PODS}/p")
+    (entry,) = bound["metadata"]["managedFields"]
+    assert bound["spec"]["nodeName"] == "n"
+    assert bound["spec"]["tolerations"]
+    assert not {"f:nodeName", "f:tolerations", "f:serviceAccountName"} & entry["fieldsV1"]["f:spec"].keys()
+
+
+async def test_a_pod_that_goes_at_once_still_shows_that_it_was_deleted(client: Client) -> None:
+    await client.post(PODS, pod("p", schedulerName="nobody"))
+    gone = (await client.call("DELETE", f"{PODS}/p")).json["metadata"]
+    assert (gone["generation"], gone["deletionGracePeriodSeconds"]) == (2, 0)
+    assert "deletionTimestamp" in gone
+
+
+@pytest.mark.parametrize("subresource", ["exec?command=true", "attach", "portforward"])
+async def test_a_pod_without_a_node_has_no_host_to_talk_to(client: Client, subresource: str) -> None:
+    await client.post(PODS, pod("p", schedulerName="nobody"))
+    answer = await client.call("POST", f"{PODS}/p/{subresource}")
+    assert (answer.code, answer.message) == (400, "pod p does not have a host assigned")
+
+
+async def test_a_pod_without_a_node_has_logged_nothing_yet(client: Client) -> None:
+    await client.post(PODS, pod("p", schedulerName="nobody"))
+    assert (await client.call("GET", f"{PODS}/p/log")).code == 204
+    assert (await client.call("GET", f"{PODS}/p/log?container=other")).code == 400
+
+
+@pytest.mark.parametrize("mode", ["", "Strict", "Ignore"])
+async def test_an_apply_with_undeclared_fields_is_refused(client: Client, mode: str) -> None:
+    path = f"{CONFIG_MAPS}/a?fieldManager=me&fieldValidation={mode}"
+    answer = await client.call("PATCH", path, {**config_map("a"), "datum": 1}, kind=PATCH["apply"])
+    assert answer.code == 500
+    assert ".datum: field not declared in schema" in answer.message
+
+
+async def test_an_eviction_is_of_the_pod_in_the_path(client: Client) -> None:
+    await client.post(PODS, pod("p", schedulerName="nobody"))
+    assert (await client.call("POST", f"{PODS}/p/eviction", {"metadata": {"name": "other"}})).code == 400
+
+
+async def test_a_pod_names_no_priority_but_that_of_its_class(client: Client) -> None:
+    answer = await client.call("POST", PODS, pod("p", priority=5))
+    assert (answer.code, answer.reason) == (403, "Forbidden")
+
+
+async def test_a_negative_grace_period_is_taken_for_a_second(client: Client) -> None:
+    assert (await client.post(PODS, pod("p", terminationGracePeriodSeconds=-5)))["spec"][
+        "terminationGracePeriodSeconds"
+    ] == 1
+
+
+async def test_a_node_offers_all_that_it_has_unless_it_says_otherwise(client: Client) -> None:
+    made = await client.post(NODES, {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": 4}}})
+    assert made["status"]["allocatable"] == {"cpu": "4"}

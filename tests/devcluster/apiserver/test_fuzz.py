@@ -38,7 +38,7 @@ CREATED = [
     ("/apis/events.k8s.io/v1/namespaces/default/events", {}),
     ("/apis/authentication.k8s.io/v1/tokenreviews", {}),
     (f"{PODS}/there/binding", {"metadata": {"name": "there"}}),
-    (f"{PODS}/there/eviction", {}),
+    (f"{PODS}/there/eviction", {"metadata": {"name": "there"}}),
     ("/api/v1/namespaces/default/serviceaccounts/default/token", {}),
 ]
 PATCHED = [f"{PODS}/there", f"{PODS}/there/status", f"{CLAIMS}/there", f"{CLAIMS}/there/status"]

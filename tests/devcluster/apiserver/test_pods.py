@@ -62,7 +62,10 @@ async def test_quality_of_service(client: Client, resources: Json, expected: str
         ({"initContainers": [CONTAINER]}, "spec.containers[0].name", "FieldValueDuplicate"),
         ({"containers": [{"name": "a"}]}, "spec.containers[0].image", "FieldValueRequired"),
         ({"dnsPolicy": "Whatever"}, "spec.dnsPolicy", "FieldValueNotSupported"),
-        ({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds", "FieldValueInvalid"),
+        ({"tolerations": [{"operator": "Equal"}]}, "spec.tolerations[0].operator", "FieldValueInvalid"),
+        ({"tolerations": [{"key": "a", "effect": "Never"}]}, "spec.tolerations[0].effect", "FieldValueNotSupported"),
+        ({"schedulingGates": [{"name": "a"}], "nodeName": "n"}, "spec.nodeName", "FieldValueForbidden"),
+        ({"ephemeralContainers": [{**CONTAINER, "name": "e"}]}, "spec.ephemeralContainers", "FieldValueForbidden"),
         ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds", "FieldValueInvalid"),
         ({"nodeSelector": {"a b": "c"}}, "spec.nodeSelector", "FieldValueInvalid"),
         ({"nodeName": "No"}, "spec.nodeName", "FieldValueInvalid"),
@@ -75,7 +78,7 @@ async def test_quality_of_service(client: Client, resources: Json, expected: str
         (
             {"containers": [{**CONTAINER, "ports": [{"containerPort": 0}]}]},
             "spec.containers[0].ports[0].containerPort",
-            "FieldValueInvalid",
+            "FieldValueRequired",
         ),
         (
             {"containers": [{**CONTAINER, "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}]},

@@ -46,6 +46,8 @@ class Kind:
     unconditional_update = True
     # Whether the answer to a deletion is the object, rather than a Status.
     returns_deleted = False
+    # Whether a deletion grants the object time to end.
+    deletes_gracefully = False
     # Whether labels, annotations and finalizers may be changed through the status sub-resource.
     status_writes_metadata = False
     # Fields for field selectors beside name and namespace.

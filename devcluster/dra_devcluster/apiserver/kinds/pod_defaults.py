@@ -32,6 +32,8 @@ def containers_of(spec: Json) -> Iterator[tuple[str, Json]]:
 def default_spec(spec: Json) -> None:
     """Defaults of the fields themselves: they hold in templates too."""
     _fill(spec, _SPEC)
+    if spec["terminationGracePeriodSeconds"] < 0:
+        spec["terminationGracePeriodSeconds"] = 1  # as short as one that is graceful can be
     spec.setdefault("securityContext", {})
     for _, container in containers_of(spec):
         _container(container)
@@ -43,8 +45,12 @@ def default_spec(spec: Json) -> None:
 
 
 def default_pod(spec: Json) -> None:
-    """What admission adds to pods, beyond the defaults of the fields."""
+    """Defaults that pods have and templates do not."""
     spec.setdefault("enableServiceLinks", True)
+
+
+def admit_pod(spec: Json) -> None:
+    """What admission adds to pods: the server's own doing, which no client owns."""
     spec.setdefault("serviceAccountName", spec.get("serviceAccount") or "default")
     spec["serviceAccount"] = spec["serviceAccountName"]
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")

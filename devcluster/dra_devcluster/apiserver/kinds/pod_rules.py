@@ -15,9 +15,12 @@ from dra_devcluster.apiserver.structure import Fault
 from .pod_defaults import containers_of
 
 _CHOICES = {
-    "restartPolicy": ("Always", "Never", "OnFailure"),
-    "dnsPolicy": ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
+    "restartPolicy": ("Always", "OnFailure", "Never"),
+    "dnsPolicy": ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
 }
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_NODE_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+_PROTOCOLS = ("SCTP", "TCP", "UDP")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _UPDATE_REFUSAL = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
@@ -30,12 +33,6 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
     """Faults of a pod's spec."""
     if not spec.get("containers"):
         yield faults.required("spec.containers")
-    if spec.get("terminationGracePeriodSeconds", 0) < 0:
-        yield faults.invalid(
-            "spec.terminationGracePeriodSeconds",
-            spec["terminationGracePeriodSeconds"],
-            "must be greater than or equal to 0",
-        )
     if spec.get("activeDeadlineSeconds", 1) < 1:
         detail = "must be between 1 and 2147483647, inclusive"
         yield faults.invalid("spec.activeDeadlineSeconds", spec["activeDeadlineSeconds"], detail)
@@ -52,6 +49,61 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
     for field, choices in _CHOICES.items():
         if spec.get(field) not in choices:
             yield faults.unsupported(f"spec.{field}", spec.get(field), choices)
+    for index, toleration in enumerate(spec.get("tolerations") or ()):
+        yield from _toleration(toleration, f"spec.tolerations[{index}]")
+    required = metadata.dig(spec, "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution")
+    if required is not None:
+        yield from _node_terms(required.get("nodeSelectorTerms") or [])
+
+
+def validate_new(spec: Json) -> Iterator[Fault]:
+    """Faults of what a pod cannot be born with."""
+    if spec.get("ephemeralContainers"):
+        yield faults.forbidden("spec.ephemeralContainers", "cannot be set on create")
+    if spec.get("schedulingGates") and spec.get("nodeName"):
+        yield faults.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
+
+
+def _toleration(toleration: Json, path: str) -> Iterator[Fault]:
+    key, operator = toleration.get("key", ""), toleration.get("operator", "Equal")
+    effect = toleration.get("effect", "")
+    if key and (why := metadata.qualified_name(key)):
+        yield faults.invalid(f"{path}.key", key, why)
+    if not key and operator != "Exists":
+        why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
+        yield faults.invalid(f"{path}.operator", operator, why)
+    if "tolerationSeconds" in toleration and effect != "NoExecute":
+        yield faults.invalid(f"{path}.effect", effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
+    if operator not in ("Equal", "Exists"):
+        yield faults.unsupported(f"{path}.operator", operator, ("Equal", "Exists"))
+    elif operator == "Exists" and toleration.get("value"):
+        yield faults.invalid(f"{path}.operator", toleration, "value must be empty when `operator` is 'Exists'")
+    if effect and effect not in _EFFECTS:
+        yield faults.unsupported(f"{path}.effect", effect, _EFFECTS)
+
+
+def _node_terms(terms: list[Json]) -> Iterator[Fault]:
+    path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+    if not terms:
+        yield faults.required(path, "must have at least one node selector term")
+    for number, term in enumerate(terms):
+        for index, wish in enumerate(term.get("matchExpressions") or ()):
+            here, operator, values = (
+                f"{path}[{number}].matchExpressions[{index}]",
+                wish.get("operator", ""),
+                wish.get("values"),
+            )
+            if operator not in _NODE_OPERATORS:
+                yield faults.invalid(f"{here}.operator", operator, "not a valid selector operator")
+            elif operator in ("In", "NotIn") and not values:
+                yield faults.required(f"{here}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+            elif operator in ("Gt", "Lt") and len(values or ()) != 1:
+                yield faults.required(
+                    f"{here}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'"
+                )
+            elif operator in ("Exists", "DoesNotExist") and values:
+                text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+                yield faults.forbidden(f"{here}.values", text)
 
 
 def _name(item: Json, path: str, taken: set[str]) -> Iterator[Fault]:
@@ -69,6 +121,8 @@ def _container(container: Json, path: str, names: set[str], volumes: set[str]) -
     yield from _name(container, path, names)
     if not container.get("image"):
         yield faults.required(f"{path}.image")
+    elif container["image"] != container["image"].strip():
+        yield faults.invalid(f"{path}.image", container["image"], "must not have leading or trailing whitespace")
     if container.get("imagePullPolicy", "Always") not in _PULL_POLICIES:
         yield faults.unsupported(f"{path}.imagePullPolicy", container["imagePullPolicy"], _PULL_POLICIES)
     for index, variable in enumerate(container.get("env") or ()):
@@ -76,10 +130,14 @@ def _container(container: Json, path: str, names: set[str], volumes: set[str]) -
             yield faults.required(f"{path}.env[{index}].name")
     for index, port in enumerate(container.get("ports") or ()):
         number = port.get("containerPort", 0)
-        if not 0 < number < 65536:
+        if not number:
+            yield faults.required(f"{path}.ports[{index}].containerPort")
+        elif not 0 < number < 65536:
             yield faults.invalid(
                 f"{path}.ports[{index}].containerPort", number, "must be between 1 and 65535, inclusive"
             )
+        if port.get("protocol", "TCP") not in _PROTOCOLS:
+            yield faults.unsupported(f"{path}.ports[{index}].protocol", port["protocol"], _PROTOCOLS)
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         if mount.get("name") not in volumes:
             yield faults.unknown(f"{path}.volumeMounts[{index}].name", mount.get("name", ""))
@@ -117,10 +175,11 @@ def validate_update(spec: Json, old: Json) -> Iterator[Fault]:
             "spec.tolerations", "existing toleration can not be modified except its tolerationSeconds"
         )
     gates = [gate.get("name") for gate in old.get("schedulingGates") or ()]
-    added = [gate.get("name") for gate in spec.get("schedulingGates") or () if gate.get("name") not in gates]
-    if added:
-        text = f"only deletion is allowed, but found new scheduling gates '{', '.join(map(str, added))}'"
-        yield faults.forbidden("spec.schedulingGates", text)
+    named = [gate.get("name") for gate in spec.get("schedulingGates") or ()]
+    added = [(index, name) for index, name in enumerate(named) if name not in gates]
+    for index, name in added:
+        text = f"only deletion is allowed, but found new scheduling gate '{name}'"
+        yield faults.forbidden(f"spec.schedulingGates[{index}].name", text)
     if _fixed_part(spec, is_gated=bool(gates)) != _fixed_part(old, is_gated=bool(gates)):
         yield faults.forbidden("spec", _UPDATE_REFUSAL)
 

@@ -19,8 +19,8 @@ from dra_devcluster.apiserver.pod_state import has_ended
 from dra_devcluster.apiserver.structure import Fault
 
 from .base import Kind, Write
-from .pod_defaults import default_pod, default_spec
-from .pod_rules import quality_of_service, validate_spec, validate_update
+from .pod_defaults import admit_pod, default_pod, default_spec
+from .pod_rules import quality_of_service, validate_new, validate_spec, validate_update
 
 _BUILTIN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
@@ -28,6 +28,7 @@ _BUILTIN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-cr
 class PodKind(Kind):
     has_generation = True
     returns_deleted = True
+    deletes_gracefully = True
     status_writes_metadata = True
     selectable: Mapping[str, str] = MappingProxyType(
         {
@@ -49,6 +50,7 @@ class PodKind(Kind):
 
     def prepare_create(self, obj: Json, write: Write) -> None:
         spec = obj["spec"]
+        admit_pod(spec)
         spec["priority"] = _priority(obj, write)
         obj["status"] = {"phase": "Pending", "qosClass": quality_of_service(spec)}
         if spec.get("schedulingGates"):
@@ -66,6 +68,7 @@ class PodKind(Kind):
     def prepare_update(self, obj: Json, old: Json, write: Write) -> None:
         if write.subresource not in ("ephemeralcontainers", "resize"):
             super().prepare_update(obj, old, write)
+            admit_pod(obj["spec"])
             return
         sent, obj["spec"], obj["status"] = obj["spec"], dict(old["spec"]), old["status"]
         if write.subresource == "ephemeralcontainers":
@@ -81,6 +84,8 @@ class PodKind(Kind):
         if write.subresource == "status":
             return map(_fault, validate_pod_claim_status(_decoded(obj)))
         found = list(validate_spec(obj["spec"]))
+        if old is None:
+            found += validate_new(obj["spec"])
         if old is not None and not write.subresource:
             found += validate_update(obj["spec"], old["spec"])
         before = _decoded(old) if old is not None else None
@@ -95,7 +100,19 @@ class PodKind(Kind):
 
 
 def _priority(obj: Json, write: Write) -> int:
-    """The number behind the priority class. Raises a 403 for a class that does not exist."""
+    """The number behind the priority class, the only one a pod may name. Raises a 403 for any other, or no class."""
+    number = _class_priority(obj, write)
+    given = obj["spec"].get("priority", number)
+    if given != number:
+        why = (
+            f"the integer value of priority ({given}) must not be provided in pod spec; priority admission controller "
+            f"computed {number} from the given PriorityClass name"
+        )
+        raise forbidden("", "pods", obj["metadata"].get("name", ""), why)
+    return number
+
+
+def _class_priority(obj: Json, write: Write) -> int:
     name = obj["spec"].get("priorityClassName", "")
     if not name:
         return 0

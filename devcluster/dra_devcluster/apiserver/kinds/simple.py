@@ -23,6 +23,11 @@ class Nodes(Kind):
     selectable: Mapping[str, str] = MappingProxyType({"spec.unschedulable": "spec.unschedulable"})
     status_writes_metadata = True
 
+    def default(self, obj: Json, write: Write) -> None:
+        status = obj.get("status") or {}
+        for name, amount in (status.get("capacity") or {}).items():
+            status.setdefault("allocatable", {}).setdefault(name, amount)
+
     def prepare_create(self, obj: Json, write: Write) -> None:
         """A kubelet registers its node with the status."""
 

@@ -48,6 +48,9 @@ class Workload(Kind):
             yield faults.immutable("spec.selector", selector)
         if spec.get("replicas", 0) < 0:
             yield faults.invalid("spec.replicas", spec["replicas"], "must be greater than or equal to 0")
+        policy = spec["template"]["spec"]["restartPolicy"]
+        if policy in ("OnFailure", "Never"):
+            yield faults.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
         for fault in validate_spec(spec["template"]["spec"]):
             yield Fault(fault.reason, f"spec.template.{fault.field}", fault.message)
 
