@@ -2,10 +2,9 @@
 
     python benchmarks/allocator.py [--json FILE] [--quick]
 
-Inventories are built beforehand, as in the operator. Times are medians of the processor time of repeated decisions.
-The exhaustive
-search is the tests' oracle: the same answers, every rule in its most literal form. It is stopped after a
-number of steps; then its time is a lower bound, and so is the ratio.
+Inventories are built beforehand, as in the operator. Times are medians of the processor time of repeated
+decisions. The exhaustive search is the tests' oracle: the same answers, every rule in its most literal form.
+It is stopped after a number of steps; then its time is a lower bound, and so is the ratio.
 """
 
 from __future__ import annotations

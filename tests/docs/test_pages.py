@@ -13,7 +13,7 @@ import pytest
 from pages import BY_NAME, PAGES, ROOT, Page
 
 OURS = {script.name: script for script in entry_points(group="console_scripts") if script.value.startswith("dra_")}
-FOREIGN_FLAGS = {"--import-mode"}  # named in a text without the command that has it
+FOREIGN_FLAGS = {"--import-mode", "--ignore-not-found"}  # named in a text without the command that has it
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 Path = tuple[str, ...]  # one of our commands and the sub-commands that follow it
 
@@ -70,6 +70,8 @@ def test_commands_take_the_words_that_are_shown(page: Page) -> None:
 @each_page
 def test_flags_in_the_text_exist(page: Page) -> None:
     known = FOREIGN_FLAGS.union(*(all_flags((name,)) for name in OURS))
+    for benchmark in (ROOT / "benchmarks").glob("*.py"):
+        known |= set(re.findall(r'"(--[a-z-]+)"', benchmark.read_text()))
     mentioned = {re.split(r"[= ]", span)[0] for span in page.code_spans if span.startswith("--")}
     assert mentioned - known == set()
 

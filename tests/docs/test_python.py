@@ -20,7 +20,7 @@ from dra_devcluster.agent import LocalRuntime, NodeAgent
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import Api, connection
 from dra_operator.app.language import CelSelectors
-from pages import PAGES
+from pages import PAGES, Page
 
 Names = dict[str, Any]
 NOT_RUN = {("docs/driver-author.md", 2): "serves until a signal, in a kubelet's folders"}
@@ -61,11 +61,13 @@ def for_the_allocator(_names: Names, _root: Path) -> Names:
 
 
 def for_the_plugin(names: Names, root: Path) -> Names:
-    folders = {"registry_dir": root / "n/plugins_registry", "data_dir": root}
+    settings = dra_kubeletplugin.PluginSettings(
+        driver_name=names["NAME"], node_name="worker-1", registry_dir=root / "n/plugins_registry", data_dir=root
+    )
     return {
         "Api": Api,
         "connection": connection,
-        "settings": dra_kubeletplugin.PluginSettings(driver_name=names["NAME"], node_name="worker-1", **folders),
+        "settings": settings,
         "driver": names["HelloDriver"](dra_kubeletplugin.CdiFolder(root / "cdi", names["NAME"])),
     }
 
@@ -82,11 +84,12 @@ BEFORE: dict[tuple[str, int], Callable[[Names, Path], Names]] = {
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.blocks("python")], ids=lambda page: page.name)
-async def test_the_python_of_a_page_runs(page: Any, root: Path, api: Api) -> None:
+async def test_the_python_of_a_page_runs(page: Page, root: Path, api: Api) -> None:
     names: Names = {"api": api}
     async with NodeAgent(api, "worker-1", root=root / "n"):
         for number, block in enumerate(page.blocks("python")):
-            names |= BEFORE.get((page.name, number), lambda *_: {})(names, root)
+            if prepare := BEFORE.get((page.name, number)):
+                names |= prepare(names, root)
             for shown, instead in OTHERWISE.items():
                 block = block.replace(shown, instead)
             code = compile(block, f"{page.name}, block {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
