@@ -64,3 +64,26 @@ async def test_an_unknown_name_is_told_without_a_traceback(cluster: Any, kubecon
     await cluster.furnish()
     code, output = await ask(capsys, kubeconfig, "pod", "nobody")
     assert (code, output) == (1, "kubectl dra: there is no pod nobody in namespace ns\n")
+
+
+async def test_a_wrong_selector_is_shown_beside_what_devices_publish(
+    cluster: Any, kubeconfig: Path, capsys: Any
+) -> None:
+    await cluster.furnish(nodes=2, devices=1, selector='device.driver == "other.example.com"')
+    await add_claim(cluster, count=1)
+    await add_user(cluster)
+    _, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert 'selector #0 of class gpu: device.driver == "other.example.com"' in output
+    assert "likewise 1 more, none of them closer: node-1" in output
+
+
+async def test_an_error_on_one_node_is_told_as_what_holds_the_pod_back(
+    cluster: Any, kubeconfig: Path, capsys: Any
+) -> None:
+    await cluster.furnish(nodes=2, devices=1, selector='device.attributes["gpu.example.com"].model == "A"')
+    await add_claim(cluster, count=1)
+    await add_user(cluster)
+    _, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert "is held back on all nodes by an error" in output
+    assert "no such key" in output
+    assert "would fit" not in output

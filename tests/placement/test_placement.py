@@ -11,9 +11,10 @@ from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.quantity import Quantity
 from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
-from dra_operator.allocator import Allocator, Inventory, Usage
+from dra_operator.allocator import Allocated, Allocator, Inventory, Usage
 from dra_operator.placement import (
     Binding,
+    NodeFilter,
     Nodes,
     NodeState,
     NoPlace,
@@ -100,8 +101,10 @@ def allocator(**devices_of_nodes: Sequence[str]) -> Allocator:
     return Allocator(inventory, new_share_id=lambda: "share")
 
 
-def decide(pod: Pod, claims: Sequence[ResourceClaim], nodes: Sequence[NodeState], devices: Allocator) -> Plan | NoPlace:
-    planning = plan(pod, claims, Nodes(nodes), devices, Usage())
+def decide(
+    pod: Pod, claims: Sequence[ResourceClaim], nodes: Sequence[NodeState] | Nodes, devices: Allocator
+) -> Plan | NoPlace:
+    planning = plan(pod, claims, nodes if isinstance(nodes, Nodes) else Nodes(nodes), devices, Usage())
     while True:
         try:
             next(planning)
@@ -262,6 +265,101 @@ def test_the_order_of_the_nodes_does_not_matter(order: list[str]) -> None:
     answer = decide(pod(), [claim("c", wants(selector="x"))], [node(name) for name in order], devices)
     assert isinstance(answer, Plan)
     assert answer.node == "a"
+
+
+# --- many nodes ---
+
+
+class Watched(Nodes):
+    """Notes which nodes are looked at."""
+
+    def __init__(self, states: Sequence[NodeState]) -> None:
+        super().__init__(states)
+        self.looked: list[str] = []
+
+    def get(self, name: str) -> NodeState | None:
+        self.looked.append(name)
+        return super().get(name)
+
+
+MANY = [node(f"n{number:03}") for number in range(300)]
+EVERYWHERE = {f"n{number:03}": ["x"] for number in range(300)}
+
+
+def test_only_the_node_that_has_the_devices_is_looked_at() -> None:
+    nodes = Watched(MANY)
+    answer = decide(pod(), [claim("c", wants(selector="y"))], nodes, allocator(**{**EVERYWHERE, "n271": ["y"]}))
+    assert isinstance(answer, Plan)
+    assert answer.node == "n271"
+    assert set(nodes.looked) == {"n271"}
+
+
+def test_the_search_ends_with_the_first_of_many_nodes_that_fit_and_it_is_the_emptiest() -> None:
+    nodes = Watched([state.with_load({"cpu": Quantity("1").nanos}) for state in MANY[:200]] + MANY[200:])
+    answer = decide(pod(), [claim("c", wants())], nodes, allocator(**EVERYWHERE))
+    assert isinstance(answer, Plan)
+    assert answer.node == "n200"
+    assert nodes.looked == ["n200"]
+
+
+def test_nodes_that_were_not_asked_are_counted_as_well() -> None:
+    nodes = Watched(MANY)
+    answer = decide(pod(), [claim("c", wants(count=2))], nodes, allocator(**{**EVERYWHERE, "n007": []}))
+    assert isinstance(answer, NoPlace)
+    assert answer.message.startswith(
+        "0/300 nodes are available: 300 claim ns/c, request r: 1 devices: 1 match; needs 2"
+    )
+    assert len(nodes.looked) < 30
+
+
+def test_nodes_excluded_for_different_requests_are_not_blamed_on_one() -> None:
+    models = {f"n{number:03}": ["x"] if number % 2 else ["y"] for number in range(300)}
+    wanted = [claim("c", wants(selector="x")), claim("d", wants(selector="y"))]
+    answer = decide(pod(), wanted, MANY, allocator(**models))
+    assert isinstance(answer, NoPlace)
+    counts = [int(part.split()[0]) for part in answer.message.partition(": ")[2].split("; ") if part[0].isdigit()]
+    assert sum(counts) == 300
+    assert "too few free devices match one of the requests" in answer.message
+
+
+def test_a_claim_bound_to_one_node_is_looked_at_there_only() -> None:
+    here = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n042"]}]}]}
+    bound = claim("c", wants(), status={"allocation": {"devices": {}, "nodeSelector": here}})
+    nodes = Watched(MANY)
+    answer = decide(pod(), [bound, claim("d", wants())], nodes, allocator(**EVERYWHERE))
+    assert isinstance(answer, Plan)
+    assert (answer.node, set(nodes.looked)) == ("n042", {"n042"})
+    refused = decide(pod("5"), [bound], MANY, allocator())
+    assert isinstance(refused, NoPlace)
+    assert (
+        refused.message == "0/300 nodes are available: 299 resourceclaim not available on the node; 1 Insufficient cpu"
+    )
+    assert refused.unavailable == set()  # no other node would take the pod either
+    stuck = decide(pod(), [bound], [state for state in MANY if state.name != "n042"], allocator())
+    assert isinstance(stuck, NoPlace)
+    assert stuck.unavailable == {"uid-c"}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.sampled_from(["x", "y", "xx", "xy", ""])), max_size=6),
+    st.sampled_from([["x"], ["y"], ["x", "y"], ["x", "x"]]),
+)
+def test_the_answer_is_that_of_asking_every_node(cluster: list[tuple[int, bool, str]], selectors: list[str]) -> None:
+    states = [
+        node(f"n{number}", used={"cpu": str(cpu)}, spec={"unschedulable": cordoned})
+        for number, (cpu, cordoned, _) in enumerate(cluster)
+    ]
+    devices = allocator(**{f"n{number}": list(models) for number, (_, _, models) in enumerate(cluster)})
+    wanted = [claim(f"c{number}", wants(selector=text)) for number, text in enumerate(selectors)]
+    fitting = [
+        state
+        for state in states
+        if NodeFilter(pod("2")).obstacle(state) is None
+        and isinstance(devices.allocate(state.node, wanted, Usage()), Allocated)
+    ]
+    answer = decide(pod("2"), wanted, states, devices)
+    best = min(fitting, key=lambda state: (-state.emptiness, state.name), default=None)
+    assert (answer.node if isinstance(answer, Plan) else None) == (best.name if best else None)
 
 
 # --- before any node is looked at ---

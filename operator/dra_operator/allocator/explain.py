@@ -81,7 +81,7 @@ def _together(problem: Problem) -> Refusal:
     last = problem.domains[-1][0]
     need = sum(min(domain.need for domain in domains) for domains in problem.domains)
     devices = _union(domain for domains in problem.domains for domain in domains)
-    detail = f"for all {len(problem.domains)} requests together"
+    detail = f"for all {len(problem.domains)} requests together" if len(problem.domains) > 1 else "together"
     if not devices & problem.view.shareable and devices.bit_count() < need:
         detail += f", {devices.bit_count()} are suitable"
     left = Counter[str]()

@@ -75,6 +75,12 @@ class Refusal:
     pools: tuple[str, ...] = ()
     """Pools that could not be used, with the reason."""
 
+    @property
+    def closeness(self) -> tuple[int, int, int]:
+        """How near the node is to serving the request, for comparing nodes: devices left, matching ones, all."""
+        lost = sum(tally.devices for tally in self.lost if tally.rule is not Rule.SELECTOR)
+        return (self.matching - lost, self.matching, self.devices)
+
     def line(self) -> str:
         """One line for an event, without the node (see ``summarize``)."""
         subject = f"{self.claim}, request {self.request}: " if self.request else ""

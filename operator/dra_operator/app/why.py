@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_api.core import Pod
+from dra_api.core import Node, Pod
 from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
 
-from dra_operator.allocator import Allocated, AllocationError, Allocator, Failed, GaveUp
+from dra_operator.allocator import Allocated, Allocator, NodeFailure, Refusal, Refused
 from dra_operator.cluster import Cluster
-from dra_operator.placement import NodeFilter, NodeState, NotReady, ready_claims, unservable
+from dra_operator.placement import (
+    Allocations,
+    NodeFilter,
+    NoPlace,
+    NotReady,
+    Plan,
+    plan,
+    ready_claims,
+    unservable,
+)
+
+from .refused import grouped, names
 
 
 def why_pod(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[str]:
@@ -70,33 +81,46 @@ def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[s
     if text is not None:
         yield f"pod {pod.key} fits no node: {text}"
         return
-    answers = [(state.name, *_on_node(cluster, allocator, pod, claims, state)) for state in cluster.node_states()]
-    good = [name for name, fits, _ in answers if fits]
-    yield f"pod {pod.key} would fit {len(good)} of {len(answers)} nodes" + (": " + ", ".join(good) if good else "")
-    for name, fits, explanation in answers:
-        if not fits:
-            yield f"  node {name}: {explanation}" if "\n" not in explanation else _indented(explanation)
+    answer = _planned(cluster, allocator, pod, claims)
+    if isinstance(answer, NoPlace) and answer.is_error:
+        yield f"pod {pod.key} is held back on all nodes by an error: {answer.message}"
+        return
+    yield from _node_by_node(cluster, allocator, pod, claims)
+
+
+def _planned(cluster: Cluster, allocator: Allocator, pod: Pod, claims: list[ResourceClaim]) -> Plan | NoPlace:
+    """What the operator would decide."""
+    planning = plan(pod, claims, cluster.node_states(), allocator, cluster.ledger.usage)
+    while True:
+        try:
+            next(planning)
+        except StopIteration as end:
+            answer: Plan | NoPlace = end.value
+            return answer
+
+
+def _node_by_node(cluster: Cluster, allocator: Allocator, pod: Pod, claims: list[ResourceClaim]) -> Iterator[str]:
+    open_claims = [claim for claim in claims if claim.status.allocation is None]
+    recipe = allocator.plan(open_claims)
+    good: list[str] = []
+    texts: dict[str, list[str]] = {}
+    refusals: list[tuple[Node, Refusal]] = []
+    node_filter, allocations = NodeFilter(pod), Allocations(claims, ())
+    for state in cluster.node_states():
+        reason = node_filter.obstacle(state)
+        if reason is None and allocations.elsewhere(state.node):
+            reason = "a claim of the pod is allocated elsewhere"
+        outcome = allocator.allocate(state.node, recipe, cluster.ledger.usage) if reason is None else None
+        if isinstance(outcome, Allocated):
+            good.append(state.name)
+        elif isinstance(outcome, Refused | NodeFailure):
+            refusals.append((state.node, outcome.refusal))
+        else:
+            texts.setdefault(reason or str(outcome), []).append(state.name)
+    nodes = len(cluster.nodes)
+    yield f"pod {pod.key} would fit {len(good)} of {nodes} nodes" + (f": {names(good)}" if good else "")
+    for text, where in texts.items():
+        yield f"  {names(where)}: {text}"
+    yield from (f"  {line}" for line in grouped(refusals, allocator.inventory, recipe))
     if good:
         yield "  nothing holds it back any more; if it stays, look at the operator's log"
-
-
-def _on_node(
-    cluster: Cluster, allocator: Allocator, pod: Pod, claims: list[ResourceClaim], state: NodeState
-) -> tuple[bool, str]:
-    reason = NodeFilter(pod).obstacle(state)
-    open_claims = [claim for claim in claims if claim.status.allocation is None]
-    if reason is not None or not open_claims:
-        return reason is None, reason or ""
-    try:
-        outcome = allocator.allocate(state.node, open_claims, cluster.ledger.usage)
-    except AllocationError as error:
-        return False, str(error)
-    if isinstance(outcome, Allocated):
-        return True, ""
-    if isinstance(outcome, Failed):
-        return False, str(outcome.error)
-    return False, str(outcome) if isinstance(outcome, GaveUp) else outcome.refusal.explain()
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -2,6 +2,7 @@
 
 from .binding import BINDING_TIMEOUT, Binding, BindingState, binding_state
 from .claims import NotReady, PodClaim, ready_claims, unservable
+from .elsewhere import Allocations
 from .filters import NodeFilter
 from .node import NodeState
 from .nodes import Nodes
@@ -11,6 +12,7 @@ from .requests import POD_SLOTS, Amounts, add, pod_requests, subtract
 __all__ = [
     "BINDING_TIMEOUT",
     "POD_SLOTS",
+    "Allocations",
     "Amounts",
     "Binding",
     "BindingState",

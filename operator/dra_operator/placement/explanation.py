@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dra_operator.allocator import Refusal, Rule
+from dra_operator.allocator import Refusal
 
 from .filters import is_shortage
 
@@ -34,7 +34,7 @@ class Reasons:
         self._refused[request] += 1
         self._lines.setdefault(request, set()).add(refusal.line())
         best = self._best.get(request)
-        if best is None or _closeness(refusal) > _closeness(best):
+        if best is None or refusal.closeness > best.closeness:
             self._best[request] = refusal
 
     def refuse_others(self, claim: str, request: str, nodes: int) -> None:
@@ -71,9 +71,3 @@ class Reasons:
         best = self._best[request]
         differ = len(self._lines[request]) > 1
         return best.line() + (f" (best node: {best.node})" if differ else "")
-
-
-def _closeness(refusal: Refusal) -> tuple[int, int, int]:
-    """How near a node is to serving the request: devices left, matching ones, all."""
-    lost = sum(tally.devices for tally in refusal.lost if tally.rule is not Rule.SELECTOR)
-    return (refusal.matching - lost, refusal.matching, refusal.devices)
