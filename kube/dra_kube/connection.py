@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from kubernetes import config as kubernetes_config
 from kubernetes.client import Configuration
 
 from .errors import ConnectionSettingsError
+
+LOOK_UP_PERIOD = 1.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def _from_settings(settings: Configuration, where: str) -> Connection:
             tls.check_hostname = False
             tls.verify_mode = ssl.CERT_NONE
 
-    def authorization() -> str | None:
+    def look_up() -> str | None:
         token: str | None = settings.get_api_key_with_prefix("BearerToken", "authorization")
         if token:
             scheme, _, credential = token.strip().rpartition(" ")
@@ -87,4 +90,19 @@ def _from_settings(settings: Configuration, where: str) -> Connection:
         basic: str | None = settings.get_basic_auth_token() if settings.username else None
         return basic
 
-    return Connection(settings.host.rstrip("/"), tls, authorization, settings.proxy, settings.tls_server_name)
+    return Connection(settings.host.rstrip("/"), tls, _remembered(look_up), settings.proxy, settings.tls_server_name)
+
+
+def _remembered(look_up: Callable[[], str | None]) -> Callable[[], str | None]:
+    """Asked at most once a second: the package goes through its refresh hook each time, which costs like a request."""
+    answer: str | None = None
+    until = 0.0
+
+    def authorization() -> str | None:
+        nonlocal answer, until
+        now = time.monotonic()
+        if now >= until:
+            answer, until = look_up(), now + LOOK_UP_PERIOD
+        return answer
+
+    return authorization
