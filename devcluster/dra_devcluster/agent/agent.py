@@ -66,7 +66,7 @@ class NodeAgent:
         return self.root / "plugins_registry"
 
     async def __aenter__(self) -> Self:
-        self.root.mkdir(parents=True, exist_ok=True)
+        self.registration_directory.mkdir(parents=True, exist_ok=True)
         self.cdi_root.mkdir(parents=True, exist_ok=True)
         async with AsyncExitStack() as stack:
             await self._start(stack)

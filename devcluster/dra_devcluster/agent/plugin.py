@@ -116,6 +116,12 @@ class DraPlugin:
             response = await getattr(self._stub, method)(request, timeout=timeout)
         except grpc.aio.AioRpcError as error:
             raise ClaimError(f"{method}: {describe(error)}") from error
+        except asyncio.CancelledError:
+            # Closing the channel cancels the call, not us: to whoever waits for the answer it is a failed call.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise ClaimError(f"{method}: DRA driver {self.driver} was unregistered meanwhile") from None
         names = {ref.uid: ref.name for ref in claims}
         for uid, result in response.claims.items():
             if uid not in names:
