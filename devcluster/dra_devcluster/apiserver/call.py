@@ -8,6 +8,7 @@ from aiohttp import web
 
 from .bodies import Wanted, media_type, parse_object, read_body, respond, wanted
 from .checks import check_fields
+from .deprecations import deprecations
 from .errors import Json, StatusError, invalid_options, not_allowed
 from .faults import too_long, unsupported
 from .kinds import Write
@@ -53,6 +54,7 @@ class Call:
             user=self.user["username"],
             manager=self._manager(),
             dry_run=dry_run == "All",
+            warnings=deprecations(self.resource),
         )
 
     def _manager(self) -> str:

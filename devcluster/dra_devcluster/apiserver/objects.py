@@ -151,7 +151,7 @@ async def _list(call: Call) -> web.StreamResponse:
     chunks = render_list(call.resource, page, call.want, call.query)
     if size < _STREAM_FROM or call.want.yaml:
         return await _send(call, list(chunks))
-    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response = web.StreamResponse(headers=[("Content-Type", "application/json"), *call.warnings()])
     await response.prepare(call.request)
     for chunk in chunks:
         await response.write(chunk)
@@ -165,7 +165,7 @@ async def _send(call: Call, chunks: list[bytes]) -> web.Response:
 
 async def _watch(call: Call) -> web.StreamResponse:
     query = WatchQuery.parse(call.registry, call.resource, call.target.namespace, call.query)
-    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response = web.StreamResponse(headers=[("Content-Type", "application/json"), *call.warnings()])
     response.enable_chunked_encoding()
     await response.prepare(call.request)
     encode = event_encoder(call.resource, call.want, call.query)

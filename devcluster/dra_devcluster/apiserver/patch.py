@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, Literal
 
 import orjson
@@ -11,7 +12,7 @@ from .apply import ApplyConflict, ApplyRefused, Writer, apply_patch
 from .checks import check_fields, check_version
 from .errors import Json, StatusError, bad_request, invalid, name_mismatch, not_found
 from .kinds import Write
-from .metadata import now
+from .metadata import dig, now
 from .patching import PatchRefused, json_patch, merge_patch, strategic_merge_patch
 from .shapes import to_served
 from .store import Stored
@@ -80,14 +81,7 @@ def _apply(
     if not config.get("apiVersion") or not config.get("kind"):
         raise bad_request("an applied configuration needs apiVersion and kind")
     check_version(write, config)
-    # Fields that nobody has declared cannot be owned: an apply does not drop them, whatever the mode.
-    unknown = [problem for problem in decode(resource.schema, config) if problem.kind == "unknown"]
-    if unknown:
-        namespace = (config.get("metadata") or {}).get("namespace", "")
-        what = f"{namespace}/{name}; {resource.api_version}, Kind={resource.kind}"
-        texts = "\n".join(f".{problem.path}: field not declared in schema" for problem in unknown)
-        raise StatusError(500, "", f"failed to create typed patch object ({what}): {texts}")
-    check_fields(resource.schema, config, mode, resource.kind, write)
+    _check_applied(write, name, config, mode)
     meta = config.setdefault("metadata", {})
     if meta.setdefault("name", name) != name:
         raise name_mismatch(meta["name"], name)
@@ -104,6 +98,22 @@ def _apply(
             {"reason": "FieldManagerConflict", "message": message, "field": field} for field, message in error.causes
         ]
         raise StatusError(409, "Conflict", str(error), {"causes": causes}) from error
+    decode(resource.schema, applied)
     if stored is None:
         return create(write, applied), True
     return update(write, stored, applied), False
+
+
+def _check_applied(write: Write, name: str, config: Json, mode: str) -> None:
+    """The configuration itself stays as it was written: two writings of one quantity are two values for an apply.
+
+    Fields that nobody has declared cannot be owned, so they are refused rather than dropped, whatever the mode.
+    """
+    resource, read = write.resource, deepcopy(config)
+    unknown = [problem for problem in decode(resource.schema, read) if problem.kind == "unknown"]
+    if unknown:
+        namespace = dig(config, "metadata.namespace") or ""
+        what = f"{namespace}/{name}; {resource.group}/{resource.version}, Kind={resource.kind}"
+        texts = "\n".join(f".{problem.path}: field not declared in schema" for problem in unknown)
+        raise StatusError(500, "", f"failed to create typed patch object ({what}): {texts}")
+    check_fields(resource.schema, read, mode, resource.kind, write)

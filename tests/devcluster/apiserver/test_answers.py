@@ -176,3 +176,24 @@ async def test_a_negative_grace_period_is_taken_for_a_second(client: Client) -> 
 async def test_a_node_offers_all_that_it_has_unless_it_says_otherwise(client: Client) -> None:
     made = await client.post(NODES, {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": 4}}})
     assert made["status"]["allocatable"] == {"cpu": "4"}
+
+
+@pytest.mark.parametrize(("version", "gone"), [("v1beta1", "v1.38+"), ("v1beta2", "v1.39+"), ("v1", None)])
+@pytest.mark.parametrize("query", ["", "?watch=1&timeoutSeconds=1"])
+async def test_versions_on_their_way_out_are_warned_of(
+    client: Client, version: str, gone: str | None, query: str
+) -> None:
+    answer = await client.call("GET", f"/apis/resource.k8s.io/{version}/resourceslices{query}")
+    warnings = answer.headers.getall("Warning", [])
+    assert [warning.rpartition(" ")[2].strip('"') for warning in warnings] == ([gone] if gone else [])
+
+
+async def test_an_apply_takes_two_writings_of_a_quantity_for_two_values(client: Client) -> None:
+    body = {"metadata": {"name": "n"}, "status": {"capacity": {"cpu": "1000m"}}}
+    await client.post(f"{NODES}?fieldManager=one", body)
+    body |= {"apiVersion": "v1", "kind": "Node"}
+    answer = await client.call("PATCH", f"{NODES}/n/status?fieldManager=two", body, kind=PATCH["apply"])
+    assert (answer.code, answer.reason) == (409, "Conflict")
+    body["status"] = {"capacity": {"cpu": "1"}}
+    answer = await client.call("PATCH", f"{NODES}/n/status?fieldManager=two", body, kind=PATCH["apply"])
+    assert answer.code == 200
