@@ -9,20 +9,20 @@ have been carried out by the server.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-import aiohttp
 import msgspec
 from dra_api.codec import DecodeError, decode_list
 
 from .connection import Connection
-from .errors import ApiError, Gone, NotFound, NotServed, Unreachable, error_of
+from .errors import NotFound, NotServed
 from .resource import Resource
+from .transport import Transport
 from .versions import from_served, to_served
-from .watch import WatchEvent, watch_events
+from .watch import WatchEvent
 
 T = TypeVar("T")
 Object = dict[str, Any]
@@ -55,26 +55,22 @@ class Api:
     """
 
     def __init__(self, connection: Connection, *, timeout: float = 30.0, user_agent: str = "kopf-dra") -> None:
-        self.connection = connection
-        self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, 10.0))
-        self._user_agent = user_agent
-        self._session: aiohttp.ClientSession | None = None
+        self._transport = Transport(connection, timeout, user_agent)
         self._served: dict[Resource, str] = {}
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(ssl=self.connection.tls or False, limit=0, keepalive_timeout=60)
-        self._session = aiohttp.ClientSession(
-            connector=connector, timeout=self._timeout, headers={"User-Agent": self._user_agent}
-        )
+        self._transport.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
-            await asyncio.sleep(0)  # lets aborted connections close their sockets
-            self._session = None
+        await self._transport.close()
+
+    @property
+    def connection(self) -> Connection:
+        """Whom it talks to."""
+        return self._transport.connection
 
     # --- one object ---
 
@@ -198,33 +194,18 @@ class Api:
     async def delete_collection(self, resource: Resource, namespace: str | None = None, **selectors: str) -> None:
         """Delete everything that the selectors match."""
         version = await self.version_of(resource)
-        await self._request("DELETE", resource.path(version, namespace, None), query=selectors)
+        await self._transport.request("DELETE", resource.path(version, namespace, None), query=selectors)
 
     async def watch(
         self, resource: Resource, namespace: str | None = None, *, resource_version: str, **selectors: str
     ) -> AsyncIterator[WatchEvent]:
         """Changes since ``resource_version``, until the server ends the stream. Raises Gone when it is too old."""
         version = await self.version_of(resource)
-        query = {
-            **selectors,
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": resource_version,
-        }
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
-        response = await self._open("GET", resource.path(version, namespace, None), query=query, timeout=timeout)
-        async with response:
-            try:
-                async for kind, obj in watch_events(response.content):
-                    if kind == "ERROR":
-                        raise error_of(int(obj.get("code") or 500), obj)
-                    yield WatchEvent(kind, from_served(resource, version, obj) if kind != "BOOKMARK" else obj)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                raise Unreachable(f"the watch of {resource} broke: {error!r}") from error
-            finally:
-                # A stream that is left early would otherwise wait for a TLS goodbye, beyond the end of the loop.
-                if response.connection is not None and response.connection.transport is not None:
-                    response.connection.transport.abort()
+        query = {**selectors, "allowWatchBookmarks": "true", "resourceVersion": resource_version}
+        events = self._transport.watch(resource.path(version, namespace, None), query)
+        async with aclosing(events):  # type: ignore[type-var]  # declared as an iterator, is a generator
+            async for kind, obj in events:
+                yield WatchEvent(kind, from_served(resource, version, obj) if kind != "BOOKMARK" else obj)
 
     # --- what the server serves ---
 
@@ -247,11 +228,11 @@ class Api:
 
     async def raw_get(self, path: str, **query: str) -> Any:
         """GET any path that answers JSON (``/version``, discovery)."""
-        return msgspec.json.decode(await self._request("GET", path, query=query))
+        return await self._transport.json("GET", path, query=query)
 
     async def raw_text(self, path: str, **query: str) -> str:
         """GET any path that answers text (a container's log)."""
-        return (await self._request("GET", path, query=query)).decode(errors="replace")
+        return (await self._transport.request("GET", path, query=query)).decode(errors="replace")
 
     # --- plumbing ---
 
@@ -271,7 +252,7 @@ class Api:
         if method in ("POST", "PUT") and subresource in (None, "status"):
             body = to_served(resource, version, body)
         path = resource.path(version, namespace, name, subresource)
-        answer: Object = msgspec.json.decode(await self._request(method, path, body=body, query=query, headers=headers))
+        answer: Object = await self._transport.json(method, path, body=body, query=query, headers=headers)
         return from_served(resource, version, answer) if answer.get("kind") == resource.kind else answer
 
     async def _pages(
@@ -285,75 +266,15 @@ class Api:
         token = ""
         while True:
             query = {**selectors, "limit": str(_PAGE)} | ({"continue": token} if token else {})
-            page = await self._request("GET", path, query=query, headers=headers)
+            page = await self._transport.request("GET", path, query=query, headers=headers)
+            token = self._transport.decoded(path, page, _Envelope).metadata.get("continue") or ""
             yield page
-            token = msgspec.json.decode(page, type=_Envelope).metadata.get("continue") or ""
             if not token:
                 return
-
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Any = None,
-        query: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> bytes:
-        response = await self._open(method, path, body=body, query=query, headers=headers)
-        try:
-            async with response:
-                return await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise Unreachable(f"{method} {self.connection.host}{path}: the answer broke off: {error!r}") from error
-
-    async def _open(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Any = None,
-        query: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-        timeout: aiohttp.ClientTimeout | None = None,
-    ) -> aiohttp.ClientResponse:
-        if self._session is None:
-            raise RuntimeError("the Api must be entered first: async with Api(connection) as api")
-        sent = {"Accept": "application/json", "Content-Type": "application/json", **(headers or {})}
-        authorization = self.connection.authorization()
-        if authorization:
-            sent["Authorization"] = authorization
-        try:
-            response = await self._session.request(
-                method,
-                f"{self.connection.host}{path}",
-                params=query or {},
-                data=None if body is None else msgspec.json.encode(body),
-                headers=sent,
-                timeout=timeout or self._timeout,
-                proxy=self.connection.proxy,
-                server_hostname=self.connection.server_name,
-            )
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"{method} {self.connection.host}{path}: {error or type(error).__name__}") from error
-        if response.status < 400:
-            return response
-        async with response:
-            raise _refusal(response.status, await response.read())
 
 
 class _Envelope(msgspec.Struct):
     metadata: dict[str, Any] = {}
 
 
-def _refusal(code: int, content: bytes) -> ApiError:
-    try:
-        status = msgspec.json.decode(content)
-    except msgspec.DecodeError:
-        status = None
-    if isinstance(status, dict) and status.get("kind") == "Status":
-        return error_of(code, status)
-    return error_of(code, {}, content.decode(errors="replace").strip()[:200] or f"HTTP {code}")
-
-
-__all__ = ["Api", "Gone", "Object", "PatchKind", "TypedList", "WatchEvent"]
+__all__ = ["Api", "Object", "PatchKind", "TypedList"]

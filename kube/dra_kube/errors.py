@@ -4,7 +4,7 @@
 
     KubeError
     ├── ConnectionSettingsError   no usable kubeconfig or in-cluster credentials
-    ├── Unreachable               nobody answered: refused, timed out, TLS failed
+    ├── Unreachable               refused, timed out, TLS failed, or what answered is no API server
     ├── NotServed                 the server does not serve the kind in any version we speak
     └── ApiError                  the server answered with a Status that is no success
         ├── BadRequest            400
@@ -33,7 +33,7 @@ class ConnectionSettingsError(KubeError):
 
 
 class Unreachable(KubeError):
-    """The API server did not answer at all."""
+    """The API server did not answer, or not to the end; or what answered is no API server."""
 
 
 class NotServed(KubeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -9,8 +10,9 @@ import dra_kube
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from dra_api.core import Node
 from dra_api.resource import ResourceClaim
-from dra_kube import PODS, RESOURCE_CLAIMS, Api, Connection
+from dra_kube import NODES, PODS, RESOURCE_CLAIMS, Api, Connection, transport
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Serve = Callable[[dict[str, Handler]], Awaitable[Api]]
@@ -98,7 +100,59 @@ async def test_an_error_page_that_is_no_status_still_says_what_came_back(serve: 
 
     api = await serve({"GET /api/v1/nodes/n": proxy_page})
     with pytest.raises(dra_kube.ServerError, match="bad gateway"):
-        await api.get(dra_kube.NODES, "n")
+        await api.get(NODES, "n")
+
+
+@pytest.mark.parametrize("call", ["get", "list", "list_as"])
+async def test_a_page_in_place_of_an_api_server_is_reported_as_such(serve: Serve, call: str) -> None:
+    async def login_page(request: web.Request) -> web.Response:
+        return web.Response(text="<html>please log in</html>")
+
+    api = await serve({"GET /api/v1/nodes": login_page, "GET /api/v1/nodes/n": login_page})
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "get": lambda: api.get(NODES, "n"),
+        "list": lambda: api.list(NODES),
+        "list_as": lambda: api.list_as(NODES, Node),
+    }
+    with pytest.raises(dra_kube.Unreachable, match=r"is no API server.*please log in"):
+        await calls[call]()
+
+
+async def test_an_error_that_breaks_off_is_an_error_of_ours(serve: Serve) -> None:
+    async def broken(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=500, headers={"Content-Length": "100"})
+        await response.prepare(request)
+        await response.write(b"half")
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    api = await serve({"GET /api/v1/nodes/n": broken})
+    with pytest.raises(dra_kube.Unreachable, match="broke off"):
+        await api.get(NODES, "n")
+
+
+async def test_a_watch_is_bounded_so_that_a_server_that_vanished_is_noticed(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_WATCH_SECONDS", 0)
+    monkeypatch.setattr(transport, "_WATCH_GRACE", 0.05)
+    hanging = asyncio.Event()
+    asked: list[str] = []
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        asked.append(request.query["timeoutSeconds"])
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await hanging.wait()
+        return response
+
+    api = await serve({"GET /api/v1/pods": silent})
+    with pytest.raises(dra_kube.Unreachable, match=r"the watch of .* broke"):
+        async for _event in api.watch(PODS, resource_version="5"):
+            pass
+    hanging.set()
+    assert asked == ["0"]
 
 
 async def test_nobody_listening_is_reported_with_the_address(unused_tcp_port: int) -> None:
@@ -116,9 +170,9 @@ async def test_credentials_are_asked_for_each_request(serve: Serve) -> None:
 
     api = await serve({"GET /api/v1/namespaces/default/pods/p": handler})
     tokens = iter(["Bearer one", "Bearer two"])
-    api.connection = Connection(api.connection.host, None, lambda: next(tokens))
-    await api.get(PODS, "p", "default")
-    await api.get(PODS, "p", "default")
+    async with Api(Connection(api.connection.host, None, lambda: next(tokens))) as changing:
+        await changing.get(PODS, "p", "default")
+        await changing.get(PODS, "p", "default")
     assert seen == ["Bearer one", "Bearer two"]
 
 

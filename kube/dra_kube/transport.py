@@ -1,0 +1,143 @@
+"""Requests and their failures: HTTP on one side, bytes and the errors of ``dra_kube.errors`` on the other.
+
+Whatever goes wrong below becomes a KubeError here, so that nobody above has to know about aiohttp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from .connection import Connection
+from .errors import ApiError, Unreachable, error_of
+from .watch import watch_events
+
+Query = Mapping[str, str]
+
+_CONNECT_SECONDS = 10.0
+_WATCH_SECONDS = 300
+"""The server ends a watch after this time. One that is silent for longer has lost its server without a goodbye."""
+_WATCH_GRACE = 30
+
+
+class Transport:
+    """A pool of connections to one API server. ``timeout`` is the limit in seconds for one request, watches apart."""
+
+    def __init__(self, connection: Connection, timeout: float, user_agent: str) -> None:
+        self.connection = connection
+        self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, _CONNECT_SECONDS))
+        self._watch_timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=_CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE
+        )
+        self._user_agent = user_agent
+        self._session: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        """Get ready; nothing is sent yet."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self.connection.tls or False, limit=0, keepalive_timeout=60),
+            timeout=self._timeout,
+            headers={"User-Agent": self._user_agent},
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            await asyncio.sleep(0)  # lets aborted connections close their sockets
+            self._session = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """The content of a successful answer. Raises Unreachable, or the ApiError that the server sent."""
+        response = await self._send(method, path, body, query or {}, headers or {}, self._timeout)
+        return await _content(response, f"{method} {self.connection.host}{path}")
+
+    async def json(self, method: str, path: str, **options: Any) -> Any:
+        """The JSON of a successful answer. Raises as ``request`` does, and Unreachable when it is no JSON."""
+        return self.decoded(path, await self.request(method, path, **options))
+
+    def decoded(self, path: str, content: bytes, type_: Any = Any) -> Any:
+        """Content as JSON. Raises Unreachable: whoever answered otherwise is no API server."""
+        try:
+            return msgspec.json.decode(content, type=type_)
+        except msgspec.DecodeError as error:
+            raise Unreachable(f"{self.connection.host}{path} is no API server: {error}: {content[:80]!r}") from error
+
+    async def watch(self, path: str, query: Query) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """Types and objects of the events of a watch, until the server ends it. Raises as ``request`` does."""
+        query = {**query, "watch": "true", "timeoutSeconds": str(_WATCH_SECONDS)}
+        response = await self._send("GET", path, None, query, {}, self._watch_timeout)
+        async with response:
+            try:
+                async for kind, obj in watch_events(response.content):
+                    if kind == "ERROR":
+                        raise error_of(int(obj.get("code") or 500), obj)
+                    yield kind, obj
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise Unreachable(f"the watch of {self.connection.host}{path} broke: {error!r}") from error
+            finally:
+                # A stream that is left early would otherwise wait for a TLS goodbye, beyond the end of the loop.
+                if response.connection is not None and response.connection.transport is not None:
+                    response.connection.transport.abort()
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Query,
+        headers: Mapping[str, str],
+        timeout: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise RuntimeError("the Api must be entered first: async with Api(connection) as api")
+        sent = {"Accept": "application/json", "Content-Type": "application/json", **headers}
+        if authorization := self.connection.authorization():
+            sent["Authorization"] = authorization
+        what = f"{method} {self.connection.host}{path}"
+        try:
+            response = await self._session.request(
+                method,
+                f"{self.connection.host}{path}",
+                params=query,
+                data=None if body is None else msgspec.json.encode(body),
+                headers=sent,
+                timeout=timeout,
+                proxy=self.connection.proxy,
+                server_hostname=self.connection.server_name,
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"{what}: {error or type(error).__name__}") from error
+        if response.status < 400:
+            return response
+        raise _refusal(response.status, await _content(response, what))
+
+
+async def _content(response: aiohttp.ClientResponse, what: str) -> bytes:
+    try:
+        async with response:
+            return await response.read()
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise Unreachable(f"{what}: the answer broke off: {error!r}") from error
+
+
+def _refusal(code: int, content: bytes) -> ApiError:
+    try:
+        status = msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        status = None
+    if isinstance(status, dict) and status.get("kind") == "Status":
+        return error_of(code, status)
+    return error_of(code, {}, content.decode(errors="replace").strip()[:200] or f"HTTP {code}")
