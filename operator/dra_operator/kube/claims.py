@@ -5,6 +5,7 @@ Every answer of the server is handed to ``seen`` at once (the assume cache), so 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection
 
 from dra_api.codec import convert, to_dict
@@ -16,6 +17,7 @@ from .client import Client
 from .rewrite import Edit, rewrite
 
 Seen = Callable[[Struct], None]
+FRESH = 1000  # claims just created whose answer is kept until they are allocated
 
 
 class ClaimChanged(Exception):
@@ -30,6 +32,7 @@ class ClaimWriter:
 
     def __init__(self, client: Client, seen: Seen, timestamp: Callable[[], str | None]) -> None:
         self._client, self._seen, self._timestamp = client, seen, timestamp
+        self._fresh: OrderedDict[str, Object] = OrderedDict()  # saves the read before the first update
 
     async def read(self, claim: ResourceClaim) -> ResourceClaim:
         """The claim as the server has it now. Raises NotFound."""
@@ -38,7 +41,11 @@ class ClaimWriter:
 
     async def create(self, body: Object) -> ResourceClaim:
         """A new claim. Raises Forbidden (quota, admin access), Invalid, ..."""
-        return self._took(await self._client.create(RESOURCE_CLAIMS, body, body["metadata"]["namespace"]))
+        raw = await self._client.create(RESOURCE_CLAIMS, body, body["metadata"]["namespace"])
+        self._fresh[raw["metadata"]["uid"]] = raw
+        if len(self._fresh) > FRESH:
+            self._fresh.popitem(last=False)
+        return self._took(raw)
 
     async def commit(
         self, claim: ResourceClaim, allocation: AllocationResult | None, consumer: ResourceClaimConsumerReference
@@ -51,7 +58,10 @@ class ClaimWriter:
         """
         known = None
         if allocation is not None:
-            known = await self._rewrite(claim, lambda raw: _add_finalizer(_expect(raw, claim, allocated=False)))
+            known = self._fresh.pop(claim.metadata.uid, None)
+            known = await self._rewrite(
+                claim, lambda raw: _add_finalizer(_expect(raw, claim, allocated=False)), known=known
+            )
 
         def edit(raw: Object) -> bool:
             status = _expect(raw, claim, allocated=allocation is None).setdefault("status", {})
