@@ -137,6 +137,6 @@ class KubeletPlugin:
         add_RegistrationServicer_to_server(self._registration, server)
 
     def _died(self, error: Fatal) -> None:
-        self._driver.handle_error(error, "the plugin cannot go on")
-        if not self._fatal.done():
+        if not self._fatal.done():  # first of all: a handler that fails must not keep a dead plugin alive
             self._fatal.set_result(error)
+        self._driver.handle_error(error, "the plugin cannot go on")

@@ -54,6 +54,6 @@ class RegistrationService(api_pb2_grpc.RegistrationServicer):
             self._changed.notify_all()
         if request.plugin_registered:
             log.info("the kubelet registered the plugin")
-        if not request.plugin_registered:
+        else:
             raise RegistrationRefused(f"the kubelet did not register the plugin: {request.error}")
         return api_pb2.RegistrationStatusResponse()

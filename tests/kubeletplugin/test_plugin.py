@@ -439,6 +439,18 @@ async def test_a_socket_that_vanishes_is_fatal(running: KubeletPlugin, settings:
     assert isinstance(driver.errors[0], ServerDied)
 
 
+async def test_a_dead_plugin_ends_even_if_its_error_handler_fails(
+    running: KubeletPlugin, settings: Any, driver: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(error: PluginError, message: str) -> None:
+        raise RuntimeError("a bug of the driver")
+
+    monkeypatch.setattr(driver, "handle_error", broken)
+    settings.registration_path.unlink()
+    with pytest.raises(ServerDied):
+        await asyncio.wait_for(running.wait(), 10)
+
+
 async def test_a_file_in_place_of_the_socket_is_left_alone(api: Any, driver: Sample, settings: Any) -> None:
     settings.plugin_path.write_text("precious")
     with pytest.raises(StartError, match=r"dra\.sock exists and is no socket: remove it"):

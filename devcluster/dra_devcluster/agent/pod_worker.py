@@ -250,7 +250,9 @@ class PodWorker:
                 return
             except (KubeError, DecodeError) as error:
                 logger.warning("pod %s: %s", self.pod.key, error)
-                await self._pause()
+            except Exception:  # a bug in one report must not end the reports of a pod that lives on
+                logger.exception("pod %s: unexpected failure, tried again", self.pod.key)
+            await self._pause()
 
     def _view(self) -> PodView:
         runtime, names = self._node.runtime, list(self._keepers)
