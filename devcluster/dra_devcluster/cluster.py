@@ -51,11 +51,6 @@ class ClusterNode:
         """Where plugins on this node put their registration sockets."""
         return self.agent.registration_directory
 
-    @property
-    def plugins_dir(self) -> Path:
-        """Where plugins on this node have their data directories."""
-        return self.agent.root / "plugins"
-
 
 class DevCluster:
     """An API server and ``nodes`` nodes named node-1, node-2, ...; an async context manager.

@@ -118,11 +118,6 @@ class Quantity:
         """The quantity of a whole number."""
         return cls.from_nanos(number * NANO, binary=binary)
 
-    @property
-    def is_binary(self) -> bool:
-        """True when the quantity is written with binary suffixes (Ki, Mi, ...)."""
-        return self.format is Format.BINARY
-
     def rounded_up(self) -> int:
         """The whole number at or next above the magnitude (the reference's ``Value()``)."""
         return -(-self.nanos // NANO) if self.nanos >= 0 else self.nanos // NANO

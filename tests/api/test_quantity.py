@@ -143,7 +143,6 @@ def test_whole_numbers_are_rounded_away_from_zero(text: str, whole: int) -> None
 )
 def test_family_of_suffixes(text: str, written: str) -> None:
     assert Quantity(text).format == Format(written)
-    assert Quantity(text).is_binary is (written == "BinarySI")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from .podspec import RunContainer, RunPod
 from .runtime import ContainerRecord, ContainerState
 
 Json = dict[str, Any]
-CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
 @dataclass(frozen=True, slots=True)
