@@ -14,6 +14,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from dra_api.codec import convert
@@ -95,10 +96,10 @@ def rows(seconds: float) -> list[Row]:
         found.append(
             Row(
                 name,
-                None if compiled is None or raises else best(lambda compiled=compiled: compiled(device), seconds),
+                None if compiled is None or raises else best(partial(compiled, device), seconds),
                 best(matches, seconds),
-                best(lambda selector=selector: selector.explain(device), seconds),
-                best(lambda expression=expression: Selector(expression, environment), seconds),
+                best(partial(selector.explain, device), seconds),
+                best(partial(Selector, expression, environment), seconds),
                 REFERENCE.get(name),
             )
         )

@@ -49,7 +49,8 @@ async def test_it_runs_until_a_signal_and_leaves_nothing(number: signal.Signals,
             await api.create(PODS, sleeper("node-1"))
 
             async def pod_runs() -> bool:
-                return (await api.get(PODS, "sleeper", "default")).get("status", {}).get("phase") == "Running"
+                status = (await api.get(PODS, "sleeper", "default")).get("status", {})
+                return str(status.get("phase")) == "Running"
 
             await until("the pod running", pod_runs)
         family = children(cluster.process.pid)

@@ -56,8 +56,8 @@ async def test_a_claim_that_names_no_class_is_refused(scene: Scene) -> None:
 
 async def test_a_malformed_claim_is_refused_with_every_fault(scene: Scene) -> None:
     exactly = {"deviceClassName": "Not_A_Name", "allocationMode": "Some"}
-    body = {"metadata": {"name": "bad", "namespace": scene.namespace}}
-    body["spec"] = {"devices": {"requests": [{"name": "Two Words", "exactly": exactly}]}}
+    spec = {"devices": {"requests": [{"name": "Two Words", "exactly": exactly}]}}
+    body = {"metadata": {"name": "bad", "namespace": scene.namespace}, "spec": spec}
     with pytest.raises(Invalid) as refusal:
         await scene.api.create(RESOURCE_CLAIMS, body)
     for field in ("requests[0].name", "exactly.deviceClassName", "exactly.allocationMode"):

@@ -62,7 +62,7 @@ async def running(
 
 async def run(words: Sequence[str | Path], *, seconds: float = 60.0, **environment: str | Path) -> tuple[int, str]:
     """Exit code and output of a program that ends by itself."""
-    async with running(words, **environment) as command:
+    async with running(words, cwd=None, **environment) as command:
         code = await command.end(seconds=seconds)
         return code, command.output
 

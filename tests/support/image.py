@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 _STAND_IN = f"""#!{sys.executable}
 import json, os, sys
@@ -56,7 +57,7 @@ def build(folder: Path, program: Program) -> None:
     draft.rename(folder / program.name)
 
 
-def calls(folder: Path, name: str) -> list[dict[str, object]]:
+def calls(folder: Path, name: str) -> list[dict[str, Any]]:
     """The ``command`` and ``environment`` of every start so far."""
     file = folder / f"{name}.calls"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
