@@ -13,6 +13,8 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from .process import exit_code
+
 _STDIN, _STDOUT, _STDERR, _RESULT, _CLOSE = 0, 1, 2, 3, 255
 _CHUNK = 32 * 1024
 
@@ -59,8 +61,7 @@ async def _output(socket: web.WebSocketResponse, process: asyncio.subprocess.Pro
     assert process.stdout is not None
     assert process.stderr is not None
     await asyncio.gather(_forward(socket, _STDOUT, process.stdout), _forward(socket, _STDERR, process.stderr))
-    code = await process.wait()
-    return 128 - code if code < 0 else code
+    return exit_code(await process.wait())
 
 
 async def _forward(socket: web.WebSocketResponse, channel: int, stream: asyncio.StreamReader) -> None:

@@ -41,7 +41,7 @@ class NodeServer:
         self.port = 0
         self._pods = pods
         self._runtime = runtime
-        self._key = f"Bearer {key}"
+        self._key = f"Bearer {key}".encode()
         self._closing = asyncio.Event()
         app = web.Application(middlewares=[self._authorize])
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
@@ -65,7 +65,8 @@ class NodeServer:
     async def _authorize(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        if not hmac.compare_digest(request.headers.get("Authorization", ""), self._key):
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not hmac.compare_digest(given, self._key):
             raise web.HTTPUnauthorized(text="the node answers only to its API server")
         return await handler(request)
 

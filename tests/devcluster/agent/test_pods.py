@@ -497,5 +497,7 @@ async def test_what_is_not_offered_is_refused_clearly(node: Any) -> None:
 async def test_the_server_of_the_node_answers_only_to_the_api_server(node: Any) -> None:
     port = (await node.api.get(NODES, "node-1"))["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
     async with aiohttp.ClientSession() as session:
-        async with session.get(f"http://127.0.0.1:{port}/containerLogs/default/pod-a/c") as answer:
-            assert answer.status == 401
+        for key in ("", "Bearer of bad news", "Bearer \u00fc"):
+            url = f"http://127.0.0.1:{port}/containerLogs/default/pod-a/c"
+            async with session.get(url, headers={"Authorization": key}) as answer:
+                assert answer.status == 401
