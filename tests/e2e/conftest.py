@@ -6,16 +6,14 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 from dra_kube import NAMESPACES, RESOURCE_CLAIMS, Api
 from kopf.testing import KopfRunner
 from scene import Scene
+from under_kopf import kopf_run
 from world import World, world
-
-MAIN = Path(__file__).resolve().parents[2] / "operator" / "main.py"
 
 
 @pytest.fixture(scope="session")
@@ -28,8 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture(scope="session")
 def operator(cluster: World) -> Iterator[KopfRunner]:
     """The operator as ``kopf run`` starts it; that it ends cleanly is checked when the session ends."""
-    runner = KopfRunner(["run", "--all-namespaces", str(MAIN)], env={"KUBECONFIG": str(cluster.kubeconfig)}, timeout=60)
-    with runner:
+    with kopf_run(cluster.kubeconfig) as runner:
         yield runner
     assert runner.exit_code == 0, runner.output
 

@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import kopf
 import pytest
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 from dra_kube import (
@@ -26,9 +25,8 @@ from dra_kube import (
     connection,
 )
 from kopf.testing import KopfRunner
+from under_kopf import kopf_run
 
-MAIN = Path(__file__).resolve().parents[2] / "operator" / "main.py"
-GPU = 'device.driver == "gpu.example.com"'
 Obj = dict[str, Any]
 T = TypeVar("T")
 
@@ -147,13 +145,7 @@ def operating(kubeconfig: Path, cluster: Cluster) -> Callable[[], AbstractAsyncC
 
     @asynccontextmanager
     async def run() -> AsyncIterator[KopfRunner]:
-        runner = KopfRunner(
-            ["run", "--all-namespaces", str(MAIN)],
-            registry=kopf.OperatorRegistry(),
-            env={"KUBECONFIG": str(kubeconfig)},
-            timeout=30,
-        )
-        with runner:
+        with kopf_run(kubeconfig, timeout=30) as runner:
             yield runner
             await cluster.heard()
 

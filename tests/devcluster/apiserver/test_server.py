@@ -120,7 +120,7 @@ async def test_a_snapshot_that_cannot_be_written_is_named(tmp_path: Path) -> Non
     folder.mkdir()
     with pytest.raises(ServerError, match=r"cannot write the snapshot .*: No such file or directory"):
         async with DevApiServer(snapshot=folder / "snapshot"):
-            folder.rmdir()
+            shutil.rmtree(folder)
 
 
 async def test_versions_can_be_switched_off() -> None:

@@ -1,0 +1,36 @@
+"""The real operator under Kopf, inside the test's process: ``kopf run`` in a thread."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import kopf
+from kopf.testing import KopfRunner
+
+MAIN = Path(__file__).resolve().parents[2] / "operator" / "main.py"
+
+
+@contextmanager
+def kopf_run(kubeconfig: Path, timeout: float = 60) -> Iterator[KopfRunner]:
+    """``kopf run --all-namespaces operator/main.py``; after the block the runner has output and exit code.
+
+    A Kopf that is stopped leaves connections of its own open now and then. They are collected here, where they
+    belong, and not in whatever test runs when Python's collector does.
+    """
+    runner = KopfRunner(
+        ["run", "--all-namespaces", str(MAIN)],
+        registry=kopf.OperatorRegistry(),
+        env={"KUBECONFIG": str(kubeconfig)},
+        timeout=timeout,
+    )
+    try:
+        with runner:
+            yield runner
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
