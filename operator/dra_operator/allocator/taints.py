@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dra_api.core import Taint, Toleration
 from dra_api.resource import DeviceTaint, DeviceToleration
 
 _BLOCKING = ("NoSchedule", "NoExecute")
 
 
-def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
-    """Empty effect and key match all; the operator is Exists, or Equal (also when empty) with equal values."""
+def tolerates(toleration: DeviceToleration | Toleration, taint: DeviceTaint | Taint) -> bool:
+    """Empty effect and key match all; the operator is Exists, or Equal (also when empty) with equal values.
+
+    Taints of nodes follow the same rule, but for an empty key (``placement.tolerations``).
+    """
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from dra_api.core import Taint, Toleration
 
+from dra_operator.allocator.taints import tolerates
+
 _REPELLING = ("NoSchedule", "NoExecute")  # PreferNoSchedule only asks politely
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
@@ -25,11 +27,5 @@ def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> T
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    if toleration.operator == "Exists":
-        return True
-    # An empty key means every taint, but only together with Exists.
-    return toleration.operator in ("", "Equal") and bool(toleration.key) and toleration.value == taint.value
+    # For nodes, an empty key means every taint only together with Exists.
+    return bool(toleration.key or toleration.operator == "Exists") and tolerates(toleration, taint)
