@@ -17,6 +17,7 @@ from dra_api.core import Node, Pod
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.app.language import CelSelectors
+from dra_operator.app.operator import settle_memory
 from dra_operator.cluster import Cluster
 from dra_operator.placement import NoPlace, Plan, plan
 
@@ -130,7 +131,11 @@ def placement(
 
 
 def longest_stall(cluster: Cluster, allocator: Allocator, wanted: ResourceClaim) -> float:
-    """Microseconds of wall time between two pauses, at worst: how long the event loop of the operator waits."""
+    """Microseconds of wall time between two pauses, at worst: how long the event loop of the operator waits.
+
+    With the settings that the operator gives the garbage collector, which is at work here.
+    """
+    settle_memory()
     planning = plan(POD, [wanted], cluster.node_states(), allocator, cluster.ledger.usage.snapshot())
     worst, running = 0.0, True
     while running:

@@ -8,7 +8,7 @@ forbidden binding conditions, and a selector that raises there is fatal if the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dra_api.resource import RESULTS_LIMIT
 
@@ -25,7 +25,7 @@ from .pool_view import Amounts, Requests
 from .refusal import Rule
 from .selectors import Compiled, Selector
 from .taints import blocking
-from .usage import Usage
+from .usage import PoolUsage, Usage
 
 
 class Problem:
@@ -54,7 +54,11 @@ class Problem:
         self._usage = [usage.pool(pool.pool) for pool in view.pools]
         self._counters: dict[int, Counters] = {}
         self._constraints: dict[tuple[int, int], Constraint] = {}
-        self.in_use = self._gather(lambda place: view.pools[place].bits(self._usage[place].exclusive))
+        self.in_use = self._gather(lambda usage: usage.exclusive)
+        self._metered = 0
+        """Devices on which even a request that names no capacity may find too little left (section 9)."""
+        if self.sharing:
+            self._metered = view.shareable | view.rationed | self._gather(lambda usage: usage.consumed)
         self.domains: list[tuple[Domain, ...]] = []
         self._count = 0
         self._prepare()
@@ -164,11 +168,8 @@ class Problem:
 
     def _fit(self, domain: Domain) -> None:
         """Capacity against the allocated state (section 9); remembers what each device would give."""
-        if not self._features.consumable_capacity:
-            return
         requests = domain.alternative.capacity
-        consumed = self._gather(lambda place: self.view.pools[place].bits(self._usage[place].consumed))
-        relevant = domain.usable if requests else domain.usable & (self.view.shareable | self.view.rationed | consumed)
+        relevant = domain.usable if requests else domain.usable & self._metered
         if not relevant:
             return
         kept = domain.usable
@@ -233,8 +234,9 @@ class Problem:
         ledgers: list[Ledger] = []
         if domain.amounts:
             ledgers.append(self.shares)
-        if self._features.partitionable_devices:
-            ledgers += [self._counter(place) for place in self._places(domain.usable & self.view.consuming)]
+        consuming = domain.usable & self.view.consuming
+        if consuming and self._features.partitionable_devices:
+            ledgers += [self._counter(place) for place in self._places(consuming)]
         return (*ledgers, *domain.constraints)
 
     def _places(self, devices: int) -> list[int]:
@@ -262,8 +264,10 @@ class Problem:
             known = self._constraints[claim, number] = Distinct(column) if distinct else Match(column)
         return known
 
-    def _gather(self, bits: Callable[[int], int]) -> int:
+    def _gather(self, names: Callable[[PoolUsage], Collection[str]]) -> int:
+        """The devices that are named by what is allocated in their pool."""
         together = 0
-        for place, offset in enumerate(self.view.offsets):
-            together |= bits(place) << offset
+        for view, usage, offset in zip(self.view.pools, self._usage, self.view.offsets, strict=True):
+            if named := names(usage):
+                together |= view.bits(named) << offset
         return together

@@ -10,7 +10,9 @@ from dra_cel import Environment, PreparedDevice, compile, device_selectors, prep
 from dra_operator.allocator import Features
 from dra_operator.allocator.selectors import Predicate
 
-REMEMBERED = 4096  # devices; a slice has at most 128, and all selectors of a claim meet it one after the other
+REMEMBERED = 256
+"""Prepared devices that are kept. All selectors of a claim meet the at most 128 devices of a slice one after the other;
+thousands of prepared devices would be looked through by each run of the garbage collector, 30 ms at a time."""
 
 
 class CelSelectors:

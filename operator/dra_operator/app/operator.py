@@ -63,7 +63,7 @@ class Operator:
         except BaseException:
             await api.__aexit__(None, None, None)
             raise
-        _settle_memory()
+        settle_memory()
         self._api, self._control, self._audit = api, control, Audit(api, control)
         self._task = asyncio.create_task(self._work(control, self._audit), name="operator")
         await control.started()
@@ -134,7 +134,7 @@ class Operator:
             group.create_task(audit.run(), name="audit")
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """What was listed lives as long as the process: the garbage collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
