@@ -165,13 +165,17 @@ MATCHES = {
     "Gt": ({"key": "number", "operator": "Gt", "values": ["6"]}, True),
     "Gt with the same number": ({"key": "number", "operator": "Gt", "values": ["7"]}, False),
     "Lt with a label that is no number": ({"key": "zone", "operator": "Lt", "values": ["8"]}, False),
+    "Gt with a number that is spelled otherwise": ({"key": "padded", "operator": "Gt", "values": ["006"]}, True),
+    "Gt with separators in the number": ({"key": "separated", "operator": "Gt", "values": ["6"]}, False),
+    "Gt with a number of more than 64 bits": ({"key": "huge", "operator": "Gt", "values": ["6"]}, False),
 }
+NUMBERS = {"number": "7", "padded": "007", "separated": "1_0", "huge": "9223372036854775808"}
 
 
 @pytest.mark.parametrize(("requirement", "expected"), MATCHES.values(), ids=MATCHES.keys())
 def test_node_selector_requirement(requirement: Any, expected: bool) -> None:
     selector = convert(NodeSelector, {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]})
-    assert node_matches(selector, make_node("n1", zone="a", number="7")) is expected
+    assert node_matches(selector, make_node("n1", zone="a", **NUMBERS)) is expected
 
 
 def test_terms_are_alternatives_and_an_empty_one_matches_nothing() -> None:
@@ -187,6 +191,10 @@ def test_terms_are_alternatives_and_an_empty_one_matches_nothing() -> None:
         {"key": "z", "operator": "In"},
         {"key": "z", "operator": "Exists", "values": ["a"]},
         {"key": "z", "operator": "Gt", "values": ["many"]},
+        {"key": "z", "operator": "Gt", "values": ["9223372036854775808"]},
+        {"key": "z", "operator": "Gt", "values": ["-1"]},  # a number, but no value of a label
+        {"key": "z", "operator": "NotIn", "values": ["a", "not a value"]},
+        {"key": "z z", "operator": "Exists"},
     ],
 )
 def test_a_malformed_requirement_is_named(requirement: Any) -> None:

@@ -2,15 +2,20 @@
 
 Terms are ORed, the requirements of a term are ANDed, and a term without requirements matches nothing.
 Operators are In, NotIn (true for a missing label), Exists, DoesNotExist, Gt and Lt (whole numbers);
-``matchFields`` knows ``metadata.name`` with In and NotIn and exactly one value.
+``matchFields`` knows ``metadata.name`` with In and NotIn and exactly one value. Keys and values have to be
+such as labels can have: a selector with others cannot be parsed, in whichever term they are.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import chain
+from typing import Final
 
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dra_api.validation.formats import label_key, label_value
 
 from .errors import NodeSelectionError
 
@@ -52,15 +57,21 @@ def matches(selector: NodeSelector, node: Node) -> bool:
     return first_match(parse(selector), node) is not None
 
 
+_WHOLE_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,63}", re.ASCII)
+_LARGEST: Final = 2**63
+
+
 def _whole_number(text: str) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
+    """A number of 64 bits, nothing around it and no separators."""
+    number = int(text) if _WHOLE_NUMBER.fullmatch(text) else _LARGEST
+    return number if -_LARGEST <= number < _LARGEST else None
 
 
 def _label_check(requirement: NodeSelectorRequirement) -> Check:
     key, operator, values = requirement.key, requirement.operator, requirement.values or ()
+    fault = next(chain(label_key(key), *map(label_value, values)), None)
+    if fault is not None:
+        raise NodeSelectionError(f"node selector: {key} {operator} {list(values)}: {fault}")
     if operator in ("In", "NotIn"):
         if not values:
             raise NodeSelectionError(f"node selector: {key} {operator} needs at least one value")
