@@ -106,6 +106,20 @@ GIVES: dict[str, tuple[Lab, Any]] = {
         ),
         "error",
     ),
+    "All is fatal, not just impossible, with a used up device that a constraint forbids as well": (
+        lab(
+            pool(device("a", capacity={"mem": 4}, k=1, extra={"allowMultipleAllocations": True})),
+            [claim(request("r"), request("q", allocationMode="All"), constraints=[distinct("drv/k")])],
+        ),
+        "error",
+    ),
+    "All fails with a device that is used up": (
+        lab(
+            pool(device("a", capacity={"mem": 4}, extra={"allowMultipleAllocations": True})),
+            [claim(request("r"), request("q", allocationMode="All"))],
+        ),
+        "none",
+    ),
     "the first subrequest that works": (
         lab(MODELS, [claim(first_available("r", sub("x", B, count=2), sub("y", A, count=2)))]),
         [["r/y=drv/p/a1", "r/y=drv/p/a2"]],

@@ -16,6 +16,7 @@ from .ahead import Ahead
 from .bits import each
 from .domain import Domain
 from .errors import ClaimError
+from .ledgers import Counters
 from .state import State
 
 if TYPE_CHECKING:
@@ -165,20 +166,24 @@ class All(Frame):
         return True
 
     def _admit(self, state: State, device: int) -> bool:
-        """Raises ClaimError when only a constraint keeps the device away (section 7)."""
+        """Raises ClaimError when a constraint keeps the device away and nothing but its capacity does so, too.
+
+        Here capacity is the last thing to look at, otherwise the first (section 7): a device that an earlier
+        request shares violates a constraint rather than being used up.
+        """
         domain, bit = self._domain, 1 << device
         if not domain.usable & bit & ~state.blocked(domain):
             return False
-        for ledger in domain.ledgers:
-            if not ledger.admit(bit, domain):
-                if ledger not in domain.constraints:
-                    return False
-                claim = state.problem.plan.claims[domain.claim].key
-                raise ClaimError(
-                    f"claim {claim}, request {domain.alternative.request}: cannot add device "
-                    f"{state.problem.view.id(device)} because a claim constraint would not be satisfied"
-                )
-        return True
+        refusing = [ledger for ledger in domain.ledgers if not ledger.admit(bit, domain)]
+        if any(ledger in domain.constraints for ledger in refusing) and not any(
+            isinstance(ledger, Counters) for ledger in refusing
+        ):
+            claim = state.problem.plan.claims[domain.claim].key
+            raise ClaimError(
+                f"claim {claim}, request {domain.alternative.request}: cannot add device "
+                f"{state.problem.view.id(device)} because a claim constraint would not be satisfied"
+            )
+        return not refusing
 
     def retract(self, state: State, end: End) -> None:
         for _ in each(self._domain.collected):

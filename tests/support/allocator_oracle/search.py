@@ -138,19 +138,19 @@ class Search:
     def _take(self, claim: int, wanted: Wanted, candidate: Candidate) -> bool:
         if self._in_use(claim, wanted, candidate) or not self.selectable(wanted, candidate):
             return False
-        share: dict[str, Quantity] | None = None
-        if self.problem.gates.capacity:
-            share = self.capacity(wanted, candidate)
-            if share is None:
-                return False
-        if not self._shareable(candidate):
-            share = None
+        share = self.capacity(wanted, candidate) if self.problem.gates.capacity else {}
+        if share is None and wanted.collected is None:
+            return False
         if not (self._counters(wanted, candidate) and self._taints(wanted, candidate)):
             return False
         if not self._constraints(claim, wanted, candidate):
             if wanted.collected is not None:
                 raise Fault(f"request {wanted.name}: device {candidate.id} violates a constraint")
             return False
+        if share is None:
+            return False  # for all devices, capacity is the last thing to look at
+        if not self._shareable(candidate):
+            share = None
         self.grants.append(Grant(claim, wanted, candidate, share))
         return True
 
