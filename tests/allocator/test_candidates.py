@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
+import pytest
+from allocator_agreement import ask_oracle, laboratory
 from allocator_lab import Lab, claim, device, device_class, first_available, lab, make_node, pool, request, sub
+from allocator_problems import LocalMaker, make_case
 from dra_api.codec import convert
+from dra_api.core import Node
 from dra_api.resource import DeviceClass, ResourceSlice
 from dra_operator.allocator import Allocated, DeviceId, Failed, Usage
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 A, B = 'device.attributes["drv"].model == "A"', 'device.attributes["drv"].model == "B"'
@@ -125,6 +130,111 @@ def test_an_unusable_pool_makes_its_node_suspicious_for_all() -> None:
     assert next(iter(everything.allocator.candidates(everything.claims, everything.usage))) == "n4"
 
 
+EQUAL = {"matchAttribute": "drv/k", "requests": ["all"]}
+BOTH_EQUAL = {"matchAttribute": "drv/k", "requests": ["r", "all"]}
+DISTINCT = {"distinctAttribute": "drv/k", "requests": ["all"]}
+EVERY_A = request("all", A, allocationMode="All")
+NEEDS_B = request("r", B)
+
+
+def valued(node: str, *values: int | None, rest: int = 0) -> list[Any]:
+    """A node with devices of model A that have these values of ``k``, and others of model B."""
+    known: list[Any] = [{} if value is None else {"k": value} for value in values]
+    devices = [device(f"a{i}", model="A", **attributes) for i, attributes in enumerate(known)]
+    return pool(*devices, *(device(f"b{i}", model="B", k=7) for i in range(rest)), name=node, nodeName=node)
+
+
+CONFLICTS: dict[str, tuple[list[Any], list[Any], list[str]]] = {
+    "all devices differ, and another request finds none": (
+        [*valued("n1", 1, 2), *valued("n2", 1, 1), *valued("n3", 1)],
+        [claim(EVERY_A, NEEDS_B, constraints=[EQUAL])],
+        ["n1"],
+    ),
+    "a device lacks the attribute": (
+        [*valued("n1", None), *valued("n2", 1)],
+        [claim(EVERY_A, NEEDS_B, constraints=[EQUAL])],
+        ["n1"],
+    ),
+    "a request before finds too few devices, so that the search never gets there": (
+        [*valued("n1", 1, 2), *valued("n2", 1, 2, rest=1)],
+        [claim(NEEDS_B, EVERY_A, request("q", B, count=9), constraints=[EQUAL])],
+        ["n2"],
+    ),
+    "a device of the request before may differ": (
+        [*valued("n1", 1, rest=1), *valued("n2", 7, rest=1)],
+        [claim(NEEDS_B, EVERY_A, request("q", B, count=9), constraints=[BOTH_EQUAL])],
+        ["n1"],
+    ),
+    "the request behind only takes what still agrees": (
+        [*valued("n1", 1, rest=1)],
+        [claim(EVERY_A, NEEDS_B, request("q", B, count=9), constraints=[BOTH_EQUAL])],
+        [],
+    ),
+    "equal values that should be distinct": (
+        [*valued("n1", 1, 2), *valued("n2", 1, 1)],
+        [claim(EVERY_A, NEEDS_B, constraints=[DISTINCT])],
+        ["n2"],
+    ),
+    "more than 32 devices": (
+        [*valued("n1", *range(33)), *valued("n2", *range(32))],
+        [claim(EVERY_A), claim(NEEDS_B, name="d")],
+        ["n1"],
+    ),
+    "more than 32 devices together with another request": (
+        [*valued("n1", *range(31)), *valued("n2", *range(30))],
+        [claim(EVERY_A, NEEDS_B, request("q", B))],
+        ["n1"],
+    ),
+    "two requests that take more than 32 devices together": (
+        [*valued("n1", *range(11), rest=22), *valued("n2", *range(11), rest=21)],
+        [claim(EVERY_A, request("rest", B, allocationMode="All")), claim(request("q", "false"), name="d")],
+        ["n1"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("slices", "claims", "failing"), CONFLICTS.values(), ids=CONFLICTS.keys())
+def test_nodes_that_fail_are_suspects_though_they_lack_devices(
+    slices: list[Any], claims: list[Any], failing: list[str]
+) -> None:
+    made = lab(slices, claims)
+    candidates = made.allocator.candidates(made.claims, made.usage)
+    nodes = {slice_["spec"]["nodeName"] for slice_ in slices}
+    assert [node for node in sorted(nodes) if isinstance(made.decide(make_node(node)), Failed)] == failing
+    assert not candidates.anywhere
+    assert list(candidates.suspects) == failing
+    assert sorted(candidates) == failing
+
+
+def test_a_suspect_is_one_only_as_long_as_its_devices_differ() -> None:
+    made = lab(valued("n1", 1, 2), [claim(EVERY_A, NEEDS_B, constraints=[EQUAL])])
+    assert names(made) == ["n1"]
+    for values, expected in (((1, 1), []), ((1, 3, 1), ["n1"]), ((), []), ((None,), ["n1"])):
+        (slice_,) = valued("n1", *values)
+        made.allocator.inventory.put_slice(convert(ResourceSlice, slice_))
+        assert names(made) == expected
+
+
+def test_a_request_for_more_devices_than_a_claim_may_have_fails_on_any_node() -> None:
+    made = lab(THREE, [claim(request("r", A, count=33))])
+    assert made.allocator.candidates(made.claims, made.usage).anywhere
+
+
+def test_a_malformed_node_selector_concerns_every_node_and_request() -> None:
+    broken = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Is"}]}]}
+    made = lab([*THREE, *pool(device("d"), name="net", nodeSelector=broken)], [claim(request("r", A, count=3))])
+    assert isinstance(made.decide(), Failed)
+    assert made.allocator.candidates(made.claims, made.usage).anywhere
+
+
+def test_counters_that_are_defined_twice_fail_a_request_for_all_on_nodes_without_devices_too() -> None:
+    twice = pool(device("d"), name="p", nodeName="n9", counters={"set": {"slots": 1}})
+    twice[1]["spec"]["sharedCounters"] *= 2
+    made = lab([*THREE, *twice], [claim(request("r", A, allocationMode="All"))])
+    assert isinstance(made.decide(make_node("n3")), Failed)
+    assert made.allocator.candidates(made.claims, made.usage).anywhere
+
+
 def test_faulty_claims_are_not_hidden() -> None:
     made = lab(THREE, [claim(request("r", deviceClassName="nope"))])
     assert made.allocator.candidates(made.claims, made.usage).anywhere
@@ -172,3 +282,46 @@ def test_no_node_that_fits_or_fails_is_left_out(models: Any, wanted: Any, used: 
         if isinstance(outcome, Allocated | Failed) and not candidates.anywhere:
             assert f"n{number}" in offered
             assert f"n{number}" in candidates
+
+
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=150)
+
+
+def expected_answers(case: dict[str, Any]) -> dict[str, str]:
+    """The answer of brute force on each node, up to the first that takes too long."""
+    found = {}
+    for node in case["nodes"]:
+        told = ask_oracle(case, node)
+        if told is None:
+            break
+        found[node["metadata"]["name"]] = told.outcome
+    return found
+
+
+@relaxed
+@given(st.randoms(use_true_random=False))
+def test_the_nodes_that_settle_the_claims_are_found_through_the_index(source: Random) -> None:
+    """What fits or fails is never left out; slices, and devices in use, come and go before the question."""
+    case = make_case(source, LocalMaker)
+    made = laboratory({**case, "slices": case["slices"][::2]})
+    list(made.allocator.candidates(made.claims, made.usage))
+    for slice_ in case["slices"][1::2]:
+        made.allocator.inventory.put_slice(convert(ResourceSlice, slice_))
+    list(made.allocator.candidates(made.claims, made.usage))
+    for slice_ in case["slices"][::3]:
+        made.allocator.inventory.remove_slice(slice_["metadata"]["name"])
+        made.allocator.inventory.put_slice(convert(ResourceSlice, slice_))
+    candidates = made.allocator.candidates(made.claims, made.usage)
+    answers = expected_answers(case)
+    settling = [(name, answer) for name, answer in answers.items() if answer in ("allocated", "error")]
+    found = []
+    for name in answers:
+        if name in candidates:
+            outcome = made.decide(next(convert(Node, n) for n in case["nodes"] if n["metadata"]["name"] == name))
+            if isinstance(outcome, Allocated | Failed):
+                found.append((name, "allocated" if isinstance(outcome, Allocated) else "error"))
+    assert found == settling
+    if not candidates.anywhere:
+        assert {name for name, answer in settling if answer == "error"} <= set(candidates.suspects)
+        names = [node["metadata"]["name"] for node in case["nodes"]]
+        assert sorted(candidates) == [name for name in names if name in candidates]

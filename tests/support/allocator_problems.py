@@ -39,6 +39,11 @@ FAILING = (
 class Maker:
     """One problem in the making."""
 
+    POOLS = ("pq", 3)
+    """Names of each driver's pools, and how many pools there are at most."""
+    ALL = 8
+    """Of a hundred requests so many ask for all devices."""
+
     def __init__(self, random: Random) -> None:
         self.random = random
         self.devices_left = random.randint(3, 10)
@@ -191,7 +196,7 @@ class Maker:
 
     def wanted(self, *, sub: bool) -> Json:
         made: Json = {"deviceClassName": self.pick(self.classes), "selectors": self.selectors()}
-        if self.chance(8):
+        if self.chance(self.ALL):
             made["allocationMode"] = "All"
         else:
             made |= {"allocationMode": "ExactCount", "count": self.pick((0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3))}
@@ -258,7 +263,8 @@ class Maker:
             {"metadata": {"name": "any"}, "spec": {"config": [self.config()] if self.chance(30) else []}},
             {"metadata": {"name": "chosen"}, "spec": {"selectors": self.selectors(), "config": [self.config()]}},
         ]
-        names = self.some([(driver, pool) for driver in DRIVERS for pool in "pq"], 3) or [("drv", "p")]
+        pools, most = self.POOLS
+        names = self.some([(driver, pool) for driver in DRIVERS for pool in pools], most) or [("drv", "p")]
         slices = [slice_ for driver, name in names for slice_ in self.pool(driver, name)]
         rules = []
         if self.chance(8):
@@ -277,6 +283,62 @@ class Maker:
         }
 
 
-def make_case(random: Random) -> Json:
+class LocalMaker(Maker):
+    """Several nodes, most devices of one node each, and claims that often ask for all of them."""
+
+    POOLS = ("pqrs", 8)
+    ALL = 25
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(random)
+        self.devices_left = random.randint(6, 16)
+        self.nodes = [f"n{number}" for number in range(1, random.randint(2, 5) + 1)]
+
+    def place(self, *, per_device: bool) -> Json:
+        return {"nodeName": self.pick(self.nodes)} if self.chance(95) else super().place(per_device=per_device)
+
+
+class CrowdedMaker(Maker):
+    """Many requests of few kinds compete for one node's partitions, shares and equal values."""
+
+    POOLS = ("p", 2)
+    ALL = 3
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(random)
+        self.devices_left = random.randint(3, 9)
+        self.nodes = ["n1"]
+
+    def place(self, *, per_device: bool) -> Json:
+        return {"nodeName": "n1"}
+
+    def attributes(self, driver: str) -> Json:
+        return {"drv/model": {"string": "A"}, "drv/k": {"int": self.random.randint(0, 2)}, "drv/u": {"int": 0}}
+
+    def capacity(self) -> Json:
+        return super().capacity() if self.chance(20) else {"value": str(self.random.randint(4, 8))}
+
+    def claim(self, number: int) -> Json:
+        kinds = [self.wanted(sub=False) for _ in range(self.random.randint(1, 2))]
+        for wanted in kinds:
+            wanted["selectors"] = self.selectors()[:1] if self.chance(20) else []
+        chosen = [self.pick(kinds) for _ in range(self.random.randint(2, 5))]
+        requests = [{"name": f"r{index}", "exactly": wanted} for index, wanted in enumerate(chosen)]
+        if self.chance(15):
+            subs = [{"name": f"s{place}", **self.wanted(sub=True)} for place in range(2)]
+            requests += [{"name": f"f{index}", "firstAvailable": subs} for index in range(2)]
+        constraints = []
+        if self.chance(40):
+            names = [request["name"] for request in requests]
+            kind = self.pick(("matchAttribute", "matchAttribute", "distinctAttribute"))
+            size = self.pick((2, 2, 3, len(names)))
+            constraints = [
+                {kind: "drv/k", "requests": names[start : start + size]} for start in range(0, len(names), size)
+            ]
+        about = {"name": f"c{number}", "namespace": "ns", "uid": f"u{number}"}
+        return {"metadata": about, "spec": {"devices": {"requests": requests, "constraints": constraints}}}
+
+
+def make_case(random: Random, maker: type[Maker] = Maker) -> Json:
     """One problem."""
-    return Maker(random).case()
+    return maker(random).case()

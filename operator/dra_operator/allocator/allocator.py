@@ -13,10 +13,11 @@ from typing import Final
 from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 
-from .candidates import CandidateIndex, Candidates
+from .candidates import Candidates
 from .errors import AllocationError
 from .explain import refuse
 from .inventory import Inventory
+from .node_index import NodeIndex
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .plan import Plan, make_plan
 from .problem import Problem
@@ -112,7 +113,7 @@ class Allocator:
         self._new_share_id = new_share_id
         self._plans: dict[tuple[int, ...], Plan] = {}
         self._planned_for = -1
-        self._index = CandidateIndex(inventory)
+        self._index = NodeIndex(inventory)
 
     def catch_up(self, claims: Sequence[ResourceClaim] | Plan, usage: Usage) -> Iterator[None]:
         """Does the work of ``candidates`` in pieces of a few milliseconds, so that others can run in between.

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dra_api.core import Node
 
 from .ids import PoolId
-from .pool_view import PoolView
+from .pool_view import PoolView, Status
 from .rules import Rules
 from .slices import Reach, Slice
 
@@ -80,6 +80,24 @@ class Pool:
         if len(self._by_home) != 1 or any(s.reach is not Reach.COUNTERS for s in self._roaming):
             return None
         return next(iter(self._by_home))
+
+    @property
+    def malformed(self) -> bool:
+        """Some node selector cannot be parsed, so that looking at the pool may fail on any node."""
+        self._refresh()
+        return any(s.malformed for s in self._roaming)
+
+    @property
+    def troubles_others(self) -> bool:
+        """Nodes may find the pool in trouble of which ``own_view`` shows nothing."""
+        counters = self.counters_view()
+        if counters is not None and counters.status is not Status.USABLE:
+            return True
+        if self.home is not None:
+            return False
+        newest = [s for s in self._slices.values() if s.generation == self._generation]
+        older = not self._newest_only and len(newest) < len(self._slices)
+        return older or any(s.spec.pool.resource_slice_count != len(newest) for s in newest)
 
     def own_view(self) -> PoolView | None:
         """All that anybody can see of the pool; for a pool with a home exactly what that node sees."""

@@ -59,6 +59,24 @@ class Slice:
         """The only node that the slice is for, when it names one."""
         return self.spec.node_name if self.reach is Reach.NODE else None
 
+    @property
+    def malformed(self) -> bool:
+        """A node selector of the slice, or of one of its devices, cannot be parsed."""
+        per_device = self.devices if self.spec.per_device_node_selection else ()
+        try:
+            for selector in (self.spec.node_selector, *(device.node_selector for device in per_device)):
+                if selector is not None:
+                    parse(selector)
+        except NodeSelectionError:
+            return True
+        return False
+
+    @property
+    def ambiguous(self) -> bool:
+        """The node selector has several terms: an allocation cannot name the nodes of its devices (section 12)."""
+        selector = self.spec.node_selector
+        return selector is not None and len(selector.node_selector_terms or ()) > 1
+
     def verdicts(self, expression: str, compiled: Compiled) -> Verdicts:
         """Where the selector is true, and where it raises; evaluated once."""
         known = self._verdicts.get(expression)

@@ -1,36 +1,19 @@
-"""How many devices each node has for a query, kept up by journals (design section 3).
+"""How many devices each node has for a query, and on which nodes an attempt would end with an error.
 
 A tally counts, per pool, the devices that match and are free, sums them per node, and keeps the nodes in
-buckets by that sum. Changes of the inventory and of the allocated state come from journals, so keeping up
-costs as much as what changed, and "which nodes have at least four" is answered from the buckets.
-
-Only pools whose slices all name the same node belong to that node. All others (for all nodes, by node
-selector, spanning nodes) are *wild*: their devices count for every node.
+buckets by that sum: "which nodes have at least four" is answered from the buckets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from .ids import PoolId
 from .inventory import Inventory
 from .pool_view import Status
 from .pools import Pool
+from .summaries import Query, Summary
 from .usage import Usage
-
-PIECE: Final = 16
-"""Pools that are counted in one go: some milliseconds when selectors have to be evaluated."""
-
-
-class Query(NamedTuple):
-    """What is counted."""
-
-    expressions: tuple[str, ...]
-    in_use_too: bool
-    """Admin access, and mode All, look at devices in use as well."""
-    everything: bool
-    """Mode All: pools in trouble are fatal."""
 
 
 class Count(NamedTuple):
@@ -38,16 +21,19 @@ class Count(NamedTuple):
 
     matching: int = 0
     suspicious: bool = False
+    """An attempt on a node that sees the devices of the pool may end with an error."""
+    suspicious_elsewhere: bool = False
+    """The same for all nodes."""
     sharing: bool = False
     """Some device allows multiple allocations, and may serve several requests at once."""
 
 
-class Tally:
+class Tally(Summary[Count]):
     """One query over all pools."""
 
     def __init__(self, query: Query) -> None:
+        super().__init__()
         self._query = query
-        self._pools: dict[PoolId, tuple[str | None, Count]] = {}
         self._suspicious: dict[str, int] = {}
         self.totals: dict[str, int] = {}
         self._buckets: dict[int, dict[str, None]] = {}
@@ -55,26 +41,6 @@ class Tally:
         self.wild_suspicious = 0
         self.sharing = 0
         """Number of pools with devices that may serve several requests at once."""
-        self._seen = (-1, -1)
-        self._stale: dict[PoolId, None] = {}
-
-    def update(self, inventory: Inventory, usage: Usage) -> Iterator[None]:
-        """Catches up with both journals; yields between pieces of work, and goes on from there when dropped."""
-        now = (inventory.version, usage.revision)
-        if self._seen != now:
-            changed = inventory.touched_since(self._seen[0]) if self._seen[0] >= 0 else None
-            used = usage.touched_since(self._seen[1]) if self._seen[1] >= 0 else None
-            stale = {*inventory.pools(), *self._pools} if changed is None or used is None else changed | used
-            self._stale.update(dict.fromkeys(sorted(stale)))
-            self._seen = now
-        done = 0
-        while self._stale:
-            pool = next(iter(self._stale))
-            del self._stale[pool]
-            self._recount(inventory, usage, pool)
-            done += 1
-            if done % PIECE == 0:
-                yield
 
     def suspects(self) -> list[str]:
         """Nodes of their own pools on which an attempt would end with an error."""
@@ -90,46 +56,36 @@ class Tally:
         """How many nodes that are."""
         return sum(len(nodes) for count, nodes in self._buckets.items() if count >= least)
 
+    def most(self, node: str) -> int:
+        """So many matching devices a node has at most, wild ones included."""
+        return self.totals.get(node, 0) + self.wild
+
     def best(self) -> int:
         """The largest number of matching devices that any node has."""
         return max(self._buckets, default=0) + self.wild
 
-    def _recount(self, inventory: Inventory, usage: Usage, id_: PoolId) -> None:
-        home, old = self._pools.pop(id_, (None, Count()))
-        self._add(home, old, -1)
-        pool = inventory.pool(id_)
-        if pool is None:
-            return
-        home, new = pool.home, self._count(inventory, usage, pool)
-        self._pools[id_] = (home, new)
-        self._add(home, new, 1)
-
-    def _count(self, inventory: Inventory, usage: Usage, pool: Pool) -> Count:
-        """For a pool with a home what its node may use; for a wild one everything any node might."""
+    def part(self, inventory: Inventory, usage: Usage, pool: Pool) -> Count:
+        everything = self._query.everything
+        if pool.malformed:
+            return Count(suspicious_elsewhere=True)
+        elsewhere = everything and pool.troubles_others
         view = pool.own_view()
         if view is None:
-            return Count()
+            return Count(suspicious_elsewhere=elsewhere)
         troubled = view.status is not Status.USABLE
         if troubled and pool.home is not None:
-            return Count(0, self._query.everything)
-        in_use = () if self._query.in_use_too else usage.pool(pool.id).exclusive
-        matching, suspicious = 0, troubled and self._query.everything
+            return Count(0, everything, elsewhere)
+        matching, suspicious = 0, troubled and everything
         for slice_ in view.slices if pool.home is not None else pool.slices:
-            free = (1 << len(slice_.devices)) - 1
-            for number, device in enumerate(slice_.devices) if in_use else ():
-                if device.name in in_use:
-                    free &= ~(1 << number)
-            for expression in self._query.expressions:
-                part = slice_.verdicts(expression, inventory.compiled)
-                suspicious |= bool(free & part.raised)
-                free &= part.true
-            matching += free.bit_count()
-        return Count(matching, suspicious, any(slice_.sharing for slice_ in view.slices))
+            found = self._query.matches(pool, slice_, usage, inventory.compiled)
+            suspicious |= bool(found.raised or (found.true and slice_.ambiguous))
+            matching += found.true.bit_count()
+        return Count(matching, suspicious, elsewhere, any(slice_.sharing for slice_ in view.slices))
 
-    def _add(self, home: str | None, count: Count, sign: int) -> None:
-        """Counts a pool in or out."""
-        matching, suspicious = sign * count.matching, sign * count.suspicious
-        self.sharing += sign * count.sharing
+    def add(self, home: str | None, part: Count, sign: int) -> None:
+        matching, suspicious = sign * part.matching, sign * part.suspicious
+        self.sharing += sign * part.sharing
+        self.wild_suspicious += sign * part.suspicious_elsewhere
         if home is None:
             self.wild += matching
             self.wild_suspicious += suspicious
