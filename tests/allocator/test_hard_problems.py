@@ -88,7 +88,51 @@ def uneven_shares(size: int) -> Lab:
     return lab(pool(*members), [claim(*wanted)])
 
 
+def pairs(size: int) -> Lab:
+    """Pairs of an equal value, one pair more than there are values; no value has enough for two pairs."""
+    values = min(size // 4, 15)
+    members = (device(f"d{value}-{n}", k=value, u=n) for value in range(values) for n in range(3))
+    names = [f"r{i}" for i in range(2 * values + 2)]
+    constraints = [match("drv/k", *names[start : start + 2]) for start in range(0, len(names), 2)]
+    return lab(pool(*members), [claim(*map(request, names), constraints=constraints)])
+
+
+def memory_in_eighths(size: int) -> Lab:
+    """GPUs whose memory is counted in eighths: halves fill all of it, and an eighth is wanted besides."""
+    gpus = size // 8
+    wanted = [request(f"h{i}", HALF) for i in range(2 * gpus)] + [request("e", EIGHTH)]
+    return lab(eighths(gpus), [claim(*wanted)])
+
+
+def wasted_shares(size: int) -> Lab:
+    """The sum of 6 + 3 + 3 for each ten is too much only because no device can use its last part."""
+    count = size // 4
+    members = (device(f"d{i}", capacity={"mem": 10}, extra=MULTI) for i in range(count))
+    amounts = ([6, 3, 3] * count)[: 10 * count // 4]
+    wanted = [request(f"r{i}", capacity={"requests": {"mem": str(amount)}}) for i, amount in enumerate(amounts)]
+    return lab(pool(*members), [claim(*wanted[start : start + 32], name=f"c{start}") for start in (0, 32)])
+
+
+HALF, QUARTER, EIGHTH = (f'device.attributes["drv"].width == {width}' for width in (4, 2, 1))
+
+
+def eighths(gpus: int) -> list[dict[str, Any]]:
+    """GPUs cut as real ones are: partitions of 1, 2 or 4 eighths of the memory, 1 to 3 of 7 units that compute."""
+    members = [
+        device(f"g{gpu}-{width}-{start}", width=width, consumes={f"g{gpu}": {"units": units, **memory}})
+        for gpu in range(gpus)
+        for width, units, starts in ((1, 1, range(7)), (2, 2, (0, 2, 4)), (4, 3, (0, 4)))
+        for start in starts
+        for memory in [{f"m{eighth}": 1 for eighth in range(start, start + width)}]
+    ]
+    counters = {f"g{gpu}": {"units": 7} | {f"m{eighth}": 1 for eighth in range(8)} for gpu in range(gpus)}
+    return pool(*members, counters=counters)
+
+
 FAMILIES = {
+    "pairs": pairs,
+    "memory in eighths": memory_in_eighths,
+    "wasted shares": wasted_shares,
     "pigeonhole": pigeonhole,
     "one device too few": one_too_many,
     "a broken chain": lambda size: chain(size, broken=True),
@@ -116,6 +160,17 @@ def test_the_late_solution_of_a_chain_is_found(size: int) -> None:
     expected = [f"d{number:03}" for number in range(size - length, size)]
     assert [given.device for given in outcome.results[0].devices.results or ()] == expected
     assert outcome.steps <= 40 * size
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_partitions_that_only_fit_exactly_are_found(size: int) -> None:
+    """The small ones come first and would like to lie where a large one has to be."""
+    gpus = size // 8
+    wanted = [EIGHTH] * 2 * gpus + [QUARTER] * gpus + [HALF] * gpus
+    requests = [request(f"r{i}", selector) for i, selector in enumerate(wanted)]
+    outcome = lab(eighths(gpus), [claim(*requests)]).decide()
+    assert isinstance(outcome, Allocated)
+    assert outcome.steps <= 160 * size
 
 
 def test_thirty_two_of_a_thousand_take_one_step_each() -> None:

@@ -13,7 +13,7 @@ import pytest
 from allocator_agreement import ask_oracle, check, comparable, disagreement, laboratory
 from allocator_lab import Lab, difference
 from allocator_oracle import Answer, OutOfSteps, Problem, answer
-from allocator_problems import make_case
+from allocator_problems import CrowdedMaker, Maker, make_case
 from corpus import cases
 from dra_api.codec import convert
 from dra_api.core import Node
@@ -86,13 +86,14 @@ def test_the_allocator_agrees_with_brute_force(source: Random) -> None:
     check(make_case(source))
 
 
+@pytest.mark.parametrize("maker", [Maker, CrowdedMaker])
 @settings(relaxed, max_examples=120)
-@given(sources)
-def test_pruning_changes_no_answer(source: Random) -> None:
+@given(source=sources)
+def test_pruning_changes_no_answer(maker: type[Maker], source: Random) -> None:
     """Small problems rarely need it, so it is switched on from the start: it must not skip a solution or an error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search_module, "PATIENCE", -1)
-        check(make_case(source))
+        check(make_case(source, maker))
 
 
 @settings(relaxed, max_examples=80)

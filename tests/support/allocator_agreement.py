@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from allocator_lab import KINDS, Lab, case_lab
 from allocator_oracle import SHARE, Answer, OutOfSteps, Problem, answer
-from allocator_problems import make_case
+from allocator_problems import CrowdedMaker, Maker, make_case
 from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.quantity import Quantity
@@ -89,13 +89,14 @@ def main() -> int:
     parser.add_argument("--problems", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--as-reference", action="store_true", help="repeat the reference's mistakes")
+    parser.add_argument("--crowded", action="store_true", help="many requests of few kinds on one node")
     parser.add_argument("--guided", action="store_true", help="prune from the start, not only when a search takes long")
     options = parser.parse_args()
     kinds: Counter[str] = Counter()
     wrong = 0
     patience = -1 if options.guided else search.PATIENCE
     for number in range(options.problems):
-        case = make_case(Random(f"{options.seed}/{number}"))
+        case = make_case(Random(f"{options.seed}/{number}"), CrowdedMaker if options.crowded else Maker)
         try:
             with patch.object(search, "PATIENCE", patience):
                 kinds.update(check(case, as_reference=options.as_reference))

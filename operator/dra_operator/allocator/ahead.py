@@ -31,9 +31,13 @@ class Open(NamedTuple):
         """Some alternative has admin access, which other requests do not get in the way of."""
         return any(domain.alternative.admin for domain, _ in self.alternatives)
 
+    def ruled_in(self, ahead: Ahead) -> list[tuple[Domain, int]]:
+        """The alternatives that are still possible."""
+        return [(domain, need) for domain, need in self.alternatives if domain.number in ahead]
+
     def need(self, ahead: Ahead) -> int:
         """The least that the request takes."""
-        return min(need for domain, need in self.alternatives if domain.number in ahead)
+        return min(need for _, need in self.ruled_in(ahead))
 
     def devices(self, ahead: Ahead) -> int:
         """All devices that the request may still use."""

@@ -1,19 +1,20 @@
 """Bounds over everything ahead: necessary conditions that are cheap to check.
 
-A flow from requests to devices and partitions, one from requests to the values of ``distinctAttribute``,
-and the least sum that each kind of counter must yield.
+Here: a flow from requests to devices and partitions, and one from requests to the values of ``distinctAttribute``.
+``groups`` has the bound for several ``matchAttribute`` constraints, ``sums`` those for counters and capacities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .ahead import Ahead, Open
 from .bits import each
 from .constraints import Distinct
 from .flow import Demand, Supply, feasible
-from .ledgers import Counters
+from .groups import groups_suffice
 from .problem import Problem
+from .sums import Sums
 from .symmetry import split
 
 
@@ -22,11 +23,17 @@ class Bounds:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
+        self._shareable = problem.view.shareable if problem.sharing else 0
+        self._sums = Sums(problem)
         self._least_amounts: dict[int, dict[str, int]] = {}
 
     def suffice(self, ahead: Ahead, opened: list[Open]) -> bool:
         """All bounds hold."""
-        if not self.devices_suffice(ahead, opened) or not self.counters_suffice(ahead, opened):
+        if not self.devices_suffice(ahead, opened):
+            return False
+        if not self._sums.counters_suffice(ahead, opened) or not self._sums.capacity_suffices(ahead, opened):
+            return False
+        if not groups_suffice(ahead, opened, self._shareable):
             return False
         distinct = {
             constraint for request in opened for constraint in request.bound if isinstance(constraint, Distinct)
@@ -35,24 +42,20 @@ class Bounds:
 
     def devices_suffice(self, ahead: Ahead, opened: list[Open]) -> bool:
         """The matching bound over ordinary requests."""
-        demands = []
+        demands = _demands(
+            ((request.devices(ahead), request.need(ahead)) for request in opened if not request.admin), self._shareable
+        )
         together = 0
-        for request in opened:
-            if not request.admin:
-                devices = request.devices(ahead)
-                need = request.need(ahead)
-                if need:
-                    demands.append(Demand(devices, need))
-                    together |= devices
+        for demand in demands:
+            together |= demand.devices
         if not together & self._problem.view.consuming and _roomy(demands):
             return True
         return feasible(demands, self._supplies(together, {demand.devices for demand in demands}))
 
     def _supplies(self, together: int, wanted: set[int]) -> list[Supply]:
         """What the devices can yield; plain devices that the same requests want count together."""
-        shareable = self._problem.view.shareable if self._problem.sharing else 0
-        supplies = [Supply(1 << device, self._shares(device)) for device in each(together & shareable)]
-        single = together & ~shareable
+        supplies = [Supply(1 << device, self._shares(device)) for device in each(together & self._shareable)]
+        single = together & ~self._shareable
         for counters in self._problem.counters:
             for devices, limit in counters.bottlenecks(single):
                 supplies.append(Supply(devices, limit))
@@ -79,59 +82,29 @@ class Bounds:
                     least[name] = min(amount.nanos, least.get(name, amount.nanos))
         return least
 
-    def counters_suffice(self, ahead: Ahead, opened: list[Open]) -> bool:
-        """Summed over all sets, no kind of counter may be asked for more than is left of it."""
-        tables: list[Counters] = self._problem.counters
-        if not tables:
-            return True
-        left: dict[str, int] = {}
-        for table in tables:
-            for kind, amount in table.left_by_kind().items():
-                left[kind] = left.get(kind, 0) + amount
-        for request in opened:
-            if request.admin:
-                continue
-            for kind, amount in self._least(request, ahead).items():
-                left[kind] -= amount
-        return all(amount >= 0 for amount in left.values())
-
-    def _least(self, request: Open, ahead: Ahead) -> dict[str, int]:
-        """The least that a request takes of each kind of counter, whatever it chooses."""
-        least: dict[str, int] | None = None
-        for domain, need in request.alternatives:
-            devices = ahead.get(domain.number)
-            if devices is None:
-                continue
-            if devices & (self._problem.view.shareable | ~self._problem.view.consuming):
-                return {}
-            found: dict[str, int] | None = None
-            for table in self._problem.counters:
-                for costs, group in table.costs_by_kind():
-                    if devices & group:
-                        found = dict(costs) if found is None else _smaller(found, costs)
-            scaled = {kind: need * amount for kind, amount in (found or {}).items()}
-            least = scaled if least is None else _smaller(least, scaled)
-        return least or {}
-
     def values_suffice(self, constraint: Distinct, ahead: Ahead, opened: list[Open]) -> bool:
         """Each device of the requests in scope needs a value of its own."""
-        demands = []
-        for request in opened:
-            if constraint in request.bound:
-                devices = request.devices(ahead)
-                need = request.need(ahead)
-                values = 0
-                for position, having in enumerate(constraint.column.having.values()):
-                    if having & devices:
-                        values |= 1 << position
-                demands.append(Demand(values, need))
-        if not demands:
-            return True
-        return feasible(demands, [Supply(1 << position, 1) for position in range(len(constraint.column.having))])
+        having = list(constraint.column.having.values())
+        scope = [request for request in opened if constraint in request.bound]
+        wanted = ((_positions(having, request.devices(ahead)), request.need(ahead)) for request in scope)
+        return feasible(_demands(wanted, 0), [Supply(1 << position, 1) for position in range(len(having))])
 
 
-def _smaller(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    return {kind: min(amount, other[kind]) for kind, amount in one.items() if kind in other}
+def _positions(sets: Iterable[int], devices: int) -> int:
+    """Which of the sets have any of the devices, as a bit set."""
+    return sum(1 << position for position, members in enumerate(sets) if members & devices)
+
+
+def _demands(wanted: Iterable[tuple[int, int]], shareable: int) -> list[Demand]:
+    """What is wanted of the same devices is one demand, unless two requests may get the same device."""
+    apart: list[Demand] = []
+    needs: dict[int, int] = {}
+    for devices, need in wanted:
+        if devices & shareable:
+            apart.append(Demand(devices, need))
+        elif need:
+            needs[devices] = needs.get(devices, 0) + need
+    return apart + [Demand(devices, need) for devices, need in needs.items()]
 
 
 def _roomy(demands: Sequence[Demand]) -> bool:

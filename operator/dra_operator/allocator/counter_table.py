@@ -12,6 +12,9 @@ from .slices import Slice
 Charges = tuple[tuple[int, int], ...]
 """(number of the counter, billionths) for each counter that a device consumes."""
 
+Kind = str | frozenset[str]
+"""A counter name, whatever its set, or several names that are counted together."""
+
 
 class CounterTable:
     """Counters numbered through all sets of a pool.
@@ -70,13 +73,15 @@ class CounterTable:
 class CounterGroups:
     """The consuming devices of a view by what they consume; fixed as long as the view lives."""
 
-    def __init__(self, kinds: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> None:
-        self.kinds = kinds
+    def __init__(self, names: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> None:
+        self.names = names
         """The name of each counter, whatever its set."""
         self.groups = groups
         self.of = {device: index for index, (_, devices) in enumerate(groups) for device in each(devices)}
-        self.costs = [self._by_kind(charges) for charges, _ in groups]
-        """What each group consumes, summed over all sets for each counter name."""
+        self.kinds = _kinds(names, groups)
+        """The kinds that each counter is of."""
+        self.costs = self._costs()
+        """What devices consume, summed over all sets for each kind of counter, and the devices that do."""
         touching: dict[int, set[int]] = {}
         for index, (charges, _) in enumerate(groups):
             for number, _ in charges:
@@ -84,8 +89,32 @@ class CounterGroups:
         self.near = [sorted(set().union(*(touching[number] for number, _ in charges))) for charges, _ in groups]
         """For each group those that draw on any of its counters."""
 
-    def _by_kind(self, charges: Charges) -> dict[str, int]:
-        costs: dict[str, int] = {}
+    def _costs(self) -> list[tuple[dict[Kind, int], int]]:
+        devices: dict[frozenset[tuple[Kind, int]], int] = {}
+        for charges, group in self.groups:
+            costs = frozenset(self._by_kind(charges).items())
+            devices[costs] = devices.get(costs, 0) | group
+        return [(dict(costs), group) for costs, group in devices.items()]
+
+    def _by_kind(self, charges: Charges) -> dict[Kind, int]:
+        costs: dict[Kind, int] = {}
         for number, amount in charges:
-            costs[self.kinds[number]] = costs.get(self.kinds[number], 0) + amount
+            for kind in self.kinds[number]:
+                costs[kind] = costs.get(kind, 0) + amount
         return costs
+
+
+def _kinds(names: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> list[tuple[Kind, ...]]:
+    """Counters of one name in all sets are one kind; those of names from which devices take equally much, too.
+
+    The memory of a GPU that is cut into eighths may have a counter for each: what a partition takes of any one says
+    little, of all eighths together much.
+    """
+    most: dict[str, int] = {}
+    for charges, _ in groups:
+        for number, amount in charges:
+            most[names[number]] = max(amount, most.get(names[number], 0))
+    alike: dict[int, frozenset[str]] = {}
+    for name, amount in most.items():
+        alike[amount] = alike.get(amount, frozenset()) | {name}
+    return [(name, alike[most[name]]) if len(alike.get(most.get(name, 0), ())) > 1 else (name,) for name in names]

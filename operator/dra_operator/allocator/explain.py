@@ -86,7 +86,7 @@ def _together(problem: Problem) -> Refusal:
         detail += f", {devices.bit_count()} are suitable"
     left = Counter[str]()
     for table in problem.counters:
-        left.update(table.left_by_kind())
+        left.update(table.left_by_name())
     if left:
         amounts = ", ".join(f"{kind} {_number(amount)}" for kind, amount in sorted(left.items()))
         detail += f"; shared counters left: {amounts}"

@@ -1,7 +1,7 @@
 """What a search that does not come to an end learns about its problem.
 
-Three things cut branches that cannot hold the first solution: looking ahead, trying one of several
-interchangeable devices, and remembering failures. A remembered failure is a place in the search together
+Four things cut branches that cannot hold the first solution: looking ahead, trying one of several
+interchangeable devices, serving equal requests in order, and remembering failures. A remembered failure is a place in the search together
 with everything that its future depends on: devices still available to what follows, and the ledgers of
 what follows.
 """
@@ -19,6 +19,7 @@ from .lookahead import Lookahead
 from .problem import Problem
 from .state import State
 from .symmetry import interchangeable
+from .twins import introduce
 
 if TYPE_CHECKING:
     from .frames import End
@@ -31,6 +32,7 @@ class Guide:
         self._problem = problem
         self._lookahead = Lookahead(problem)
         self._like = interchangeable(problem)
+        introduce(problem, self._lookahead.quiet_from)
         self.failed: dict[object, End] = {}
         self._ahead = [self._behind(step) for step in range(len(problem.domains))]
 

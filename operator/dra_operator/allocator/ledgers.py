@@ -10,12 +10,14 @@ filter (``domain``), applied once before the search.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
+from functools import cached_property
 from typing import Protocol
 
 from dra_api.quantity import Quantity
 
 from .bits import each
-from .counter_table import Charges, CounterGroups
+from .counter_table import Charges, CounterGroups, Kind
+from .knapsack import fill
 
 
 class Taker(Protocol):
@@ -107,7 +109,7 @@ class Counters:
         """Devices that what is left does not suffice for."""
         self._check(range(len(groups.groups)))
 
-    @property
+    @cached_property
     def groups(self) -> list[tuple[Charges, int]]:
         """The consuming devices by what they consume."""
         return [(charges, devices << self._offset) for charges, devices in self._groups.groups]
@@ -139,19 +141,31 @@ class Counters:
     def state(self) -> Hashable:
         return (tuple(self._left), self._paid)
 
-    def left_by_kind(self) -> dict[str, int]:
+    def left_by_name(self) -> dict[str, int]:
         """What is left, summed over all sets for each counter name."""
         left: dict[str, int] = {}
-        for kind, amount in zip(self._groups.kinds, self._left, strict=True):
-            left[kind] = left.get(kind, 0) + max(0, amount)
+        for name, amount in zip(self._groups.names, self._left, strict=True):
+            left[name] = left.get(name, 0) + max(0, amount)
         return left
 
-    def costs_by_kind(self) -> list[tuple[dict[str, int], int]]:
-        """What the devices of each group consume, summed over all sets for each counter name."""
-        groups = self._groups
-        return [
-            (costs, devices << self._offset) for costs, (_, devices) in zip(groups.costs, groups.groups, strict=True)
-        ]
+    def room_by_kind(self, devices: int) -> dict[Kind, int]:
+        """What these devices can use of what is left, summed over all sets for each kind of counter."""
+        sizes: dict[int, set[int]] = {}
+        for charges, group in self.groups:
+            if devices & group:
+                for number, amount in charges:
+                    sizes.setdefault(number, set()).add(amount)
+        room: dict[Kind, int] = {}
+        for number, amounts in sizes.items():
+            usable = fill(self._left[number], frozenset(amounts))
+            for kind in self._groups.kinds[number]:
+                room[kind] = room.get(kind, 0) + usable
+        return room
+
+    @cached_property
+    def costs_by_kind(self) -> list[tuple[dict[Kind, int], int]]:
+        """The consuming devices by what they consume, summed over all sets for each kind of counter."""
+        return [(costs, devices << self._offset) for costs, devices in self._groups.costs]
 
     def bottlenecks(self, devices: int) -> list[tuple[int, int]]:
         """Sets of the devices with how many of each can be taken together at most.

@@ -51,7 +51,7 @@ class PoolView:
         self.counters = CounterTable([*slices, *others]) if counters else CounterTable(())
         first = min(slices, key=lambda s: s.name)
         self.status = self._status(first, len(slices), len(slices) + len(others))
-        self.counter_groups = CounterGroups([kind for _, kind in self.counters.names], self._counter_groups())
+        self.counter_groups = CounterGroups([name for _, name in self.counters.names], self._counter_groups())
         self.consumptions: Memo[Requests, dict[int, Amounts | None]] = Memo()
         """What a share of a device consumes, by what is requested; kept for whoever computes it."""
         self._verdicts: Memo[str, Verdicts] = Memo()

@@ -1,0 +1,30 @@
+"""How much of a room can be used at all when only whole things of certain sizes go in."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import gcd
+from typing import Final
+
+FINEST: Final = 4096
+"""Rooms of more units (of the sizes' greatest common divisor) are only rounded to whole units."""
+
+
+@lru_cache(maxsize=65_536)
+def fill(room: int, sizes: frozenset[int]) -> int:
+    """The largest sum up to ``room`` of any number of things of these sizes, or a little more than that."""
+    fitting = [size for size in sizes if 0 < size <= room]
+    if not fitting:
+        return 0
+    unit = gcd(*fitting)
+    units = room // unit
+    if min(fitting) == unit or units > FINEST:
+        return units * unit
+    reachable = 1  # bit i: a sum of i units
+    for size in fitting:
+        step = size // unit
+        while step <= units:  # once more, twice more, four times more: any number of times
+            reachable |= reachable << step
+            step *= 2
+        reachable &= (2 << units) - 1
+    return unit * (reachable.bit_length() - 1)

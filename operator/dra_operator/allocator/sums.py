@@ -1,0 +1,136 @@
+"""Bounds by addition: what everything ahead takes at least, against what is left of counters and capacities.
+
+What is left counts only as far as the devices that may still be taken can use it up: of 10Gi, shares of 4Gi use 8Gi.
+Requests that could be served without drawing on a counter or capacity take nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from .ahead import Ahead, Open
+from .bits import each
+from .counter_table import Kind
+from .knapsack import fill
+from .problem import Problem
+
+Name = TypeVar("Name")
+
+
+class Sums:
+    """Each method is False only when the requests ahead certainly cannot all be served."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._shares = _shares(problem)
+        self._least_charges: dict[int, Mapping[Kind, int]] = {}
+
+    def counters_suffice(self, ahead: Ahead, opened: list[Open]) -> bool:
+        """Summed over all sets, no kind of counter may be asked for more than can be had of it."""
+        tables = self._problem.counters
+        if not tables:
+            return True
+        ordinary = [request for request in opened if not request.admin]
+        together = 0
+        for request in ordinary:
+            together |= request.devices(ahead)
+        room = _total(table.room_by_kind(together) for table in tables)
+        wanted = _total(
+            _least(_times(need, self._charges(ahead[domain.number])) for domain, need in request.ruled_in(ahead))
+            for request in ordinary
+        )
+        return all(amount <= room.get(kind, 0) for kind, amount in wanted.items())
+
+    def capacity_suffices(self, ahead: Ahead, opened: list[Open]) -> bool:
+        """Summed over all devices that can be shared, no capacity may be asked for more than can be had of it."""
+        if not self._shares:
+            return True
+        ordinary = [request for request in opened if not request.admin]
+        wanted = _total(
+            _least(_times(need, self._shares[domain.number].least) for domain, need in request.ruled_in(ahead))
+            for request in ordinary
+        )
+        if not any(wanted.values()):
+            return True
+        left = self._problem.shares.left
+        room = _total(
+            {name: fill(left[device][name], frozenset(amounts)) for name, amounts in sizes.items()}
+            for device, sizes in self._sizes(ordinary, ahead).items()
+        )
+        return all(amount <= room.get(name, 0) for name, amount in wanted.items())
+
+    def _charges(self, devices: int) -> Mapping[Kind, int]:
+        """The least that any of the devices takes of each kind of counter."""
+        known = self._least_charges.get(devices)
+        if known is None:
+            groups = (group for table in self._problem.counters for group in table.costs_by_kind)
+            free = devices & (self._problem.view.shareable | ~self._problem.view.consuming)
+            known = {} if free else _least(costs for costs, group in groups if devices & group)
+            self._least_charges[devices] = known
+        return known
+
+    def _sizes(self, requests: Iterable[Open], ahead: Ahead) -> dict[int, dict[str, set[int]]]:
+        """For each device that can be shared, and each of its capacities, the shares that may be taken of it."""
+        devices: dict[Share, int] = {}
+        for request in requests:
+            for domain, _ in request.ruled_in(ahead):
+                share = self._shares[domain.number]
+                devices[share] = devices.get(share, 0) | ahead[domain.number]
+        sizes: dict[int, dict[str, set[int]]] = {}
+        for share, wanted in devices.items():
+            for device, amounts in share.amounts.items():
+                if wanted >> device & 1:
+                    for name, amount in amounts.items():
+                        sizes.setdefault(device, {}).setdefault(name, set()).add(amount)
+        return sizes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """What a share of each device takes; the same object for all domains for which it is the same."""
+
+    amounts: dict[int, dict[str, int]]
+    least: dict[str, int]
+    """The least that any usable device gives, whichever is chosen."""
+
+
+def _shares(problem: Problem) -> dict[int, Share]:
+    """The share of every domain, by its number; empty when no device can be shared."""
+    known: dict[object, Share] = {}
+    shares: dict[int, Share] = {}
+    for domains in problem.domains:
+        for domain in domains:
+            amounts = {
+                device: {name: amount.nanos for name, amount in taken.items()}
+                for device, taken in domain.amounts.items()
+            }
+            key = domain.usable, tuple((device, *taken.items()) for device, taken in amounts.items())
+            if key not in known:
+                known[key] = Share(amounts, _least(amounts.get(device, {}) for device in each(domain.usable)))
+            shares[domain.number] = known[key]
+    return shares if any(share.amounts for share in known.values()) else {}
+
+
+def _least(choices: Iterable[Mapping[Name, int]]) -> dict[Name, int]:
+    """What is taken of each name at least, whichever of the choices is made."""
+    least: dict[Name, int] | None = None
+    for choice in choices:
+        if least is None:
+            least = dict(choice)
+        else:
+            least = {name: min(amount, choice[name]) for name, amount in least.items() if name in choice}
+    return least or {}
+
+
+def _times(count: int, amounts: Mapping[Name, int]) -> dict[Name, int]:
+    return {name: count * amount for name, amount in amounts.items()}
+
+
+def _total(parts: Iterable[Mapping[Name, int]]) -> dict[Name, int]:
+    total: dict[Name, int] = {}
+    for part in parts:
+        for name, amount in part.items():
+            total[name] = total.get(name, 0) + amount
+    return total
