@@ -70,6 +70,19 @@ def partitions(size: int) -> Lab:
     return lab(pool(*members, counters=counters), [claim(*wanted)])
 
 
+def halves_or_wholes(size: int) -> Lab:
+    """GPUs of which either the half or the whole can be had, though two halves would fit: one device more than GPUs."""
+    gpus = size // 8
+    members = [
+        device(f"g{gpu}-{slices}", u=10 * gpu + slices, consumes={f"g{gpu}": {"slices": slices}})
+        for gpu in range(gpus)
+        for slices in (4, 2)
+    ]
+    counters = {f"g{gpu}": {"slices": 4} for gpu in range(gpus)}
+    wanted = [request(f"r{i}", f'device.attributes["drv"].u != {1000 + i}') for i in range(gpus + 1)]
+    return lab(pool(*members, counters=counters), [claim(*wanted)])
+
+
 def shares(size: int) -> Lab:
     """Two shares of 5 fit a device of 10; one share more than fits."""
     count = size // 4
@@ -139,6 +152,7 @@ FAMILIES = {
     "distinct values": few_values,
     "groups that are too small": groups,
     "partitions": partitions,
+    "halves or wholes": halves_or_wholes,
     "shares": shares,
     "uneven shares": uneven_shares,
 }

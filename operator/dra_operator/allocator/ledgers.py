@@ -173,14 +173,14 @@ class Counters:
         Each group counts for the counter of which it takes the largest part.
         """
         members: dict[int, int] = {}
-        least: dict[int, int] = {}
+        amounts: dict[int, list[tuple[int, int]]] = {}
         for charges, group in self.groups:
             if devices & group:
                 number, amount = max(charges, key=lambda charge: charge[1] / max(1, self._left[charge[0]]))
                 if amount > 0:
                     members[number] = members.get(number, 0) | devices & group
-                    least[number] = min(amount, least.get(number, amount))
-        return [(members[number], max(0, self._left[number]) // least[number]) for number in members]
+                    amounts.setdefault(number, []).append((amount, (devices & group).bit_count()))
+        return [(members[number], _most(self._left[number], amounts[number])) for number in members]
 
     def _pays(self, device: int) -> bool:
         """The device consumes counters, and the allocated state has not charged them yet."""
@@ -203,3 +203,15 @@ class Counters:
                 self._closed |= devices << self._offset
             else:
                 self._closed &= ~(devices << self._offset)
+
+
+def _most(room: int, amounts: list[tuple[int, int]]) -> int:
+    """How many fit into the room when the smallest go first; ``amounts`` says how many there are of each size."""
+    most = 0
+    for amount, count in sorted(amounts):
+        fitting = min(count, max(0, room) // amount)
+        most += fitting
+        room -= fitting * amount
+        if fitting < count:
+            break
+    return most
