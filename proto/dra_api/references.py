@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeVar
 from .core import Pod, PodGroup, PodResourceClaim
 from .meta import OwnerReference
 from .resource import (
+    EXTENDED_RESOURCE_ANNOTATION,
     DeviceAllocationConfiguration,
     DeviceClaimConfiguration,
     ResourceClaim,
@@ -100,6 +101,11 @@ def claims_of_pod(pod: Pod) -> Iterator[ClaimUse]:
         yield ClaimUse(None, extended.resource_claim_name, must_check_owner=True)
 
 
+def is_for_extended_resources(claim: ResourceClaim) -> bool:
+    """Whether a scheduler made the claim for the extended resources of the pod that owns it."""
+    return (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_ANNOTATION) == "true"
+
+
 def check_owned_by(pod: Pod, claim: ResourceClaim, *, workload_claims: bool = False) -> None:
     """Raises ClaimNotOwned unless the claim was made for the pod (3.2).
 
@@ -152,6 +158,11 @@ def consumer_of(pod: Pod, pod_group: PodGroup | None, entry: PodResourceClaim) -
                 return ResourceClaimConsumerReference(
                     api_group=SCHEDULING_GROUP, resource="podgroups", name=meta.name, uid=meta.uid
                 )
+    return pod_as_consumer(pod)
+
+
+def pod_as_consumer(pod: Pod) -> ResourceClaimConsumerReference:
+    """The pod itself, for claims that no entry of it names."""
     return ResourceClaimConsumerReference(resource="pods", name=pod.metadata.name, uid=pod.metadata.uid)
 
 

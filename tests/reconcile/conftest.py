@@ -165,7 +165,8 @@ class FakeApi:
                 assert subresource == "status"
                 self._apply(obj, field_manager, patch["status"])
             else:
-                obj.update(patch)
+                assert kind == "merge"
+                obj = _merged(obj, patch)
             return self._store("MODIFIED", resource, obj)
 
     async def create_subresource(
@@ -254,6 +255,15 @@ class _Call:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             _raise(self._api.after(self._call))
+
+
+def _merged(old: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    kept = dict(old) if isinstance(old, dict) else {}
+    kept |= {name: _merged(kept.get(name), value) for name, value in patch.items()}
+    return {name: value for name, value in kept.items() if value is not None}
 
 
 def _raise(error: Exception | None) -> None:

@@ -13,6 +13,7 @@ _FIELDS: Final = {
     "DRADeviceTaints": "device_taints",
     "DRAConsumableCapacity": "consumable_capacity",
     "DRAListTypeAttributes": "list_attributes",
+    "DRAExtendedResource": "extended_resources",
 }
 _BINDING_GATES: Final = {"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"}
 
@@ -30,6 +31,8 @@ class Features:
     """DRADeviceBindingConditions and DRAResourceClaimDeviceStatus, which only work together."""
     list_attributes: bool = False
     """Constraints compare list-valued attributes as sets."""
+    extended_resources: bool = True
+    """Not for the allocator itself: pods get a claim for the extended resources that classes serve."""
 
     @classmethod
     def from_gates(cls, gates: Iterable[str]) -> Features:

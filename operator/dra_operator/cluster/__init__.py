@@ -1,6 +1,6 @@
 """The in-memory view of the cluster: objects, look-ups, devices in use, and which keys a change concerns."""
 
-from .interest import EVERYTHING, NONE, Interest
+from .interest import EVERYTHING, LEFTOVERS, NONE, Interest
 from .invariants import InvariantViolated, check, violations
 from .key import NOTHING, Concern, Key, Keys
 from .ledger import DeviceTaken, InFlight, Ledger
@@ -10,6 +10,7 @@ from .view import SCHEDULER_NAME, Cluster
 
 __all__ = [
     "EVERYTHING",
+    "LEFTOVERS",
     "NONE",
     "NOTHING",
     "SCHEDULER_NAME",

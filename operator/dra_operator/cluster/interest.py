@@ -18,7 +18,11 @@ class Interest(NamedTuple):
     """Another pod left its cpu, memory or the like."""
     devices: bool
     """Devices were published, changed or freed."""
+    leftovers: bool
+    """A claim that an earlier attempt had left over is gone."""
 
 
-EVERYTHING = Interest(nodes=True, room=True, devices=True)
-NONE = Interest(nodes=False, room=False, devices=False)
+EVERYTHING = Interest(nodes=True, room=True, devices=True, leftovers=False)
+"""An attempt that meets a leftover ends at once, so none can go while it is under way: nobody waits for that yet."""
+NONE = Interest(nodes=False, room=False, devices=False, leftovers=False)
+LEFTOVERS = NONE._replace(leftovers=True)

@@ -53,6 +53,13 @@ class Ledger:
         self._count(uid)
         return entry
 
+    def follow(self, uid: str, claim: ResourceClaim) -> None:
+        """The claim of an in-flight allocation, so far only thought up, exists now as ``claim``: same devices."""
+        entry = self._in_flight.pop(uid)
+        self._in_flight[claim.metadata.uid] = InFlight(claim, entry.allocation, entry.pod)
+        self._count(uid)
+        self._count(claim.metadata.uid)
+
     def stored(self, uid: str, allocation: AllocationResult | None) -> None:
         """The API server shows this allocation for the claim, or none."""
         if allocation is not None:

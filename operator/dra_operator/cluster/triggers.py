@@ -10,12 +10,15 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from dra_api.core import Node, Pod
+from dra_api.extended_resources import resources_of
+from dra_api.meta import Object
 from dra_api.references import (
     ClaimNotOwned,
     ClaimReferenceError,
     check_owned_by,
     claim_name,
     claims_of_pod,
+    is_for_extended_resources,
     is_reserved_for,
     pod_is_done,
 )
@@ -35,13 +38,15 @@ def on_pod(cluster: Cluster, change: Change[Pod]) -> Keys:
     gone = old if old is not None and not _is_same(old, new) else None
     keys: list[Key] = []
     if gone is not None:
-        keys += _claims_left_by(gone)
+        keys += _claims_left_by(cluster, gone)
         keys += _place(entry.pod for entry in cluster.ledger.in_flight_for(gone.key))
     if new is not None:
         if pod_is_done(new):
-            keys += _claims_left_by(new)
+            keys += _claims_left_by(cluster, new)
         if pod_needs_work(cluster, new):
             keys.append(Key("pod", new.key))
+        if new.spec.node_name and (old is None or gone is not None or not old.spec.node_name):
+            keys += _made_in_vain(cluster, new)
         if new.key in cluster.waiting and (gone is not None or _may_place_differently(old, new)):
             keys.append(Key("place", new.key))
     if old is not None and _takes_room(old) and (gone is not None or new is None or not _takes_room(new)):
@@ -61,6 +66,8 @@ def on_claim(cluster: Cluster, change: Change[ResourceClaim]) -> Keys:
             keys.append(Key("pod", pod.key))
         if pod.key in cluster.waiting and new is not None and _matters_to_users(old, new):
             keys.append(Key("place", pod.key))
+    if old is not None and not _is_same(old, new):
+        keys += _leftover_gone(cluster, old)
     had = old is not None and old.status.allocation is not None
     if had and (new is None or new.status.allocation is None or not _is_same(old, new)):
         keys += devices_freed(cluster)
@@ -84,13 +91,20 @@ def on_node(cluster: Cluster, change: Change[Node]) -> Keys:
 
 
 def on_class(cluster: Cluster, change: Change[DeviceClass]) -> Keys:
-    """Waiting pods with a claim that asks for the class, unless only metadata changed."""
-    old = change.old
-    if change.new is None or (old is not None and old.spec == change.new.spec):
+    """Waiting pods that need the class, by a claim or by a resource that it serves, unless only metadata changed.
+
+    That a class is gone helps nobody's claims, but another one may serve its resource from now on (7.1).
+    """
+    old, new = change
+    if old is not None and new is not None and _is_same(old, new) and old.spec == new.spec:
         return NOTHING
-    claims = cluster.claims_by_class.keys(change.new.metadata.name)
-    pods = (pod for claim in claims for pod in cluster.pods_by_claim.keys(claim))
-    return _place(pod for pod in pods if pod in cluster.waiting)
+    keys: list[str] = []
+    if new is not None:
+        claims = cluster.claims_by_class.keys(new.metadata.name)
+        keys += [pod for claim in claims for pod in cluster.pods_by_claim.keys(claim)]
+    resources = {resource for version in (old, new) if version is not None for resource in resources_of(version)}
+    keys += [pod for resource in sorted(resources) for pod in cluster.pods_by_resource.keys(resource)]
+    return _place(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
 
 
 def on_slice(cluster: Cluster, change: Change[ResourceSlice]) -> Keys:
@@ -103,8 +117,9 @@ def on_slice(cluster: Cluster, change: Change[ResourceSlice]) -> Keys:
 
 def devices_freed(cluster: Cluster) -> Keys:
     """Waiting pods that need devices, those first that have waited longest."""
-    by_claim = cluster.pods_by_claim
-    return _place(key for key, interest in cluster.waiting.items() if interest.devices and key in by_claim)
+    by_claim, by_resource = cluster.pods_by_claim, cluster.pods_by_resource
+    waiting = (key for key, interest in cluster.waiting.items() if interest.devices)
+    return _place(key for key in waiting if key in by_claim or key in by_resource)
 
 
 def room_freed(cluster: Cluster) -> Keys:
@@ -148,7 +163,7 @@ def classes_of(claim: ResourceClaim) -> Iterator[str]:
             yield sub.device_class_name
 
 
-def _is_same(one: Pod | ResourceClaim | None, other: Pod | ResourceClaim | None) -> bool:
+def _is_same(one: Object | None, other: Object | None) -> bool:
     return one is not None and other is not None and one.metadata.uid == other.metadata.uid
 
 
@@ -160,8 +175,25 @@ def _is_owned_by(pod: Pod, claim: ResourceClaim) -> bool:
     return True
 
 
-def _claims_left_by(pod: Pod) -> Keys:
-    return tuple(Key("claim", f"{pod.metadata.namespace}/{use.name}") for use in claims_of_pod(pod))
+def _claims_left_by(cluster: Cluster, pod: Pod) -> Keys:
+    """What the pod used, and what was made for it, used or not."""
+    used = [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
+    owned = [claim.key for claim in cluster.claims_owned_by(pod)]
+    return tuple(Key("claim", key) for key in dict.fromkeys(used + owned))
+
+
+def _made_in_vain(cluster: Cluster, pod: Pod) -> Keys:
+    """Claims for extended resources beside the one with which the pod got its node."""
+    return tuple(Key("claim", claim.key) for claim in cluster.claims_owned_by(pod) if is_for_extended_resources(claim))
+
+
+def _leftover_gone(cluster: Cluster, claim: ResourceClaim) -> Keys:
+    """Its owner, if that waits for this (4.3)."""
+    owner = claim.metadata.controller
+    key = f"{claim.metadata.namespace}/{owner.name}" if owner is not None else ""
+    interest = cluster.waiting.get(key)
+    waits = interest is not None and interest.leftovers and is_for_extended_resources(claim)
+    return _place((key,) if waits else ())
 
 
 def _may_place_differently(old: Pod | None, new: Pod) -> bool:

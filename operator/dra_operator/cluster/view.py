@@ -7,16 +7,17 @@ Objects are frozen and shared; nobody changes what the view hands out (CC-04).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from dra_api.core import Node, Pod
+from dra_api.extended_resources import classes_by_resource, may_be_devices
 from dra_api.meta import Object
 from dra_api.references import ClaimUse, claims_of_pod, pod_is_done
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 from dra_operator.allocator import Inventory
-from dra_operator.placement import Nodes, NodeState, pod_requests
+from dra_operator.placement import Nodes, NodeState, node_requests, pod_requests, served_resources
 
 from . import triggers
 from .index import Index
@@ -53,6 +54,8 @@ class Cluster:
         self.pods_by_template = Index()
         self.claims_by_owner = Index()
         self.claims_by_class = Index()
+        self.pods_by_resource = Index()
+        """Waiting pods by the extended resources that they ask for."""
 
         self._rooms: dict[type[Object], tuple[Store[Any], Callable[[Change[Any]], Keys]]] = {
             Pod: (self.pods, self._absorb_pod),
@@ -82,9 +85,12 @@ class Cluster:
         """Where the objects of a kind are kept."""
         return self._rooms[kind][0]
 
-    def assume_bound(self, pod: Pod, node: str) -> None:
-        """From now on the pod counts on this node; ``forget_bound`` takes it back, an event with a node confirms it."""
-        self.loads.place(pod.key, node, pod_requests(pod))
+    def assume_bound(self, pod: Pod, node: str, served: Collection[str] = ()) -> None:
+        """From now on the pod counts on this node; ``forget_bound`` takes it back, an event with a node confirms it.
+
+        ``served``: the extended resources that devices serve to it there.
+        """
+        self.loads.place(pod.key, node, node_requests(pod, served))
 
     def forget_bound(self, key: str) -> Keys:
         """The binding did not happen: the room is free again."""
@@ -117,6 +123,12 @@ class Cluster:
             if claim is not None:
                 yield claim
 
+    def classes_serving(self, pod: Pod) -> dict[str, str]:
+        """The class of each extended resource that the pod asks for and that one serves (7.1)."""
+        wanted = extended_resources(pod) if self.features.extended_resources else []
+        classes = classes_by_resource(self.classes) if wanted else {}
+        return {resource: classes[resource] for resource in wanted if resource in classes}
+
     def is_ours_to_place(self, pod: Pod) -> bool:
         """Whether the pod waits for us to give it a node."""
         return (
@@ -145,6 +157,7 @@ class Cluster:
             key = old.key
             self.pods_by_claim.file(key, ())
             self.pods_by_template.file(key, ())
+            self.pods_by_resource.file(key, ())
             self.waiting.pop(key, None)
             self.loads.forget(key)
         return triggers.on_pod(self, change)
@@ -156,12 +169,14 @@ class Cluster:
         self.pods_by_template.file(key, (f"{namespace}/{name}" for name in templates if name))
         if self.is_ours_to_place(pod):
             self.waiting.setdefault(key, EVERYTHING)
+            self.pods_by_resource.file(key, extended_resources(pod))
         else:
             self.waiting.pop(key, None)
+            self.pods_by_resource.file(key, ())
         if pod_is_done(pod):
             self.loads.forget(key)
         elif pod.spec.node_name:
-            self.loads.place(key, pod.spec.node_name, pod_requests(pod))
+            self.loads.place(key, pod.spec.node_name, node_requests(pod, served_resources(pod)))
 
     def _absorb_node(self, change: Change[Node]) -> Keys:
         old, new = change
@@ -207,3 +222,8 @@ class Cluster:
         elif change.old is not None:
             self.inventory.remove_rule(change.old.metadata.name)
         return triggers.devices_freed(self)
+
+
+def extended_resources(pod: Pod) -> list[str]:
+    """The resources that the pod asks for and that devices might serve."""
+    return [name for name, amount in pod_requests(pod).items() if amount > 0 and may_be_devices(name)]

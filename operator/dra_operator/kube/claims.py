@@ -1,6 +1,7 @@
 """Writing ResourceClaims: generate, commit, release, delete.
 
-Every answer of the server is handed to ``seen`` at once (the assume cache), so that nothing waits for the watch.
+Every answer of the server is handed to ``seen`` or ``gone`` at once (the assume cache), so that nothing waits for the
+watch.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .client import Client
 from .rewrite import Edit, rewrite
 
 Seen = Callable[[Struct], None]
+Gone = Callable[[ResourceClaim], None]
 FRESH = 1000  # claims just created whose answer is kept until they are allocated
 
 
@@ -30,8 +32,8 @@ class ClaimWriter:
     ``timestamp`` gives the time that goes into new reservations (``allocationTimestamp``), or None to write none.
     """
 
-    def __init__(self, client: Client, seen: Seen, timestamp: Callable[[], str | None]) -> None:
-        self._client, self._seen, self._timestamp = client, seen, timestamp
+    def __init__(self, client: Client, seen: Seen, gone: Gone, timestamp: Callable[[], str | None]) -> None:
+        self._client, self._seen, self._gone, self._timestamp = client, seen, gone, timestamp
         self._fresh: OrderedDict[str, Object] = OrderedDict()  # saves the read before the first update
 
     async def read(self, claim: ResourceClaim) -> ResourceClaim:
@@ -130,9 +132,24 @@ class ClaimWriter:
         """Delete this very claim; that it is gone, or replaced by another one, is fine."""
         meta = claim.metadata
         try:
-            await self._client.delete(RESOURCE_CLAIMS, meta.name, meta.namespace, uid=meta.uid)
+            answer = await self._client.delete(RESOURCE_CLAIMS, meta.name, meta.namespace, uid=meta.uid)
         except (NotFound, Conflict):
+            answer = {}
+        if not answer.get("metadata", {}).get("deletionTimestamp"):  # otherwise it waits for somebody's finalizer
+            self._gone(claim)
+
+    async def discard(self, claim: ResourceClaim, consumer: str) -> None:
+        """Undo a claim that was made for ``consumer`` only: take its devices, let it go, delete it (4.3).
+
+        One step after the other, so that at no time it is allocated without the finalizer; a repetition goes on where
+        the last one stopped. Raises ClaimChanged when somebody else reserved the claim.
+        """
+        try:
+            claim = await self.remove_finalizer(await self.clear(claim, consumer))
+        except NotFound:
+            self._gone(claim)
             return
+        await self.delete(claim)
 
     def _stamp(self, allocation: Object) -> bool:
         now = None if allocation.get("allocationTimestamp") else self._timestamp()

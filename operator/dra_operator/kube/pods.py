@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dra_api.codec import convert, to_dict
-from dra_api.core import Pod, PodResourceClaimStatus
+from dra_api.core import Pod, PodExtendedResourceClaimStatus, PodResourceClaimStatus
 from dra_api.meta import Object as Struct
 from dra_kube import PODS, Object
 
@@ -32,6 +32,18 @@ class PodWriter:
         """
         return await self._apply(
             pod, {"resourceClaimStatuses": [to_dict(status) for status in statuses]}, CLAIMS_MANAGER
+        )
+
+    async def record_extended(self, pod: Pod, status: PodExtendedResourceClaimStatus | None) -> Pod:
+        """Write which claim serves the pod's extended resources, before it is bound (scheduling.md 7.3).
+
+        None removes what an attempt for another node may have left: the kubelet would wait for that claim in vain.
+        """
+        meta = pod.metadata
+        value = to_dict(status) if status is not None else None
+        patch = {"metadata": {"uid": meta.uid}, "status": {"extendedResourceClaimStatus": value}}
+        return self._took(
+            await self._client.patch(PODS, meta.name, patch, meta.namespace, kind="merge", subresource="status")
         )
 
     async def report_waiting(self, pod: Pod, reason: str, message: str) -> Pod:

@@ -1,13 +1,15 @@
 """Which node a pod goes to: filters, devices, score, and the explanation when there is none. Pure."""
 
+from .answer import NoPlace, Plan
 from .binding import BINDING_TIMEOUT, Binding, BindingState, binding_state
-from .claims import NotReady, PodClaim, ready_claims, unservable
+from .claims import ExtendedClaims, NotReady, PodClaim, extended_claims, ready_claims, unservable
 from .elsewhere import Allocations
+from .extended import ExtendedClaim, ExtendedResources
 from .filters import NodeFilter
 from .node import NodeState
 from .nodes import Nodes
-from .plan import NoPlace, Plan, Planning, plan
-from .requests import POD_SLOTS, Amounts, add, pod_requests, subtract
+from .plan import Planning, plan
+from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, served_resources, subtract
 
 __all__ = [
     "BINDING_TIMEOUT",
@@ -16,6 +18,9 @@ __all__ = [
     "Amounts",
     "Binding",
     "BindingState",
+    "ExtendedClaim",
+    "ExtendedClaims",
+    "ExtendedResources",
     "NoPlace",
     "NodeFilter",
     "NodeState",
@@ -26,9 +31,12 @@ __all__ = [
     "PodClaim",
     "add",
     "binding_state",
+    "extended_claims",
+    "node_requests",
     "plan",
     "pod_requests",
     "ready_claims",
+    "served_resources",
     "subtract",
     "unservable",
 ]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from dra_api.core import Pod
-from dra_api.references import ClaimNotCreatedYet, ClaimNotOwned, ClaimReferenceError, check_owned_by, claim_name
+from dra_api.references import (
+    ClaimNotCreatedYet,
+    ClaimNotOwned,
+    ClaimReferenceError,
+    check_owned_by,
+    claim_name,
+    is_for_extended_resources,
+    is_reserved_for,
+)
 from dra_api.resource import ResourceClaim
 
 
@@ -20,10 +28,37 @@ class NotReady(Exception):
 
 
 class PodClaim(NamedTuple):
-    """A claim of the pod and the first entry that leads to it."""
+    """A claim of the pod and the first entry that leads to it; none leads to the claim for extended resources."""
 
-    entry: str
+    entry: str | None
     claim: ResourceClaim
+
+
+class ExtendedClaims(NamedTuple):
+    """What earlier attempts made for a pod's extended resources."""
+
+    made: ResourceClaim | None
+    """The one that is complete: allocated, reserved and recorded, so that only the binding is missing."""
+    leftovers: tuple[ResourceClaim, ...]
+    """Everything else: it may hold devices, and nobody knows whether they are still the right ones."""
+
+
+def extended_claims(pod: Pod, owned: Iterable[ResourceClaim]) -> ExtendedClaims:
+    """Tell apart the claims for extended resources among those that a pod without node owns (7.2).
+
+    A complete claim is no leftover: its pod may wait for its devices to become ready, or the answer to the binding may
+    have been lost. Like any other allocated claim it decides where the pod can run.
+    """
+    recorded = pod.status.extended_resource_claim_status
+    name = recorded.resource_claim_name if recorded is not None else ""
+    found = [claim for claim in owned if is_for_extended_resources(claim)]
+    made = next((claim for claim in found if claim.metadata.name == name and _is_complete(pod, claim)), None)
+    return ExtendedClaims(made, tuple(claim for claim in found if claim is not made))
+
+
+def _is_complete(pod: Pod, claim: ResourceClaim) -> bool:
+    is_allocated = claim.status.allocation is not None and claim.metadata.deletion_timestamp is None
+    return is_allocated and is_reserved_for(pod, claim)
 
 
 def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[PodClaim]:

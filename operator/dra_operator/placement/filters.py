@@ -5,7 +5,10 @@ The order is from cheap to costly, and the first obstacle is the one reported.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dra_api.core import Pod
+from dra_api.extended_resources import may_be_devices
 
 from dra_operator.allocator.nodes import matches
 
@@ -28,9 +31,10 @@ class NodeFilter:
         self._required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
         self._wanted = tuple(sorted(pod_requests(pod).items()))
 
-    def obstacle(self, state: NodeState) -> str | None:
+    def obstacle(self, state: NodeState, served: Collection[str] = ()) -> str | None:
         """Why the pod cannot run on the node, as a text that reads well behind a count of nodes; None if it can.
 
+        ``served``: resources that devices serve on this node, so that it does not have to offer them itself.
         Raises NodeSelectionError when the pod's affinity cannot be understood.
         """
         if self._node_name and self._node_name != state.name:
@@ -41,7 +45,7 @@ class NodeFilter:
             return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
         if (self._labels or self._required is not None) and not self._selects(state):
             return "node(s) didn't match the pod's node selector or affinity"
-        return self._shortage(state)
+        return self._shortage(state, served)
 
     def _selects(self, state: NodeState) -> bool:
         labels = state.node.metadata.labels or {}
@@ -49,11 +53,13 @@ class NodeFilter:
             return False
         return self._required is None or matches(self._required, state.node)
 
-    def _shortage(self, state: NodeState) -> str | None:
+    def _shortage(self, state: NodeState, served: Collection[str]) -> str | None:
         offered, used = state.offered, state.used
         for name, wanted in self._wanted:
-            if name == POD_SLOTS and name not in offered:
+            if name in served or (name == POD_SLOTS and name not in offered):
                 continue  # a node that does not say how many pods it takes takes any number
+            if name not in offered and may_be_devices(name):
+                return f"cannot fit resource {name}: neither the node nor a device class offers it"
             if wanted > offered.get(name, 0) - used.get(name, 0):
                 return TOO_MANY_PODS if name == POD_SLOTS else f"{_INSUFFICIENT}{name}"
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dra_api.core import Node, Taint
+from dra_api.extended_resources import may_be_devices
 
 from .requests import POD_SLOTS, Amounts
 from .tolerations import UNSCHEDULABLE, repelling
@@ -19,7 +20,7 @@ class NodeState:
     What every pod asks about a node is worked out once per version of the node and per change of its load.
     """
 
-    __slots__ = ("emptiness", "name", "node", "offered", "taints", "used")
+    __slots__ = ("counted", "emptiness", "name", "node", "offered", "taints", "used")
 
     def __init__(self, node: Node, used: Amounts = _NOTHING) -> None:
         self.node = node
@@ -28,6 +29,8 @@ class NodeState:
             name: quantity.nanos for name, quantity in (node.status.allocatable or {}).items()
         }
         """What the node has in total, in billionths."""
+        self.counted = frozenset(name for name, total in self.offered.items() if total > 0 and may_be_devices(name))
+        """The extended resources that the node serves itself, by a device plugin."""
         self.taints: tuple[Taint, ...] = tuple(repelling(node.spec.taints or ()))
         """Those that keep pods away, the one of a cordoned node included."""
         if node.spec.unschedulable:
@@ -38,6 +41,7 @@ class NodeState:
         """The same node with other pods on it."""
         state = NodeState.__new__(NodeState)
         state.node, state.name, state.offered, state.taints = self.node, self.name, self.offered, self.taints
+        state.counted = self.counted
         state._load(used)
         return state
 

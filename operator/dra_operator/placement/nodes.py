@@ -18,6 +18,7 @@ class Nodes:
         self._states: dict[str, NodeState] = {}
         self._names: list[str] = []
         self._order: list[tuple[float, str]] = []
+        self._counting: dict[str, set[str]] = {}
         for state in states:
             self.put(state)
 
@@ -30,6 +31,8 @@ class Nodes:
             self._take_out(old)
         self._states[state.name] = state
         insort(self._order, (-state.emptiness, state.name))
+        for resource in state.counted:
+            self._counting.setdefault(resource, set()).add(state.name)
 
     def remove(self, name: str) -> None:
         """The node is gone; an unknown one is ignored."""
@@ -41,6 +44,10 @@ class Nodes:
     def get(self, name: str) -> NodeState | None:
         """One node."""
         return self._states.get(name)
+
+    def counting(self, resource: str) -> frozenset[str]:
+        """The nodes that count an extended resource themselves."""
+        return frozenset(self._counting.get(resource, ()))
 
     def spread(self, count: int) -> list[str]:
         """So many names, evenly taken from all of them in order; the same as long as no node comes or goes."""
@@ -67,3 +74,5 @@ class Nodes:
 
     def _take_out(self, state: NodeState) -> None:
         del self._order[bisect_left(self._order, (-state.emptiness, state.name))]
+        for resource in state.counted:
+            self._counting[resource].discard(state.name)

@@ -8,7 +8,7 @@ Amounts are billionths, as in ``Quantity.nanos``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from dra_api.core import Container, Pod
 from dra_api.quantity import NANO
@@ -32,6 +32,17 @@ def pod_requests(pod: Pod) -> dict[str, int]:
         running = add(running, _container_requests(container))
     overhead = {name: quantity.nanos for name, quantity in (pod.spec.overhead or {}).items()}
     return {**add(_largest(peak, running), overhead), POD_SLOTS: NANO}
+
+
+def node_requests(pod: Pod, served: Collection[str]) -> dict[str, int]:
+    """What of it the node itself has to have: not the resources that devices serve (scheduling.md 7.3)."""
+    return {name: amount for name, amount in pod_requests(pod).items() if name not in served}
+
+
+def served_resources(pod: Pod) -> frozenset[str]:
+    """The resources that devices serve to a pod that has its node, as its status records."""
+    extended = pod.status.extended_resource_claim_status
+    return frozenset(mapping.resource_name for mapping in (extended.request_mappings if extended else None) or ())
 
 
 def add(one: Amounts, other: Amounts) -> dict[str, int]:

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from dra_api.meta import Object
+from dra_api.resource import ResourceClaim
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator
 from dra_operator.cluster import Cluster, Concern, Key, violations
 from dra_operator.kube import ClaimWriter, Client, EventRecorder, PodWriter
 
+from .commit import Writing
 from .generate import ClaimGenerator
-from .metrics import ClaimCollector, ClaimMetrics
+from .metrics import ClaimCollector, ClaimMetrics, PlacementMetrics
 from .place import PodPlacer
 from .queue import WorkQueue
 from .upkeep import ClaimUpkeep
@@ -59,12 +61,14 @@ class Control:
         registry.register(ClaimCollector(cluster.claims))
         clock = asyncio.get_running_loop().time
         self.events = EventRecorder(client, COMPONENT, clock=clock, now=now)
-        claims = ClaimWriter(client, self.put, now if cluster.features.binding_conditions else lambda: None)
+        stamp = now if cluster.features.binding_conditions else lambda: None
+        claims = ClaimWriter(client, self.put, self._claim_gone, stamp)
         pods = PodWriter(client, self.put, now)
         self.generator = ClaimGenerator(cluster, claims, pods, self.events, ClaimMetrics(registry))
         self.upkeep = ClaimUpkeep(cluster, claims, pods)
+        writing = Writing(claims, pods, PlacementMetrics(registry))
         self.placer = PodPlacer(
-            cluster, allocator, claims, pods, self.events, self.queue, lambda: datetime.fromisoformat(now())
+            cluster, allocator, writing, self.events, self.queue, lambda: datetime.fromisoformat(now())
         )
         handlers: dict[Concern, Handler] = {
             "pod": self.generator.handle,
@@ -80,6 +84,9 @@ class Control:
     def remove(self, kind: type[Object], key: str, uid: str | None = None) -> None:
         """An object is gone."""
         self.queue.add(self.cluster.remove(kind, key, uid))
+
+    def _claim_gone(self, claim: ResourceClaim) -> None:
+        self.remove(ResourceClaim, claim.key, claim.metadata.uid)
 
     def load(self, objects: Iterable[Object]) -> None:
         """Take in what was listed at start. Nothing is decided before ``run`` (CC-01)."""

@@ -6,6 +6,7 @@
     ├── GenerationFailed     a claim could not be made or recorded for a pod
     ├── PlacementFailed      the attempt to place a pod was aborted by bad input; nothing was written
     └── CommitFailed         a plan could not be written; what was taken for it is given back
+        └── ClaimRefused     because the server refuses the claim for the pod's extended resources
 """
 
 
@@ -23,3 +24,7 @@ class PlacementFailed(ReconcileError):
 
 class CommitFailed(ReconcileError):
     """The server did not take what was planned."""
+
+
+class ClaimRefused(CommitFailed):
+    """No claim for the pod's extended resources (a quota, for instance): its owner has to be told."""

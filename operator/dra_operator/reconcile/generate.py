@@ -23,9 +23,9 @@ from dra_kube import KubeError, Object
 from dra_operator.cluster import ClaimTemplate, Cluster
 from dra_operator.kube import ClaimWriter, EventRecorder, PodWriter
 
+from .claim_body import claim_for_pod
 from .errors import GenerationFailed
 from .metrics import ClaimMetrics
-from .names import generated_name_base
 
 
 class ClaimGenerator:
@@ -127,28 +127,11 @@ def claim_from_template(pod: Pod, entry: str, template: ClaimTemplate) -> Object
     """The claim to create for a pod entry (5.4, step 8)."""
     content = template.content()
     wanted = content.get("metadata") or {}
-    metadata: Object = {
-        "generateName": generated_name_base(pod.metadata.name, entry),
-        "namespace": pod.metadata.namespace,
-        "annotations": {**(wanted.get("annotations") or {}), POD_CLAIM_NAME_ANNOTATION: entry},
-        "ownerReferences": [
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "name": pod.metadata.name,
-                "uid": pod.metadata.uid,
-                "controller": True,
-            }
-        ],
-    }
+    annotations = {**(wanted.get("annotations") or {}), POD_CLAIM_NAME_ANNOTATION: entry}
+    body = claim_for_pod(pod, entry, annotations, content.get("spec") or {})
     if wanted.get("labels"):
-        metadata["labels"] = wanted["labels"]
-    return {
-        "apiVersion": f"{GROUP}/v1",
-        "kind": "ResourceClaim",
-        "metadata": metadata,
-        "spec": content.get("spec") or {},
-    }
+        body["metadata"]["labels"] = wanted["labels"]
+    return body
 
 
 def _complete(pod: Pod, found: dict[str, str]) -> list[PodResourceClaimStatus]:

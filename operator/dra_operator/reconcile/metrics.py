@@ -1,11 +1,12 @@
-"""What the claim life cycle counts (claim-controller.md section 9)."""
+"""What the claim life cycle and the placing of pods count (claim-controller.md 9, scheduling.md 2)."""
 
 from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
 
-from dra_api.resource import EXTENDED_RESOURCE_ANNOTATION, POD_CLAIM_NAME_ANNOTATION, ResourceClaim
+from dra_api.references import is_for_extended_resources
+from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -25,6 +26,22 @@ class ClaimMetrics:
     def created(self, *, success: bool, admin_access: bool) -> None:
         """A claim was made from a template, or could not be."""
         self._creates.labels("success" if success else "failure", _text(admin_access)).inc()
+
+
+class PlacementMetrics:
+    """What placing pods counts (scheduling.md section 2)."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._creates = Counter(
+            "scheduler_resourceclaim_creates",
+            "ResourceClaims created for the extended resources of pods",
+            ["status"],
+            registry=registry,
+        )
+
+    def created(self, *, success: bool) -> None:
+        """A claim for extended resources was made, or could not be."""
+        self._creates.labels("success" if success else "failure").inc()
 
 
 class ClaimCollector(Collector):
@@ -55,10 +72,9 @@ def _wants_admin(claim: ResourceClaim) -> bool:
 
 
 def _source(claim: ResourceClaim) -> str:
-    annotations = claim.metadata.annotations or {}
-    if annotations.get(EXTENDED_RESOURCE_ANNOTATION) == "true":
+    if is_for_extended_resources(claim):
         return "extended_resource"
-    return "resource_claim_template" if POD_CLAIM_NAME_ANNOTATION in annotations else ""
+    return "resource_claim_template" if POD_CLAIM_NAME_ANNOTATION in (claim.metadata.annotations or {}) else ""
 
 
 def _text(value: bool) -> str:

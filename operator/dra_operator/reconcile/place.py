@@ -17,23 +17,25 @@ from dra_api.resource import ResourceClaim
 from dra_kube import NotFound
 
 from dra_operator.allocator import Allocator
-from dra_operator.cluster import EVERYTHING, NONE, Cluster, DeviceTaken, Interest, Key
-from dra_operator.kube import ClaimChanged, ClaimWriter, EventRecorder, PodWriter
+from dra_operator.cluster import EVERYTHING, LEFTOVERS, NONE, Cluster, DeviceTaken, Interest, Key
+from dra_operator.kube import ClaimChanged, EventRecorder
 from dra_operator.placement import (
     Binding,
+    ExtendedResources,
     NoPlace,
     NotReady,
     Plan,
     Planning,
     PodClaim,
     binding_state,
+    extended_claims,
     plan,
     ready_claims,
     unservable,
 )
 
-from .commit import Commit
-from .errors import PlacementFailed
+from .commit import Commit, Writing
+from .errors import ClaimRefused, PlacementFailed
 from .queue import WorkQueue
 
 UNSCHEDULABLE = "Unschedulable"
@@ -47,45 +49,65 @@ class PodPlacer:
         self,
         cluster: Cluster,
         allocator: Allocator,
-        claims: ClaimWriter,
-        pods: PodWriter,
+        writing: Writing,
         events: EventRecorder,
         queue: WorkQueue,
         clock: Callable[[], datetime],
     ) -> None:
         self._cluster, self._allocator, self._queue, self._clock = cluster, allocator, queue, clock
-        self._claims, self._pods, self._events = claims, pods, events
+        self._writing, self._events = writing, events
+        self._claims, self._pods, _ = writing
         self._planning = asyncio.Lock()
 
     async def handle(self, key: str) -> None:
         """One attempt. Ends with the pod bound, or waiting with a reason in its status."""
         await self._settle_leftovers(key)
-        commit = Commit(self._cluster, self._claims, self._pods, self._queue.add)
+        commit = Commit(self._cluster, self._writing, self._queue.add)
         async with self._planning:
             await asyncio.sleep(0)  # one plan per turn of the loop, however many keys are ready
             pod = self._cluster.pods.get(key)
             if pod is None or not self._cluster.is_ours_to_place(pod) or self._cluster.loads.node_of(key):
                 return
             self._cluster.note_waiting(key, EVERYTHING)
+            claims: list[PodClaim] = []
             decision: Plan | NoPlace | None
             try:
                 claims = ready_claims(pod, self._cluster.claims.get)
-                decision = await self._plan(pod, claims, commit)
+                decision = await self._decide(pod, claims, commit)
             except NotReady as reason:
                 self._cluster.note_waiting(key, NONE)
-                claims, decision = [], None if reason.being_made else NoPlace(str(reason))
+                decision = None if reason.being_made else NoPlace(str(reason))
         if isinstance(decision, NoPlace):
             await self._wait(pod, claims, decision)
-        elif decision is not None and await commit.write(self._may_bind):
-            self._events.normal(pod, "Scheduled", f"Successfully assigned {key} to {decision.node}")
         elif decision is not None:
-            text = f"waiting for binding conditions for device on node {decision.node}"
-            self._events.normal(pod, "BindingConditionsPending", text)
-            self._queue.add([Key("place", key)])
+            await self._carry_out(pod, decision, commit)
 
-    async def _plan(self, pod: Pod, pod_claims: Sequence[PodClaim], commit: Commit) -> Plan | NoPlace | None:
-        """Decide, and take what was decided; None if the end of somebody else's write has to be awaited first."""
-        claims = [claim for _, claim in pod_claims]
+    async def _decide(self, pod: Pod, claims: list[PodClaim], commit: Commit) -> Plan | NoPlace | None:
+        """The plan, after its devices were taken; None if something else has to be awaited first.
+
+        A complete claim for extended resources joins ``claims``.
+        """
+        made, leftovers = extended_claims(pod, self._cluster.claims_owned_by(pod))
+        if leftovers:
+            self._cluster.note_waiting(pod.key, LEFTOVERS)
+            names = ", ".join(claim.metadata.name for claim in leftovers)
+            text = f"cannot schedule extended resource claim: {names} of an earlier attempt has to go first"
+            return NoPlace(text, leftovers=leftovers)
+        if made is not None:
+            claims.append(PodClaim(None, made))
+        extended = ExtendedResources(pod, self._cluster.classes_serving(pod), made)
+        decision = await self._plan(pod, [claim for _, claim in claims], extended)
+        if isinstance(decision, Plan):
+            try:
+                commit.take(pod, claims, decision)
+            except DeviceTaken as error:  # by somebody else's allocation that came in while the plan was made
+                raise PlacementFailed(str(error)) from error
+        return decision
+
+    async def _plan(
+        self, pod: Pod, claims: Sequence[ResourceClaim], extended: ExtendedResources
+    ) -> Plan | NoPlace | None:
+        """Decide; None if the end of somebody else's write, or of getting devices ready, has to be awaited first."""
         if any(self._cluster.ledger.in_flight(claim.metadata.uid) for claim in claims):
             return None
         states = {claim.metadata.uid: binding_state(claim, self._clock()) for claim in claims}
@@ -102,17 +124,25 @@ class PodPlacer:
             return NoPlace(obstacle)
         usage = self._cluster.ledger.usage.snapshot()
         nodes = self._cluster.node_states()
-        decision = await _in_slices(plan(pod, claims, nodes, self._allocator, usage, failed))
-        if isinstance(decision, NoPlace):
-            if not decision.is_error:
-                interest = Interest(nodes=True, room=decision.short_of_room, devices=bool(open_claims))
-                self._cluster.note_waiting(pod.key, interest)
-            return decision
-        try:
-            commit.take(pod, pod_claims, decision)
-        except DeviceTaken as error:  # by somebody else's allocation that came in while the plan was made
-            raise PlacementFailed(str(error)) from error
+        decision = await _in_slices(plan(pod, claims, nodes, self._allocator, usage, failed, extended))
+        if isinstance(decision, NoPlace) and not decision.is_error:
+            devices, held = bool(open_claims or extended.classes), extended.made is not None
+            interest = Interest(nodes=True, room=decision.short_of_room, devices=devices, leftovers=held)
+            self._cluster.note_waiting(pod.key, interest)
         return decision
+
+    async def _carry_out(self, pod: Pod, decision: Plan, commit: Commit) -> None:
+        try:
+            is_bound = await commit.write(self._may_bind)
+        except ClaimRefused as refused:
+            await self._report(pod, SCHEDULER_ERROR, str(refused))
+            raise
+        if is_bound:
+            self._events.normal(pod, "Scheduled", f"Successfully assigned {pod.key} to {decision.node}")
+            return
+        text = f"waiting for binding conditions for device on node {decision.node}"
+        self._events.normal(pod, "BindingConditionsPending", text)
+        self._queue.add([Key("place", pod.key)])
 
     def _may_bind(self, claims: Sequence[ResourceClaim]) -> bool:
         """Whether all devices are ready for the pod to be bound to them."""
@@ -121,15 +151,25 @@ class PodPlacer:
 
     async def _wait(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> None:
         """Nobody takes the pod: say why, and give back what it holds in the wrong place (4.3)."""
-        stuck = next((claim for _, claim in claims if self._may_clear(pod, claim, decision)), None)
         await self._report(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
-        if stuck is not None:
-            try:
-                await self._claims.clear(stuck, pod.metadata.uid)
-            except (ClaimChanged, NotFound) as error:
-                raise PlacementFailed(str(error)) from error
+        stuck = [held for held in claims if self._may_clear(pod, held.claim, decision)][:1]
+        in_vain = [*decision.leftovers, *(held.claim for held in stuck if held.entry is None)]
+        try:
+            if in_vain:
+                await self._discard(pod, in_vain)
+            elif stuck:
+                await self._claims.clear(stuck[0].claim, pod.metadata.uid)
+        except (ClaimChanged, NotFound) as error:
+            raise PlacementFailed(str(error)) from error
         if decision.is_error:
             raise PlacementFailed(decision.message)
+
+    async def _discard(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
+        """Delete claims for extended resources, unless the pod turns out to be bound with them. Raises NotFound."""
+        current = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
+        if current.metadata.uid == pod.metadata.uid and not current.spec.node_name:
+            for claim in claims:
+                await self._claims.discard(claim, pod.metadata.uid)
 
     @staticmethod
     def _may_clear(pod: Pod, claim: ResourceClaim, decision: NoPlace) -> bool:

@@ -6,7 +6,7 @@ Concern ``claim`` of the queue; claim-controller.md sections 6 and 7.
 from __future__ import annotations
 
 from dra_api.core import Pod
-from dra_api.references import pod_is_done
+from dra_api.references import is_for_extended_resources, pod_is_done
 from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import NotFound
 
@@ -68,4 +68,15 @@ class ClaimUpkeep:
         if owner is None or (owner.api_version, owner.kind) != ("v1", "Pod"):
             return False
         pod = self._cluster.pods.get(f"{claim.metadata.namespace}/{owner.name}")
-        return pod is not None and (pod.metadata.uid != owner.uid or pod_is_done(pod))
+        return pod is not None and (pod.metadata.uid != owner.uid or pod_is_done(pod) or _made_in_vain(pod, claim))
+
+
+def _made_in_vain(pod: Pod, claim: ResourceClaim) -> bool:
+    """Whether the pod got its node with another claim for its extended resources, or without any.
+
+    That happens when the answer to the creation was lost: the next attempt makes one anew.
+    """
+    if not pod.spec.node_name or not is_for_extended_resources(claim):
+        return False
+    recorded = pod.status.extended_resource_claim_status
+    return recorded is None or recorded.resource_claim_name != claim.metadata.name

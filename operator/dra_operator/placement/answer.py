@@ -1,0 +1,36 @@
+"""What an attempt to place a pod ends with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra_api.resource import AllocationResult, ResourceClaim
+
+from .extended import ExtendedClaim, Served
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The pod goes to ``node``; ``allocations`` by claim UID are those that have to be written."""
+
+    node: str
+    allocations: dict[str, AllocationResult]
+    served: Served = ()
+    """Extended resources that devices serve there: the pod takes nothing of what the node counts of them."""
+    extended: ExtendedClaim | None = None
+    """The claim for them that has to be made; it has its allocation among the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoPlace:
+    """No node takes the pod. ``message`` is for people, the rest is for whoever decides when to try again."""
+
+    message: str
+    is_error: bool = False
+    """Try again after a while, without waiting for a change: the attempt itself failed."""
+    short_of_room: bool = False
+    """The end of another pod may help, even if that frees no devices."""
+    unavailable: frozenset[str] = frozenset()
+    """UIDs of claims that are allocated where the pod cannot run; giving their devices back may help (4.3)."""
+    leftovers: tuple[ResourceClaim, ...] = ()
+    """Claims for extended resources that earlier attempts left half made: they have to go first (4.3)."""

@@ -1,0 +1,203 @@
+"""One attempt to place a pod: which nodes are asked, in which order, and what they answered.
+
+An attempt looks at as few nodes as it can: those where allocated claims can be used, otherwise those that the index of
+the allocator names, the best first. The first one that fits is then the answer, unless another could get better
+alternatives. Nodes on which the claims may turn out to be faulty always come first: which node is best must not decide
+whether a broken claim is noticed (E2E-055).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Sequence
+
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim
+
+from dra_operator.allocator import Allocated, Allocator, Candidates, Failed, GaveUp, Outcome, Usage
+
+from .answer import NoPlace, Plan
+from .demand import Demand, Demands
+from .elsewhere import Allocations
+from .explanation import Reasons
+from .extended import ExtendedResources
+from .filters import NodeFilter
+from .node import NodeState
+from .nodes import Nodes
+from .score import enough, ideal, rank
+
+UNAVAILABLE = "resourceclaim not available on the node"
+SLICE = 500  # steps of the allocator between two pauses: a few milliseconds
+DECISION_STEPS = 10  # what a decision costs even if there is nothing to search
+FEW = 64  # candidates that are put in order themselves, instead of being looked for in the order of all nodes
+SAMPLE = 16  # nodes without enough devices that are asked all the same, for an explanation with numbers
+
+Work = Generator[None, None, None]
+
+
+class Aborted(Exception):
+    """The allocator gave up on a node: nobody knows the answer."""
+
+
+class Attempt:
+    """What the nodes answered so far. Raises NodeSelectionError for node selectors that cannot be understood."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        nodes: Nodes,
+        allocator: Allocator,
+        usage: Usage,
+        failed: Collection[str],
+        extended: ExtendedResources,
+    ) -> None:
+        self._filter, self._nodes, self._allocator, self._usage = NodeFilter(pod), nodes, allocator, usage
+        self._allocations = Allocations(claims, failed)
+        self._demands = Demands(claims, extended, nodes, allocator)
+        self._made = extended.made
+        self._ideal = 0
+        self._asked: set[str] = set()
+        self._steps = 0
+        self._reasons = Reasons()
+        self._unavailable: set[str] = set()
+        self.fits: list[tuple[tuple[int, float, str], Plan]] = []
+
+    def search(self) -> Work:
+        """Ask nodes until the best one is known. Raises AllocationError or Aborted when that ends the attempt."""
+        pinned = self._allocations.nodes
+        if pinned is not None:
+            yield from self._try_all(sorted(pinned))
+            return
+        demands = self._demands.all()
+        for demand in demands:
+            yield from self._look_up(demand)
+        for demand in demands:
+            if demand.candidates is not None:
+                yield from self._try_all(self._demands.nodes_of(demand, demand.candidates.suspects))
+        for name in self._best_first():
+            if name not in self._asked and self._demands.may_fit(name):
+                yield from self._try(name)
+                if self._is_settled():
+                    return
+            yield from self._pause(1)
+
+    def refuse(self) -> Generator[None, None, NoPlace]:
+        """The answer when no node fits."""
+        nodes = len(self._nodes)
+        if self._allocations.nodes is not None:
+            self._refuse_unpinned(nodes - len(self._asked))
+        elif len(self._asked) < nodes:
+            demands = [(demand, demand.candidates) for demand in self._demands.all() if demand.candidates is not None]
+            yield from self._ask_some(demands)
+            for demand, candidates in demands:
+                self._refuse_excluded(demand, candidates)
+        return NoPlace(
+            self._reasons.line(nodes), short_of_room=self._reasons.of_room, unavailable=frozenset(self._unavailable)
+        )
+
+    # --- which nodes ---
+
+    def _look_up(self, demand: Demand) -> Work:
+        """Have the index say which nodes can meet the demand."""
+        self._ideal = max(self._ideal, ideal(demand.recipe))
+        if demand.claims:
+            yield from self._allocator.catch_up(demand.recipe, self._usage)
+            demand.candidates = self._allocator.candidates(demand.recipe, self._usage)
+
+    def _best_first(self) -> Iterable[str]:
+        """The nodes worth trying, or, if they are many, all nodes."""
+        few = self._demands.short_list(len(self._asked) + FEW)
+        if few is None:
+            return self._nodes.from_emptiest()
+        states = (state for name in few if (state := self._nodes.get(name)) is not None)
+        return [state.name for state in sorted(states, key=lambda state: rank(state, 0))]
+
+    def _is_settled(self) -> bool:
+        """Whether no other node can be better than those that fit: the rest is fuller."""
+        best = min((key[0] for key, _ in self.fits), default=1)
+        return best <= -self._ideal or len(self.fits) >= enough(len(self._nodes))
+
+    # --- asking a node ---
+
+    def _try_all(self, names: Iterable[str]) -> Work:
+        for name in names:
+            yield from self._try(name)
+
+    def _try(self, name: str) -> Work:
+        state = self._nodes.get(name)
+        if state is None:
+            return
+        self._asked.add(name)
+        demand = self._demands.on(state)
+        demand.asked += 1
+        reason = self._filter.obstacle(state, demand.served)
+        if reason is not None:
+            self._reasons.add(reason)
+        elif elsewhere := self._elsewhere(state, demand):
+            self._unavailable |= elsewhere
+            self._reasons.add(UNAVAILABLE)
+        elif not demand.claims:
+            self.fits.append((rank(state, 0), Plan(name, {}, demand.served)))
+        else:
+            self._take_in(state, demand, (yield from self._allocate(state, demand)))
+        yield from self._pause(1)
+
+    def _elsewhere(self, state: NodeState, demand: Demand) -> set[str]:
+        """UIDs of the claims that the pod has already and that are of no use to it on the node."""
+        outdated = {self._made.metadata.uid} if self._made is not None and demand.is_outdated else set()
+        return self._allocations.elsewhere(state.node) | outdated
+
+    def _allocate(self, state: NodeState, demand: Demand) -> Generator[None, None, Outcome]:
+        decision = self._allocator.search(state.node, demand.recipe, self._usage)
+        while (outcome := decision.advance(SLICE)) is None:
+            yield
+        yield from self._pause(outcome.steps + DECISION_STEPS)
+        return outcome
+
+    def _take_in(self, state: NodeState, demand: Demand, outcome: Outcome) -> None:
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        if isinstance(outcome, GaveUp):
+            raise Aborted(str(outcome))
+        if isinstance(outcome, Allocated):
+            answer = Plan(state.name, demand.allocations(outcome.results), demand.served, demand.extended)
+            self.fits.append((rank(state, outcome.score), answer))
+        else:
+            self._reasons.refuse(demand.told(outcome.refusal))
+
+    def _pause(self, steps: int) -> Work:
+        self._steps += steps
+        if self._steps >= SLICE:
+            self._steps = 0
+            yield
+
+    # --- nodes that were not asked ---
+
+    def _refuse_unpinned(self, others: int) -> None:
+        """Nodes where allocated claims cannot be used. Giving devices back helps if the pod can run on one (4.3)."""
+        if not others:
+            return
+        self._reasons.add(UNAVAILABLE, others)
+        missing = set(self._allocations.bound)
+        for state in self._nodes:
+            if not missing:
+                return
+            stuck = {uid for uid in missing if not self._allocations.is_usable(uid, state.name)}
+            if stuck and self._filter.obstacle(state, self._demands.on(state).served) is None:
+                self._unavailable |= stuck
+                missing -= stuck
+
+    def _ask_some(self, demands: Sequence[tuple[Demand, Candidates]]) -> Work:
+        closest = [name for _, candidates in demands if (name := candidates.closest()) is not None]
+        names = closest + self._nodes.spread(SAMPLE)
+        yield from self._try_all(name for name in dict.fromkeys(names) if name not in self._asked)
+
+    def _refuse_excluded(self, demand: Demand, candidates: Candidates) -> None:
+        others = self._demands.size(demand) - demand.asked
+        if others <= 0:
+            return
+        if candidates.refusal is not None and candidates.refusal_holds_for_all:
+            refusal = demand.told(candidates.refusal)
+            self._reasons.refuse_others(refusal.claim, refusal.request, others)
+        else:
+            self._reasons.add("too few free devices match one of the requests", others)

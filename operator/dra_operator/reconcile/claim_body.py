@@ -1,0 +1,42 @@
+"""The claims that are made for pods, as they are sent to the server."""
+
+from __future__ import annotations
+
+from dra_api.codec import to_dict
+from dra_api.core import Pod
+from dra_api.resource import EXTENDED_RESOURCE_ANNOTATION, FINALIZER, GROUP, ResourceClaimSpec
+from dra_kube import Object
+
+from .names import generated_name_base
+
+
+def claim_for_pod(pod: Pod, purpose: str, annotations: dict[str, str], spec: Object) -> Object:
+    """A claim that the pod owns, named after the pod and what it is for (claim-controller.md 5.4)."""
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": pod.metadata.name,
+        "uid": pod.metadata.uid,
+        "controller": True,
+    }
+    return {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "generateName": generated_name_base(pod.metadata.name, purpose),
+            "namespace": pod.metadata.namespace,
+            "annotations": annotations,
+            "ownerReferences": [owner],
+        },
+        "spec": spec,
+    }
+
+
+def claim_for_extended_resources(pod: Pod, spec: ResourceClaimSpec) -> Object:
+    """The claim for what devices serve to the pod (scheduling.md 7.2, 7.3).
+
+    It has the finalizer from the start, which saves the write that would put it on before the allocation.
+    """
+    body = claim_for_pod(pod, "extended-resources", {EXTENDED_RESOURCE_ANNOTATION: "true"}, to_dict(spec))
+    body["metadata"]["finalizers"] = [FINALIZER]
+    return body

@@ -1,0 +1,101 @@
+"""Pods, nodes and devices as short as tests of placement want them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dra_api.codec import convert
+from dra_api.core import Node, Pod
+from dra_api.quantity import Quantity
+from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_operator.allocator import Allocator, Inventory, Usage
+from dra_operator.placement import ExtendedResources, Nodes, NodeState, NoPlace, Plan, plan
+
+
+class Attributes:
+    """A selector is the name of an attribute that has to be there; ``fails`` fails."""
+
+    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+        def predicate(driver: str, device: Device) -> bool:
+            if expression == "fails" and "odd" in (device.attributes or {}):
+                raise KeyError("no such key: healthy")
+            return expression == "fails" or expression in (device.attributes or {})
+
+        return predicate
+
+
+def node(name: str, *, used: dict[str, str] | None = None, **fields: Any) -> NodeState:
+    body = {
+        "metadata": {"name": name, "labels": fields.get("labels", {})},
+        "spec": fields.get("spec", {}),
+        "status": {"allocatable": fields.get("allocatable", {"cpu": "4", "memory": "8Gi", "pods": "10"})},
+    }
+    amounts = {resource: Quantity(text).nanos for resource, text in (used or {}).items()}
+    return NodeState(convert(Node, body), amounts)
+
+
+def pod(cpu: str = "1", claims: Sequence[dict[str, Any]] = (), **spec: Any) -> Pod:
+    containers = [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]
+    body = {"metadata": {"namespace": "ns", "name": "pod", "uid": "uid-pod"}}
+    return convert(Pod, {**body, "spec": {"containers": containers, "resourceClaims": list(claims), **spec}})
+
+
+def claim(name: str, *requests: dict[str, Any], **more: Any) -> ResourceClaim:
+    meta = {"namespace": "ns", "name": name, "uid": f"uid-{name}", **more.pop("metadata", {})}
+    return convert(ResourceClaim, {"metadata": meta, "spec": {"devices": {"requests": list(requests)}}, **more})
+
+
+def wants(name: str = "r", count: int = 1, selector: str | None = None) -> dict[str, Any]:
+    selectors = [{"cel": {"expression": selector}}] if selector else []
+    exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count, "selectors": selectors}
+    return {"name": name, "exactly": exactly}
+
+
+def prefers(*selectors: str) -> dict[str, Any]:
+    alternatives = [
+        {
+            "name": f"sub-{number}",
+            "deviceClassName": "gpu",
+            "allocationMode": "ExactCount",
+            "count": 1,
+            "selectors": [{"cel": {"expression": text}}],
+        }
+        for number, text in enumerate(selectors)
+    ]
+    return {"name": "r", "firstAvailable": alternatives}
+
+
+def allocator(**devices_of_nodes: Sequence[str]) -> Allocator:
+    """Each node's devices, each with one attribute of the given name."""
+    inventory = Inventory(language=Attributes())
+    inventory.put_class(convert(DeviceClass, {"metadata": {"name": "gpu"}}))
+    for name, attributes in devices_of_nodes.items():
+        spec = {
+            "driver": "gpu.example.com",
+            "nodeName": name,
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+            "devices": [
+                {"name": f"dev-{number}", "attributes": {attribute: {"bool": True}}}
+                for number, attribute in enumerate(attributes)
+            ],
+        }
+        inventory.put_slice(convert(ResourceSlice, {"metadata": {"name": f"{name}-gpu"}, "spec": spec}))
+    return Allocator(inventory, new_share_id=lambda: "share")
+
+
+def decide(
+    pod: Pod,
+    claims: Sequence[ResourceClaim],
+    nodes: Sequence[NodeState] | Nodes,
+    devices: Allocator,
+    extended: ExtendedResources | None = None,
+) -> Plan | NoPlace:
+    states = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
+    planning = plan(pod, claims, states, devices, Usage(), extended=extended)
+    while True:
+        try:
+            next(planning)
+        except StopIteration as end:
+            answer: Plan | NoPlace = end.value
+            return answer
