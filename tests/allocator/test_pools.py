@@ -36,6 +36,26 @@ SEES: dict[str, tuple[list[Any], Any, Any]] = {
         [["r=drv/p/a"]],
         [["r=drv/p/a"]],
     ),
+    "slices that do not agree how many they are, the first of which is right": (
+        [slice_("t", device("b"), count=2), slice_("s", device("a"), count=3)],
+        [["r=drv/p/a"]],
+        [["r=drv/p/a", "r=drv/p/b"]],
+    ),
+    "slices that do not agree how many they are, the first of which is wrong": (
+        [slice_("t", device("b"), count=3), slice_("s", device("a"), count=2)],
+        "none",
+        "error",
+    ),
+    "a slice that has devices beside shared counters": (
+        [slice_("s", device("a"), nodeName="n1", sharedCounters=[{"name": "y", "counters": {"c": {"value": "1"}}}])],
+        "none",
+        "none",
+    ),
+    "a slice that is not for all nodes, but some of its devices are": (
+        [slice_("s", device("a", extra={"allNodes": True}), allNodes=False, perDeviceNodeSelection=True)],
+        [["r=drv/p/a"]],
+        [["r=drv/p/a"]],
+    ),
     "only the newest generation": (
         [slice_("s", device("a")), slice_("t", device("b"), generation=2)],
         [["r=drv/p/b"]],

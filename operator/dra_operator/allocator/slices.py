@@ -37,7 +37,8 @@ class Slice:
         self.spec = source.spec
         self.pool = PoolId(source.spec.driver, source.spec.pool.name)
         self.generation = source.spec.pool.generation
-        self.devices: tuple[Device, ...] = source.spec.devices or ()
+        self.devices: tuple[Device, ...] = () if self.has_counters else source.spec.devices or ()
+        """A slice with shared counters, which cannot have devices besides, offers none."""
         self.sharing = any(device.allow_multiple_allocations for device in self.devices)
         self.reach = self._reach(partitionable=partitionable)
         self._verdicts: Memo[str, Verdicts] = Memo()
@@ -96,7 +97,7 @@ class Slice:
         if self.has_counters:
             return True
         try:
-            if spec.node_name is not None or spec.all_nodes is not None or spec.node_selector is not None:
+            if spec.node_name or spec.all_nodes or spec.node_selector is not None:
                 return selects(spec.node_name, spec.all_nodes, spec.node_selector, node)
             return bool(spec.per_device_node_selection) and any(device_is_for(device, node) for device in self.devices)
         except NodeSelectionError as error:

@@ -74,7 +74,7 @@ def _relevant(problem: Problem, slice_: ResourceSlice) -> bool:
         return False
     if spec.shared_counters:
         return True
-    if spec.node_name is not None or spec.all_nodes is not None or spec.node_selector is not None:
+    if spec.node_name or spec.all_nodes or spec.node_selector is not None:
         return node_matches(problem.node, spec.node_name, spec.all_nodes, spec.node_selector)
     return bool(spec.per_device_node_selection) and any(
         node_matches(problem.node, device.node_name, device.all_nodes, device.node_selector)
