@@ -174,6 +174,16 @@ def test_a_bad_file_is_named_with_case_and_field(
     assert all(part in message for part in [str(path), *said]), message
 
 
+def test_a_bad_case_costs_only_its_own_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps([small_case(mode="best"), 7, small_case(name="good")]))
+    assert main(["simulate", str(path)]) == 2
+    said = capsys.readouterr()
+    assert [json.loads(line)["name"] for line in said.out.splitlines()] == ["good"]
+    assert "case small: mode" in said.err
+    assert "case 1: expected an object, got int" in said.err
+
+
 @pytest.mark.parametrize("arguments", [[], ["x.json", "-f", "y.yaml"], ["x.json", "--repeat", "0"], ["missing.json"]])
 def test_wrong_usage_ends_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert main(["simulate", *arguments]) == 2
@@ -259,6 +269,28 @@ def test_a_pod_brings_its_claims_and_what_it_asks_of_a_node(capsys: pytest.Captu
     assert "pod default/web, claims default/web-gpu" in told
     assert "node n1: fits" in told
     assert "node n2: the pod cannot run there" in told
+
+
+def test_extended_resources_are_tried_as_the_class_serves_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    serving = kubernetes("class", {"metadata": {"name": "any"}, "spec": {"extendedResourceName": "example.com/gpu"}})
+    containers = [{"name": "main", "resources": {"limits": {"example.com/gpu": "2"}}}]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": containers}}
+    plugin = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "plugin"},
+        "status": {"allocatable": {"example.com/gpu": "1"}},
+    }
+    bare = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bare"}}
+    told = verdict(capsys, tmp_path, serving, *SLICES, pod, plugin, bare, options=["--node", "n1"])
+    assert "node n1: fits" in told
+    assert told.count("container-0-request-0: drv/p/") == 2
+    told = verdict(capsys, tmp_path, serving, *SLICES, pod, plugin, bare)
+    assert "node plugin: the pod cannot run there: Insufficient example.com/gpu" in told
+    assert "node bare: does not fit" in told
+    assert "extended resource example.com/gpu (device class any), request container-0-request-0" in told
 
 
 def test_taint_rules_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

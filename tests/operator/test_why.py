@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dra_kube import PODS, RESOURCE_CLAIMS
+from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
 from dra_operator.app.kubectl import main
 
 
@@ -87,3 +87,25 @@ async def test_an_error_on_one_node_is_told_as_what_holds_the_pod_back(
     assert "is held back on all nodes by an error" in output
     assert "no such key" in output
     assert "would fit" not in output
+
+
+async def test_a_pod_that_waits_for_an_extended_resource_is_told_class_and_counts(
+    cluster: Any, kubeconfig: Path, capsys: Any
+) -> None:
+    await cluster.furnish(nodes=1, devices=1)
+    resources = {name: {"example.com/gpu": "2"} for name in ("requests", "limits")}
+    containers = [{"name": "main", "image": "none", "resources": resources}]
+    spec = {"schedulerName": "dra-scheduler", "containers": containers}
+    await cluster.api.create(PODS, {"metadata": {"name": "pod", "namespace": "ns"}, "spec": spec})
+    code, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert code == 0
+    assert "node-0: cannot fit resource example.com/gpu: neither the node nor a device class offers it" in output
+    await cluster.api.patch(DEVICE_CLASSES, "gpu", {"spec": {"extendedResourceName": "example.com/gpu"}})
+    _, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert "pod ns/pod would fit 0 of 1 nodes" in output
+    assert "extended resource example.com/gpu (device class gpu), request container-0-request-0" in output
+    assert "needs 2" in output
+    assert "selector #0 of class gpu" in output
+    await cluster.add_node("node-1", devices=2)
+    _, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert "pod ns/pod would fit 1 of 2 nodes: node-1" in output

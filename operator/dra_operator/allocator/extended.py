@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dra_api.core import Container, ContainerExtendedResourceRequest, Pod
+from dra_api.quantity import Quantity
 from dra_api.resource import DeviceRequest, ExactDeviceRequest
 
 
@@ -48,13 +49,18 @@ class _Wish(NamedTuple):
     container: Container
     long_lived: bool
 
+    @property
+    def requests(self) -> dict[str, Quantity]:
+        """Limits stand in for requests that are missing, as the API server has it."""
+        resources = self.container.resources
+        return {**(resources.limits or {}), **(resources.requests or {})}
+
     def amount(self, resource: str) -> int:
-        requested = (self.container.resources.requests or {}).get(resource)
+        requested = self.requests.get(resource)
         return requested.rounded_up() if requested is not None else 0
 
     def request_name(self, resource: str) -> str:
-        names = sorted(self.container.resources.requests or {})
-        return f"container-{self.position}-request-{names.index(resource)}"
+        return f"container-{self.position}-request-{sorted(self.requests).index(resource)}"
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """What would be allocated for Kubernetes objects in files, told node by node.
 
 Claims that are allocated already hold their devices. With pods, each pod is tried for itself: the claims
-that its entries name, or that would be made from its templates. Without pods, all claims that are not
+that its entries name, or that would be made from its templates, and the one for extended resources that classes
+in the files serve. Without pods, all claims that are not
 allocated yet, and one of each template, are tried together, as if one pod used them. Every attempt starts
 from the state in the files: what one pod would get is not taken from the next.
 """
@@ -9,10 +10,11 @@ from the state in the files: what one pod would get is not taken from the next.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_api.core import Node, Pod
+from dra_api.extended_resources import classes_by_resource
 from dra_api.meta import Object, ObjectMeta
 from dra_api.resource import (
     AllocationResult,
@@ -26,6 +28,7 @@ from dra_api.resource import (
 from dra_operator.allocator import (
     Allocated,
     Allocator,
+    ClaimError,
     Failed,
     Features,
     GaveUp,
@@ -34,7 +37,7 @@ from dra_operator.allocator import (
     Usage,
     node_matches,
 )
-from dra_operator.placement import NodeFilter, NodeState
+from dra_operator.placement import Demand, Demands, ExtendedResources, NodeFilter, Nodes, NodeState
 
 from .language import CelSelectors
 from .object_files import BadInput, of_kind
@@ -68,10 +71,11 @@ def tell(objects: Sequence[Object], node_names: Sequence[str]) -> Iterator[str]:
     held = [claim.status.allocation for claim in of_kind(ResourceClaim, objects)]
     usage = Usage([allocation for allocation in held if allocation is not None])
     nodes = _nodes(objects, node_names)
+    classes = classes_by_resource(of_kind(DeviceClass, objects))
     for attempt in _attempts(objects):
         yield attempt.title
         for node in nodes:
-            yield from _verdict(attempt, node, allocator, usage)
+            yield from _verdict(attempt, NodeState(node), classes, allocator, usage)
 
 
 def _nodes(objects: Sequence[Object], names: Sequence[str]) -> list[Node]:
@@ -127,27 +131,33 @@ def _made_from(template: ResourceClaimTemplate, name: str) -> ResourceClaim:
 # --- verdicts -----------------------------------------------------------------------------------
 
 
-def _verdict(attempt: Attempt, node: Node, allocator: Allocator, usage: Usage) -> Iterator[str]:
-    name = node.metadata.name
+def _verdict(
+    attempt: Attempt, state: NodeState, classes: Mapping[str, str], allocator: Allocator, usage: Usage
+) -> Iterator[str]:
+    pod = attempt.pod if attempt.pod is not None else Pod()
+    try:
+        demand = Demands(attempt.claims, ExtendedResources(pod, classes), Nodes([state]), allocator).on(state)
+    except ClaimError as error:
+        yield f"node {state.name}: error: {error}"
+        return
     if attempt.pod is not None:
-        reason = NodeFilter(attempt.pod).obstacle(NodeState(node))
+        reason = NodeFilter(pod).obstacle(state, demand.served)
         if reason is not None:
-            yield f"node {name}: the pod cannot run there: {reason}"
+            yield f"node {state.name}: the pod cannot run there: {reason}"
             return
     for claim in attempt.claims:
         allocation = claim.status.allocation
         elsewhere = allocation.node_selector if allocation is not None else None
-        if elsewhere is not None and not node_matches(elsewhere, node):
-            yield f"node {name}: claim {claim.key} is allocated for other nodes"
+        if elsewhere is not None and not node_matches(elsewhere, state.node):
+            yield f"node {state.name}: claim {claim.key} is allocated for other nodes"
             return
-    wanted = [claim for claim in attempt.claims if claim.status.allocation is None]
-    yield from _told(name, wanted, allocator.allocate(node, wanted, usage))
+    yield from _told(state.name, demand, allocator.allocate(state.node, demand.recipe, usage))
 
 
-def _told(name: str, claims: Sequence[ResourceClaim], outcome: Outcome) -> Iterator[str]:
+def _told(name: str, demand: Demand, outcome: Outcome) -> Iterator[str]:
     if isinstance(outcome, Allocated):
         yield f"node {name}: fits"
-        for claim, result in zip(claims, outcome.results, strict=True):
+        for claim, result in zip(demand.claims, outcome.results, strict=True):
             yield f"  claim {claim.key}"
             yield from _devices(result)
     elif isinstance(outcome, Failed):
@@ -155,7 +165,7 @@ def _told(name: str, claims: Sequence[ResourceClaim], outcome: Outcome) -> Itera
     elif isinstance(outcome, GaveUp):
         yield str(outcome)
     else:
-        yield outcome.refusal.explain()
+        yield demand.told(outcome.refusal).explain()
 
 
 def _devices(result: AllocationResult) -> Iterator[str]:

@@ -12,10 +12,14 @@ from dra_operator.allocator import Allocated, Allocator, NodeFailure, Refusal, R
 from dra_operator.cluster import Cluster
 from dra_operator.placement import (
     Allocations,
+    Demand,
+    Demands,
+    ExtendedResources,
     NodeFilter,
     NoPlace,
     NotReady,
     Plan,
+    extended_claims,
     plan,
     ready_claims,
     unservable,
@@ -75,22 +79,31 @@ def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[s
     except NotReady as reason:
         yield f"pod {pod.key} is not tried: {reason}"
         return
+    made, leftovers = extended_claims(pod, cluster.claims_owned_by(pod))
+    if leftovers:
+        names = ", ".join(claim.metadata.name for claim in leftovers)
+        yield f"pod {pod.key} is not tried before claims of an earlier attempt are deleted: {names}"
+        return
+    claims += [made] if made is not None else []
+    extended = ExtendedResources(pod, cluster.classes_serving(pod), made)
     open_claims = [claim for claim in claims if claim.status.allocation is None]
     prioritized = cluster.features.prioritized_list
     text = unservable(open_claims, cluster.classes.__contains__, prioritized_list=prioritized)
     if text is not None:
         yield f"pod {pod.key} fits no node: {text}"
         return
-    answer = _planned(cluster, allocator, pod, claims)
+    answer = _planned(cluster, allocator, pod, claims, extended)
     if isinstance(answer, NoPlace) and answer.is_error:
         yield f"pod {pod.key} is held back on all nodes by an error: {answer.message}"
         return
-    yield from _node_by_node(cluster, allocator, pod, claims)
+    yield from _node_by_node(cluster, allocator, pod, claims, extended)
 
 
-def _planned(cluster: Cluster, allocator: Allocator, pod: Pod, claims: list[ResourceClaim]) -> Plan | NoPlace:
+def _planned(
+    cluster: Cluster, allocator: Allocator, pod: Pod, claims: list[ResourceClaim], extended: ExtendedResources
+) -> Plan | NoPlace:
     """What the operator would decide."""
-    planning = plan(pod, claims, cluster.node_states(), allocator, cluster.ledger.usage)
+    planning = plan(pod, claims, cluster.node_states(), allocator, cluster.ledger.usage, extended=extended)
     while True:
         try:
             next(planning)
@@ -99,28 +112,31 @@ def _planned(cluster: Cluster, allocator: Allocator, pod: Pod, claims: list[Reso
             return answer
 
 
-def _node_by_node(cluster: Cluster, allocator: Allocator, pod: Pod, claims: list[ResourceClaim]) -> Iterator[str]:
-    open_claims = [claim for claim in claims if claim.status.allocation is None]
-    recipe = allocator.plan(open_claims)
+def _node_by_node(
+    cluster: Cluster, allocator: Allocator, pod: Pod, claims: list[ResourceClaim], extended: ExtendedResources
+) -> Iterator[str]:
     good: list[str] = []
     texts: dict[str, list[str]] = {}
-    refusals: list[tuple[Node, Refusal]] = []
+    refusals: dict[Demand, list[tuple[Node, Refusal]]] = {}
     node_filter, allocations = NodeFilter(pod), Allocations(claims, ())
+    demands = Demands(claims, extended, cluster.node_states(), allocator)
     for state in cluster.node_states():
-        reason = node_filter.obstacle(state)
-        if reason is None and allocations.elsewhere(state.node):
+        demand = demands.on(state)
+        reason = node_filter.obstacle(state, demand.served)
+        if reason is None and (allocations.elsewhere(state.node) or demand.is_outdated):
             reason = "a claim of the pod is allocated elsewhere"
-        outcome = allocator.allocate(state.node, recipe, cluster.ledger.usage) if reason is None else None
+        outcome = allocator.allocate(state.node, demand.recipe, cluster.ledger.usage) if reason is None else None
         if isinstance(outcome, Allocated):
             good.append(state.name)
         elif isinstance(outcome, Refused | NodeFailure):
-            refusals.append((state.node, outcome.refusal))
+            refusals.setdefault(demand, []).append((state.node, demand.told(outcome.refusal)))
         else:
             texts.setdefault(reason or str(outcome), []).append(state.name)
     nodes = len(cluster.nodes)
     yield f"pod {pod.key} would fit {len(good)} of {nodes} nodes" + (f": {names(good)}" if good else "")
     for text, where in texts.items():
         yield f"  {names(where)}: {text}"
-    yield from (f"  {line}" for line in grouped(refusals, allocator.inventory, recipe))
+    for demand, members in refusals.items():
+        yield from (f"  {line}" for line in grouped(members, allocator.inventory, demand.recipe))
     if good:
         yield "  nothing holds it back any more; if it stays, look at the operator's log"

@@ -3,6 +3,7 @@
 from .answer import NoPlace, Plan
 from .binding import BINDING_TIMEOUT, Binding, BindingState, binding_state
 from .claims import ExtendedClaims, NotReady, PodClaim, extended_claims, ready_claims, unservable
+from .demand import Demand, Demands
 from .elsewhere import Allocations
 from .extended import ExtendedClaim, ExtendedResources
 from .filters import NodeFilter
@@ -18,6 +19,8 @@ __all__ = [
     "Amounts",
     "Binding",
     "BindingState",
+    "Demand",
+    "Demands",
     "ExtendedClaim",
     "ExtendedClaims",
     "ExtendedResources",
