@@ -8,17 +8,17 @@ expression selects it, and what the expression refers to that the device does no
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from dra_api.codec import DecodeError, convert
 from dra_api.resource import Device, ResourceSlice
 from dra_cel import CelError, CompileError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
 
-from .object_files import BadInput, of_kind, read_objects, read_text
+from .case_files import JSON, answer_all, read_cases
+from .object_files import BadInput, of_kind, read_objects
 
 _BLOCK: Final = 50  # evaluations between two looks at the clock
 _QUICK: Final = 0.001  # seconds per evaluation, up to which blocks are worth it
@@ -47,35 +47,26 @@ def run(options: argparse.Namespace) -> int:
             return _try_out(options)
         if options.cases is None:
             raise BadInput("nothing to do: give a file of cases, or -e EXPRESSION and -f FILE")
-        for answer in _answers(options.cases, options.repeat):
-            print(json.dumps(answer))
+        return _answer_file(options.cases, options.repeat)
     except BadInput as error:
         print(f"dra-operator cel: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 # --- cases ------------------------------------------------------------------------------------
 
 
-def _answers(path: str, repeat: int) -> Iterator[dict[str, Any]]:
-    document = _read_json(path)
-    cases = document if isinstance(document, list) else document.get("cases")
-    devices = {} if isinstance(document, list) else document.get("devices", {})
-    if not isinstance(cases, list):
-        raise BadInput(f"{path}: expected a list of cases, or an object with 'cases' and 'devices'")
-    for position, case in enumerate(cases):
+def _answer_file(path: str, repeat: int) -> int:
+    cases, shared = read_cases(path)
+    devices = shared.get("devices", {})
+
+    def told(where: str, case: JSON) -> JSON:
         try:
-            yield _answer(case, devices, repeat)
+            return _answer(case, devices, repeat)
         except (KeyError, TypeError, AttributeError, DecodeError) as error:
-            raise BadInput(f"{path}: case {position}: {type(error).__name__}: {error}") from error
+            raise BadInput(f"{where}: {type(error).__name__}: {error}") from error
 
-
-def _read_json(path: str) -> Any:
-    try:
-        return json.loads(read_text(path))
-    except ValueError as error:
-        raise BadInput(f"{path}: {error}") from error
+    return answer_all("cel", path, cases, told)
 
 
 def _answer(case: Mapping[str, Any], devices: Mapping[str, Any], repeat: int) -> dict[str, Any]:

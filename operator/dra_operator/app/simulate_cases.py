@@ -1,6 +1,6 @@
 """Allocation problems as the reference data writes them: one JSON object per problem.
 
-A file is a list of cases, or an object with ``cases``. A case names its feature gates, brings its classes,
+A case names its feature gates, brings its classes,
 slices and claims (in their order; as the allocator gets them, so nothing is defaulted), what is allocated
 already, and one ``node`` or several ``nodes``. ``mode`` ``first`` tries the nodes in order until one is
 allocated or fails for good, ``all`` (the default) tries every node on its own.
@@ -27,7 +27,7 @@ from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, Resour
 from dra_operator.allocator import Allocator, DeviceId, Features, Inventory, Rules, Usage
 
 from .language import CelSelectors
-from .object_files import BadInput, read_text
+from .object_files import BadInput
 
 T = TypeVar("T")
 JSON = Mapping[str, Any]
@@ -65,24 +65,8 @@ class Share(msgspec.Struct, rename={"share_id": "shareID"}):
         return DeviceId(self.driver, self.pool, self.device)
 
 
-def read_cases(path: str) -> Iterator[Case]:
-    """The cases of a file. Raises BadInput naming file, case and field."""
-    try:
-        document = msgspec.json.decode(read_text(path))
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadInput(f"{path}: not JSON: {error}; for Kubernetes objects in YAML use -f") from error
-    cases = document.get("cases") if isinstance(document, dict) else document
-    if not isinstance(cases, list):
-        raise BadInput(f"{path}: expected a list of cases, or an object with cases; for Kubernetes objects use -f")
-    for number, case in enumerate(cases):
-        name = case.get("name") if isinstance(case, dict) else None
-        where = f"{path}: case {name or number}"
-        if not isinstance(case, dict):
-            raise BadInput(f"{where}: expected an object, got {type(case).__name__}")
-        yield _case(where, name if isinstance(name, str) else f"case {number}", case)
-
-
-def _case(where: str, name: str, case: JSON) -> Case:
+def read_case(where: str, case: JSON) -> Case:
+    """One case. Raises BadInput naming the field; ``where`` is said before."""
     fields = _Fields(where, case)
     gates = fields.optional("features", list[str])
     features = Features() if gates is None else Features.from_gates(gates)
@@ -100,7 +84,7 @@ def _case(where: str, name: str, case: JSON) -> Case:
     if mode not in ("first", "all"):
         raise BadInput(f"{where}: mode: expected first or all, got {mode!r}")
     return Case(
-        name=name,
+        name=fields.optional("name", str) or where,
         allocator=Allocator(inventory, new_share_id=lambda: str(uuid.uuid4())),
         claims=fields.objects("claims", ResourceClaim),
         usage=_usage(fields, features),

@@ -7,7 +7,6 @@ Two ways: ``simulate FILE.json`` answers a file of cases (see ``simulate_cases``
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -21,8 +20,9 @@ from dra_api.core import Node
 
 from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, NodeFailure, Outcome, Refused
 
+from .case_files import JSON, answer_all, read_cases
 from .object_files import BadInput, read_objects
-from .simulate_cases import Case, read_cases
+from .simulate_cases import Case, read_case
 from .simulate_objects import tell
 
 OUTCOMES: Final[dict[type, str]] = {
@@ -60,10 +60,23 @@ def run(options: argparse.Namespace) -> int:
             for line in tell(read_objects(options.file), options.node):
                 print(line)
             return 0
-        return max((_printed(answer(case, options.repeat)) for case in read_cases(options.cases)), default=0)
+        return _answer_file(options.cases, options.repeat)
     except (BadInput, AllocationError) as error:
         print(f"dra-operator simulate: {error}", file=sys.stderr)
         return 2
+
+
+def _answer_file(path: str, repeat: int) -> int:
+    cases, _ = read_cases(path)
+    gave_up = False
+
+    def told(where: str, case: JSON) -> JSON:
+        nonlocal gave_up
+        found = answer(read_case(where, case), repeat)
+        gave_up |= any(node["outcome"] == OUTCOMES[GaveUp] for node in found["nodes"])
+        return found
+
+    return answer_all("simulate", path, cases, told) or int(gave_up)
 
 
 def answer(case: Case, repeat: int) -> dict[str, Any]:
@@ -149,9 +162,3 @@ def _node(outcome: Outcome) -> dict[str, Any]:
         if isinstance(outcome, NodeFailure):
             told["error"] = "; ".join(outcome.refusal.pools)
     return told
-
-
-def _printed(found: dict[str, Any]) -> int:
-    """Prints an answer as one line; 1 when it is none."""
-    print(json.dumps(found))
-    return int(any(node["outcome"] == OUTCOMES[GaveUp] for node in found["nodes"]))
