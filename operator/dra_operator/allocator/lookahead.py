@@ -102,9 +102,10 @@ class Lookahead:
         for request in forced:
             together |= request.devices(ahead)
         others = frozenset.intersection(*(request.bound for request in forced)) - {constraint}
+        least = 0 if together & self._problem.view.shareable else sum(request.need(ahead) for request in forced)
         allowed = 0
         for devices in _columns(constraint, together):
-            if self._common(devices, forced, others, ahead):
+            if devices.bit_count() >= least and self._common(devices, forced, others, ahead):
                 allowed |= devices
         changed: set[Match] = set()
         for request in opened:

@@ -9,10 +9,15 @@ left at the moment (see ``Guide.like``); those that consume counters besides are
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from .bits import each
+from .columns import Column
 from .domain import Domain
 from .problem import Problem
+
+SMALL: Final = 8
+"""Up to so many devices a set is looked at device by device."""
 
 
 def interchangeable(problem: Problem) -> dict[int, int]:
@@ -32,12 +37,35 @@ def _sees_order(domain: Domain) -> bool:
     return domain.alternative.admin or (domain.alternative.everything and bool(domain.constraints))
 
 
-def split(classes: list[int], by: Iterable[int]) -> list[int]:
+def split(classes: Iterable[int], by: Iterable[int]) -> list[int]:
     """The classes cut so that each lies wholly inside or outside of every given set."""
+    large, small = [], []
     for distinguishing in by:
-        halves = [(members & distinguishing, members & ~distinguishing) for members in classes]
-        classes = [part for pair in halves for part in pair if part]
-    return classes
+        (large if distinguishing.bit_count() > SMALL else small).append(distinguishing)
+    parts = list(classes)
+    for distinguishing in large:
+        halves = [(members & distinguishing, members & ~distinguishing) for members in parts]
+        parts = [part for pair in halves for part in pair if part]
+    return _split_off(parts, small) if small else parts
+
+
+def _split_off(classes: Iterable[int], small: Iterable[int]) -> list[int]:
+    """The same for many small sets, as an attribute has them that is different on each device: one device at a time."""
+    inside: dict[int, list[int]] = {}
+    for number, distinguishing in enumerate(small):
+        for device in each(distinguishing):
+            inside.setdefault(device, []).append(number)
+    concerned = sum(1 << device for device in inside)
+    parts = []
+    for members in classes:
+        alike: dict[tuple[int, ...], int] = {}
+        for device in each(members & concerned):
+            key = tuple(inside[device])
+            alike[key] = alike.get(key, 0) | 1 << device
+        parts += alike.values()
+        if members & ~concerned:
+            parts.append(members & ~concerned)
+    return parts
 
 
 def _concerned(problem: Problem) -> int:
@@ -51,11 +79,13 @@ def _concerned(problem: Problem) -> int:
 def _sets(problem: Problem) -> Iterable[int]:
     """Everything that tells devices apart, without repetition."""
     sets: set[int] = set()
+    columns: set[Column] = set()
     for domains in problem.domains:
         for domain in domains:
             sets |= {domain.usable, domain.raised, domain.collected}
-            for constraint in domain.constraints:
-                sets.update(constraint.column.having.values())
+            columns |= {constraint.column for constraint in domain.constraints}
+    for column in columns:
+        sets.update(column.having.values())
     for counters in problem.counters:
         sets.update(devices for _, devices in counters.groups)
     sets.add(problem.view.shareable)

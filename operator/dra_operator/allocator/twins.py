@@ -41,10 +41,12 @@ class Twins:
 def introduce(problem: Problem, first: int) -> None:
     """Gives twins among the steps from ``first`` on their common ledgers, one for each alternative."""
     shareable = problem.view.shareable if problem.sharing else 0
+    by_claim = problem.plan.wants_admin_access
+    """What admin access takes is in use for its own claim, but need not be for another."""
     families: dict[Hashable, list[tuple[Domain, ...]]] = {}
     for domains in problem.domains[first:]:
         if not any(_is_alone(domain, shareable) for domain in domains):
-            families.setdefault(tuple(_wish(problem, domain) for domain in domains), []).append(domains)
+            families.setdefault(tuple(_wish(domain, by_claim=by_claim) for domain in domains), []).append(domains)
     for family in families.values():
         if len(family) > 1:
             for twins in zip(*family, strict=True):
@@ -61,12 +63,11 @@ def _is_alone(domain: Domain, shareable: int) -> bool:
     return domain.alternative.everything or bool(domain.need > 1 and domain.usable & shareable)
 
 
-def _wish(problem: Problem, domain: Domain) -> Hashable:
+def _wish(domain: Domain, *, by_claim: bool) -> Hashable:
     """Equal for domains that the search cannot tell apart but by their order."""
     amounts = tuple(
         (device, *(amount.nanos for amount in wanted.values())) for device, wanted in domain.amounts.items()
     )
-    # What admin access takes is in use for its own claim, but need not be for another.
-    claim = domain.claim if problem.plan.wants_admin_access else None
+    claim = domain.claim if by_claim else None
     constraints = tuple(map(id, domain.constraints))
     return domain.usable, domain.need, domain.alternative.admin, claim, constraints, amounts
