@@ -1,138 +1,278 @@
-"""Why claims do not fit, as values and as texts."""
+"""Why claims do not fit, as values and as texts. ``refusals.txt`` has the exact texts of each situation."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from allocator_lab import Lab, claim, device, held, lab, pool, request
-from dra_operator.allocator import Features, NodeFailure, Refusal, Refused, Rule, summarize
+from allocator_lab import Lab, claim, device, first_available, held, lab, pool, request, sub
+from dra_api.quantity import Quantity
+from dra_operator.allocator import DeviceId, Features, NodeFailure, Refused, Rule, Usage
 
-A = 'device.attributes["drv"].model == "A"'
+Json = dict[str, Any]
+GALLERY = Path(__file__).with_name("refusals.txt")
+A, B = 'device.attributes["drv"].model == "A"', 'device.attributes["drv"].model == "B"'
 TAINT = {"taints": [{"key": "bad", "effect": "NoSchedule"}]}
-MULTI = {"allowMultipleAllocations": True}
 EIGHT = [device(f"a{i}", model="A", root=i // 2, extra=TAINT if i in (4, 5) else {}) for i in range(6)]
 EIGHT += [device(f"b{i}", model="B", root=9) for i in range(2)]
-THREE_USED = held("drv/p/a0", "drv/p/a1", "drv/p/a2")
+FOUR, PLAIN = pool(*EIGHT[:4]), request("r")
+ROOT = {"matchAttribute": "drv/root"}
+DISTINCT = {"distinctAttribute": "drv/root"}
+BINDING = {"bindingConditions": ["x"], "bindingFailureConditions": ["y"]}
+OFF = Features(binding_conditions=False)
+GPU = [device(f"d{size}", consumes={"gpu-0": {"memory": f"{size}Gi"}}) for size in (40, 20, 30)]
+PARTITIONS = pool(*GPU, counters={"gpu-0": {"memory": "40Gi"}})
+SLOTS = [device(name, consumes={set_: {"slots": 2}}) for name, set_ in (("a", "g"), ("b", "g"), ("c", "h"))]
+PER_DEVICE = pool(*({"name": f"d{n}", "nodeName": f"n{n}"} for n in (1, 2, 3)), perDeviceNodeSelection=True)
 
 
-def root(*requests: str) -> dict[str, Any]:
-    return {"matchAttribute": "drv/root", "requests": list(requests)}
+def announced(slices: list[Json], **about: int) -> list[Json]:
+    """The slices with something else said about their pool."""
+    return [{**s, "spec": {**s["spec"], "pool": {**s["spec"]["pool"], **about}}} for s in slices]
 
 
-REFUSALS: dict[str, tuple[Lab, Rule, str]] = {
-    "counts of each check": (
-        lab(pool(*EIGHT), [claim(request("r", A, count=4))], usage=THREE_USED),
-        Rule.IN_USE,
-        "claim default/c, request r: 8 devices: 6 match, 3 in use, 2 tainted; needs 4",
+def shared(name: str, memory: str, **policy: Any) -> Json:
+    """A device that can be shared."""
+    capacity = {"memory": {"value": memory, **({"requestPolicy": policy} if policy else {})}}
+    return device(name, capacity=capacity, extra={"allowMultipleAllocations": True})
+
+
+def wants(amount: str, request_name: str = "r", capacity: str = "memory") -> Json:
+    """A request for some capacity."""
+    return request(request_name, capacity={"requests": {capacity: amount}})
+
+
+def share(amount: str) -> Usage:
+    """A share of device ``a`` is taken."""
+    usage = Usage()
+    usage.take_share(DeviceId("drv", "p", "a"), "share", {"memory": Quantity(amount).nanos})
+    return usage
+
+
+SITUATIONS: dict[str, tuple[Rule, Lab]] = {
+    "nothing is published for the node": (
+        Rule.NO_DEVICES,
+        lab(pool(device("a"), nodeName="n2"), [claim(PLAIN)]),
     ),
-    "the best value of a constraint": (
-        lab(pool(*EIGHT[:4]), [claim(request("r", A, count=4), constraints=[root()])]),
+    "only an older generation is published for the node": (
+        Rule.NO_DEVICES,
+        lab([*FOUR, *announced(pool(device("b"), name="p", nodeName="n2"), generation=2)], [claim(PLAIN)]),
+    ),
+    "slices are missing": (
+        Rule.NO_DEVICES,
+        lab(announced(FOUR, resourceSliceCount=3), [claim(PLAIN)]),
+    ),
+    "two devices have one name": (
+        Rule.INVALID_POOL,
+        lab(pool(device("a"), device("a")), [claim(PLAIN)]),
+    ),
+    "a counter set is not defined": (
+        Rule.INVALID_POOL,
+        lab(pool(*SLOTS), [claim(PLAIN)]),
+    ),
+    "a counter is not defined": (
+        Rule.INVALID_POOL,
+        lab(pool(*SLOTS, counters={"g": {"slots": 1}, "h": {"holes": 1}}), [claim(PLAIN)]),
+    ),
+    "one selector matches nothing": (
+        Rule.SELECTOR,
+        lab(pool(*EIGHT), [claim(request("r", "true", 'device.attributes["drv"].model == "C"'))]),
+    ),
+    "selectors exclude each other": (
+        Rule.SELECTOR,
+        lab(pool(*EIGHT), [claim(request("r", A, B))]),
+    ),
+    "too few devices match": (
+        Rule.SELECTOR,
+        lab(pool(*EIGHT), [claim(request("r", B, count=3))]),
+    ),
+    "too few devices are published": (
+        Rule.SELECTOR,
+        lab(pool(device("a")), [claim(request("r", count=3))]),
+    ),
+    "all devices are wanted, and none matches": (
+        Rule.SELECTOR,
+        lab(pool(device("b", model="B")), [claim(request("r", A, allocationMode="All"))]),
+    ),
+    "devices of the pool are for other nodes": (
+        Rule.NODE,
+        lab(PER_DEVICE, [claim(request("r", count=2))]),
+    ),
+    "binding conditions are off": (
+        Rule.BINDING_CONDITIONS,
+        lab(pool(device("a", extra=BINDING)), [claim(PLAIN)], features=OFF),
+    ),
+    "most devices are in use": (
+        Rule.IN_USE,
+        lab(pool(*EIGHT), [claim(request("r", A, count=4))], usage=held("drv/p/a0", "drv/p/a1", "drv/p/a2")),
+    ),
+    "all devices are wanted, and one is in use": (
+        Rule.IN_USE,
+        lab(FOUR, [claim(request("r", allocationMode="All"))], usage=held("drv/p/a0")),
+    ),
+    "one taint": (
+        Rule.TAINTS,
+        lab(pool(device("a", extra=TAINT)), [claim(PLAIN)]),
+    ),
+    "several taints, one of them with a value": (
+        Rule.TAINTS,
+        lab(
+            pool(
+                *(
+                    device(f"d{n}", extra={"taints": [{"key": "drain", "value": "yes", "effect": "NoExecute"}]})
+                    for n in "12"
+                ),
+                device("d3", extra=TAINT),
+            ),
+            [claim(PLAIN)],
+        ),
+    ),
+    "too little capacity is left": (
+        Rule.CAPACITY,
+        lab(pool(shared("a", "16Gi"), shared("b", "8Gi")), [claim(wants("12Gi"))], usage=share("6Gi")),
+    ),
+    "no device is large enough": (
+        Rule.CAPACITY,
+        lab(pool(shared("a", "16Gi"), shared("b", "8Gi")), [claim(wants("20Gi"))]),
+    ),
+    "the request policy rounds up": (
+        Rule.CAPACITY,
+        lab(
+            pool(shared("a", "16Gi", default="1Gi", validValues=["1Gi", "12Gi"])),
+            [claim(wants("11Gi"))],
+            usage=share("6Gi"),
+        ),
+    ),
+    "a share takes everything unless it says how much": (
+        Rule.CAPACITY,
+        lab(pool(shared("a", "16Gi")), [claim(PLAIN)], usage=share("6Gi")),
+    ),
+    "the request policy lists other amounts": (
+        Rule.CAPACITY,
+        lab(pool(shared("a", "16", default="1", validValues=["1", "2"])), [claim(wants("3"))]),
+    ),
+    "the request policy has a range": (
+        Rule.CAPACITY,
+        lab(
+            pool(shared("a", "16", default="1", validRange={"min": "1", "max": "4", "step": "1"})), [claim(wants("5"))]
+        ),
+    ),
+    "a capacity that no device has": (
+        Rule.CAPACITY,
+        lab(pool(shared("a", "16")), [claim(wants("2", capacity="mem"))]),
+    ),
+    "partitions take more of a counter than is left": (
+        Rule.COUNTERS,
+        lab(PARTITIONS, [claim(PLAIN)], usage=held("drv/p/d30")),
+    ),
+    "counters are overdrawn": (
+        Rule.COUNTERS,
+        lab(
+            pool(*SLOTS, counters={"g": {"slots": 3}, "h": {"slots": 2}}),
+            [claim(PLAIN)],
+            usage=held("drv/p/a", "drv/p/b"),
+        ),
+    ),
+    "partitionable devices are off": (
+        Rule.COUNTERS,
+        lab(pool(*SLOTS), [claim(PLAIN)], features=Features(partitionable_devices=False)),
+    ),
+    "the largest group with an equal value is too small": (
         Rule.CONSTRAINT,
-        "claim default/c, request r: 4 devices: 4 match; needs 4 with equal drv/root, best value has 2",
+        lab(FOUR, [claim(request("r", A, count=4), constraints=[ROOT])]),
+    ),
+    "devices with an equal value are in use": (
+        Rule.CONSTRAINT,
+        lab(FOUR, [claim(request("r", A, count=2), constraints=[ROOT])], usage=held("drv/p/a0", "drv/p/a2")),
     ),
     "a constraint over several requests": (
-        lab(pool(*EIGHT[:4]), [claim(request("r", count=2), request("q"), constraints=[root("r", "q")])]),
         Rule.CONSTRAINT,
-        "claim default/c, request r: 4 devices: 4 match; needs 3 with equal drv/root, best value has 2",
+        lab(FOUR, [claim(request("r", count=2), request("q"), constraints=[{**ROOT, "requests": ["r", "q"]}])]),
     ),
     "too few distinct values": (
-        lab(pool(*EIGHT[:4]), [claim(request("r", count=3), constraints=[{"distinctAttribute": "drv/root"}])]),
         Rule.CONSTRAINT,
-        "claim default/c, request r: 4 devices: 4 match; needs 3 with distinct drv/root, there are 2 values",
+        lab(FOUR, [claim(request("r", count=3), constraints=[DISTINCT])]),
     ),
-    "nothing published": (
-        lab([], [claim(request("r"))]),
-        Rule.NO_DEVICES,
-        "claim default/c, request r: no devices; needs 1",
+    "one distinct value": (
+        Rule.CONSTRAINT,
+        lab(pool(*EIGHT[:2]), [claim(request("r", count=2), constraints=[DISTINCT])]),
     ),
-    "no device matches": (
-        lab(pool(device("b", model="B")), [claim(request("r", A))]),
-        Rule.SELECTOR,
-        "claim default/c, request r: 1 devices: 0 match; needs 1",
+    "devices lack the attribute of a constraint": (
+        Rule.CONSTRAINT,
+        lab(pool(device("a", root=1), device("b"), device("c")), [claim(request("r", count=2), constraints=[ROOT])]),
     ),
-    "taints": (
-        lab(pool(device("a", extra=TAINT)), [claim(request("r"))]),
-        Rule.TAINTS,
-        "claim default/c, request r: 1 devices: 1 match, 1 tainted; needs 1",
-    ),
-    "capacity": (
-        lab(
-            pool(device("a", capacity={"mem": 1}, extra=MULTI)),
-            [claim(request("r", capacity={"requests": {"mem": "2"}}))],
-        ),
-        Rule.CAPACITY,
-        "claim default/c, request r: 1 devices: 1 match, 1 without enough capacity; needs 1",
-    ),
-    "counters": (
-        lab(pool(device("a", consumes={"g": {"s": 2}}), counters={"g": {"s": 1}}), [claim(request("r"))]),
-        Rule.COUNTERS,
-        "claim default/c, request r: 1 devices: 1 match, 1 without enough shared counters; needs 1",
-    ),
-    "binding conditions that are off": (
-        lab(
-            pool(device("a", extra={"bindingConditions": ["x"], "bindingFailureConditions": ["y"]})),
-            [claim(request("r"))],
-            features=Features(binding_conditions=False),
-        ),
-        Rule.BINDING_CONDITIONS,
-        "claim default/c, request r: 1 devices: 1 match, 1 need binding conditions, which are off; needs 1",
-    ),
-    "All with one device in use": (
-        lab(pool(*EIGHT), [claim(request("r", allocationMode="All"))], usage=held("drv/p/b0")),
-        Rule.IN_USE,
-        "claim default/c, request r: 8 devices: 8 match, 1 in use, 2 tainted; needs 8",
-    ),
-    "requests that only fit alone": (
-        lab(pool(device("a"), device("b")), [claim(request("r", count=2), request("q"))]),
+    "two requests want the same devices": (
         Rule.COMBINATION,
-        "claim default/c, request q: 2 devices: 2 match; needs 3 for all 2 requests together, 2 are suitable",
+        lab(pool(device("a"), device("b")), [claim(request("r", count=2), request("q"))]),
+    ),
+    "two claims want the same devices": (
+        Rule.COMBINATION,
+        lab(
+            pool(*EIGHT[:2], *EIGHT[6:]),
+            [claim(request("r", A, count=2), request("b", B)), claim(request("q", A), name="d")],
+        ),
     ),
     "partitions that only fit alone": (
-        lab(
-            pool(*(device(d, consumes={"g": {"slots": 2}}) for d in "ab"), counters={"g": {"slots": 3}}),
-            [claim(request("r"), request("q"))],
-        ),
         Rule.COMBINATION,
-        "claim default/c, request q: 2 devices: 2 match; needs 2 for all 2 requests together; "
-        "shared counters left: slots 3",
+        lab(pool(*SLOTS[:2], counters={"g": {"slots": 3}}), [claim(PLAIN, request("q"))]),
+    ),
+    "shares that only fit alone": (
+        Rule.COMBINATION,
+        lab(pool(shared("a", "16Gi")), [claim(wants("10Gi"), wants("8Gi", "q"))]),
+    ),
+    "none of the alternatives fits": (
+        Rule.SELECTOR,
+        lab(pool(*EIGHT), [claim(first_available("r", sub("big", A, count=7), sub("small", B, count=3)))]),
     ),
 }
 
 
-@pytest.mark.parametrize(("made", "rule", "line"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_names(made: Lab, rule: Rule, line: str) -> None:
+def gallery() -> dict[str, tuple[str, str]]:
+    """The one line and the full text of each situation, as written down."""
+    sections = [section.strip().split("\n", 2) for section in GALLERY.read_text().split("\n## ")[1:]]
+    return {name: (line, text) for name, line, text in sections}
+
+
+def test_the_gallery_shows_every_situation_and_rule() -> None:
+    assert list(gallery()) == list(SITUATIONS)
+    assert {rule for rule, _ in SITUATIONS.values()} == set(Rule)
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_refusal_reads_as_in_the_gallery(name: str) -> None:
+    rule, made = SITUATIONS[name]
     outcome = made.decide()
-    assert isinstance(outcome, Refused)
-    assert outcome.refusal.line() == line
+    assert isinstance(outcome, Refused | NodeFailure)
     assert outcome.refusal.rule is rule
     assert outcome.refusal.node == "n1"
+    assert (outcome.refusal.line(), outcome.refusal.explain()) == gallery()[name]
+    assert outcome.refusal.fix
 
 
-def test_invalid_pools_are_named() -> None:
-    outcome = lab(pool(device("a"), device("a")), [claim(request("r"))]).decide()
-    assert isinstance(outcome, NodeFailure)
-    assert outcome.refusal.rule is Rule.INVALID_POOL
-    assert "pool drv/p is currently invalid" in outcome.refusal.line()
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_numbers_and_nouns_agree(name: str) -> None:
+    for text in gallery()[name]:
+        assert not re.search(r"\b1 (\w+s\b(?<!matches)(?<!needs)|match\b|are\b|need\b|do\b)", text)
+        assert not re.search(r"\b([02-9]|\d\d+) (device|value|request|slice|matches|is|needs|does)\b", text)
 
 
-def test_the_full_text_has_every_count_and_the_nearest_fix() -> None:
-    made = lab(pool(device("a", extra=TAINT), device("b")), [claim(request("r", count=2))])
-    outcome = made.decide()
+def test_devices_in_use_are_named_but_not_all_of_many() -> None:
+    names = [f"drv/p/d{number}" for number in range(9)]
+    outcome = lab(pool(*(device(f"d{number}") for number in range(9))), [claim(PLAIN)], usage=held(*names)).decide()
     assert isinstance(outcome, Refused)
-    text = outcome.refusal.explain()
-    for part in ("node n1", "default/c, request r", "needs 2 of 2 devices", "1 tainted", "tolerate the taint bad"):
-        assert part in text
+    assert [str(id_) for id_ in outcome.refusal.held] == names[:8]
 
 
-def test_many_nodes_in_one_line() -> None:
-    def refusal(node: str, rule: Rule, devices: int) -> Refusal:
-        return Refusal(node, rule, "claim default/c", "r", needs=4, devices=devices, matching=devices)
-
-    refusals = [refusal("n1", Rule.SELECTOR, 2), refusal("n2", Rule.SELECTOR, 2), refusal("n3", Rule.SELECTOR, 1)]
-    assert summarize(refusals, 5) == (
-        "0/5 nodes are available: 2 claim default/c, request r: 2 devices: 2 match; needs 4; "
-        "1 claim default/c, request r: 1 devices: 1 match; needs 4"
-    )
-    assert summarize(refusals, 5, at_most=1).endswith("; 1 for other reasons")
-    assert summarize([], 0) == "0/0 nodes are available"
+def test_one_line_stays_short_however_many_pools_are_in_trouble() -> None:
+    many = [
+        slice_
+        for number in range(300)
+        for slice_ in announced(pool(device("a"), name=f"{number}"), resourceSliceCount=2)
+    ]
+    outcome = lab(many, [claim(PLAIN)]).decide()
+    assert isinstance(outcome, Refused)
+    assert len(outcome.refusal.line()) < 400
+    assert outcome.refusal.line().endswith("and 298 more)")
+    assert len(outcome.refusal.pools) == 300

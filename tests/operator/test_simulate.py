@@ -235,7 +235,7 @@ def test_a_refusal_is_told_in_full(capsys: pytest.CaptureFixture[str], tmp_path:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
     told = verdict(capsys, tmp_path, CLASS, *SLICES, wanted, node, options=["--node", "n1", "--node", "n2"])
     assert "node n1: does not fit" in told
-    assert "needs 3 of 2 devices" in told
+    assert "default/c, request r needs 3 devices" in told
     assert "node n2: does not fit" in told
 
 

@@ -46,7 +46,7 @@ async def test_a_claim_that_is_too_big_is_explained_for_every_node(cluster: Any,
     assert code == 0
     assert "pod ns/pod would fit 0 of 2 nodes" in output
     assert "node node-0: does not fit" in output
-    assert "needs 3 of 1 devices" in output
+    assert "ns/claim, request req needs 3 devices" in output
 
 
 async def test_a_pod_that_fits_says_where(cluster: Any, kubeconfig: Path, capsys: Any) -> None:

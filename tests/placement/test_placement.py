@@ -143,7 +143,7 @@ def test_equal_reasons_are_counted_together_the_most_frequent_first() -> None:
 def test_too_few_devices_are_explained_with_numbers() -> None:
     answer = decide(pod(), [claim("c", wants(count=2))], [node("a")], allocator(a=["x"]))
     assert isinstance(answer, NoPlace)
-    assert "ns/c, request r: 1 devices: 1 match" in answer.message
+    assert "ns/c, request r: 1 device: 1 matches" in answer.message
     assert "needs 2" in answer.message
     assert not answer.is_error
 
@@ -229,7 +229,7 @@ def test_nodes_that_were_not_asked_are_counted_as_well() -> None:
     answer = decide(pod(), [claim("c", wants(count=2))], nodes, allocator(**{**EVERYWHERE, "n007": []}))
     assert isinstance(answer, NoPlace)
     assert answer.message.startswith(
-        "0/300 nodes are available: 300 claim ns/c, request r: 1 devices: 1 match; needs 2"
+        "0/300 nodes are available: 300 claim ns/c, request r: 1 device: 1 matches; needs 2"
     )
     assert len(nodes.looked) < 30
 
@@ -319,9 +319,9 @@ def test_a_claim_named_twice_counts_once() -> None:
 
 def test_a_missing_class_is_named_with_its_request() -> None:
     wanted = [claim("c", wants()), claim("d", prefers("x"))]
-    text = "request r: device class gpu does not exist"
-    assert unservable(wanted, lambda name: False, prioritized_list=True) == text
-    assert unservable(wanted[1:], lambda name: False, prioritized_list=True) == text.replace("r:", "r/sub-0:")
+    text = "device class gpu does not exist: create it, or correct deviceClassName"
+    assert unservable(wanted, lambda name: False, prioritized_list=True) == f"claim ns/c, request r: {text}"
+    assert unservable(wanted[1:], lambda name: False, prioritized_list=True) == f"claim ns/d, request r/sub-0: {text}"
     assert unservable(wanted, lambda name: True, prioritized_list=True) is None
 
 

@@ -9,7 +9,7 @@ from .inventory import Inventory
 from .nodes import matches as node_matches
 from .outcome import Allocated, Chosen, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .plan import Plan
-from .refusal import Refusal, Rule, Tally, summarize
+from .refusal import Refusal, Rule, Tally
 from .rules import Rules
 from .usage import PoolUsage, Usage
 
@@ -43,5 +43,4 @@ __all__ = [
     "Tally",
     "Usage",
     "node_matches",
-    "summarize",
 ]

@@ -117,7 +117,9 @@ class Inventory:
             return known[2]
         own = {*self._local.get(name, ()), *self._roaming}
         views = [view for pool in sorted(own) if (view := self._pools[pool].view(node)) is not None]
-        made = NodeView(node, views, [view for view in self._troubled_counters() if view.pool not in own])
+        foreign = [view for view in self._troubled_counters() if view.pool not in own]
+        outdated = sorted({*self._local.get(name, ())} - {view.pool for view in views})
+        made = NodeView(node, views, foreign, outdated)
         self._views.put(name, (self.version, node, made))
         return made
 

@@ -12,7 +12,7 @@ from dra_api.core import Node
 from dra_api.resource import Device
 
 from .columns import Column
-from .ids import DeviceId
+from .ids import DeviceId, PoolId
 from .memo import Memo
 from .pool_view import PoolView, Status
 from .selectors import Compiled, Selector, Verdicts
@@ -22,8 +22,12 @@ from .slices import Slice, device_is_for
 class NodeView:
     """The usable pools of a node, and those in trouble."""
 
-    def __init__(self, node: Node, views: Sequence[PoolView], foreign: Sequence[PoolView]) -> None:
+    def __init__(
+        self, node: Node, views: Sequence[PoolView], foreign: Sequence[PoolView], outdated: Sequence[PoolId] = ()
+    ) -> None:
         self.node = node
+        self.outdated = outdated
+        """Pools whose slices for this node are all of older generations."""
         self.name = node.metadata.name
         self.troubled = [view for view in (*views, *foreign) if view.status is not Status.USABLE]
         self.invalid = any(view.status is Status.INVALID for view in self.troubled)

@@ -78,7 +78,10 @@ class GaveUp:
     steps: int = 0
 
     def __str__(self) -> str:
-        return f"node {self.node}: gave up after {self.steps} steps without an answer"
+        return (
+            f"node {self.node}: gave up after {self.steps} steps without an answer: the requests can be combined in "
+            "too many ways; ask for fewer devices in one claim, or loosen its constraints"
+        )
 
 
 Outcome = Allocated | Refused | NodeFailure | Failed | GaveUp

@@ -159,7 +159,9 @@ class _Planner:
             raise self._error(name, "missing device class name (unsupported request type?)")
         class_ = self._class_of(class_name)
         if class_ is None:
-            raise self._error(name, f"could not retrieve device class {class_name}: it does not exist")
+            raise self._error(
+                name, f"could not retrieve device class {class_name}: create it, or correct deviceClassName"
+            )
         return class_
 
     def _error(self, request: str, problem: str) -> ClaimError:

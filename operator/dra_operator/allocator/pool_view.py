@@ -50,16 +50,17 @@ class PoolView:
         self.per_device = any(s.spec.per_device_node_selection for s in self.slices)
         self.last = any(device.binding_conditions is not None for device in self.devices)
         self.counters = CounterTable([*slices, *others]) if counters else CounterTable(())
-        self.status = self._status(slices[0], len(slices), len(slices) + len(others))
+        self._found = len(slices) + len(others)
+        self._announced = slices[0].spec.pool.resource_slice_count
+        """Should the slices not agree how many they are, the first one counts, in the order in which they came."""
+        self.status = self._status(len(slices))
         self.counter_groups = CounterGroups([name for _, name in self.counters.names], self._counter_groups())
         self.consumptions: Memo[Requests, dict[int, Amounts | None]] = Memo()
         """What a share of a device consumes, by what is requested; kept for whoever computes it."""
         self._verdicts: Memo[str, Verdicts] = Memo()
 
-    def _status(self, first: Slice, relevant: int, total: int) -> Status:
-        """Should the slices not agree how many they are, the first one counts, in the order in which they came."""
-        wanted = first.spec.pool.resource_slice_count
-        if wanted not in (relevant, total):
+    def _status(self, relevant: int) -> Status:
+        if self._announced not in (relevant, self._found):
             return Status.INCOMPLETE
         if len(self.numbers) != len(self.devices) or not self.counters.consistent:
             return Status.INVALID
@@ -68,18 +69,18 @@ class PoolView:
     @property
     def complaint(self) -> str:
         """Why the pool cannot be used, as a sentence that names it."""
-        told = f"pool {self.pool} is {self.status.value}"
+        told = f"resource pool {self.pool} is {self.status.value}, since"
         if self.status is Status.INCOMPLETE:
-            return f"{told} (slices of its newest generation: {self._found} found, {self._wanted} announced)"
+            return f"{told} it announces {self._announced} slices of its newest generation and has {self._found}"
         twice = next((name for name, count in Counter(d.name for d in self.devices).items() if count > 1), None)
         if twice is not None:
-            return f"{told} (two devices are named {twice})"
+            return f"{told} two devices are named {twice}"
         sets = {set_ for set_, _ in self.counters.names}
         for device in self.devices:
             for consumed in device.consumes_counters or ():
                 if consumed.counter_set not in sets:
-                    return f"{told} (device {device.name} consumes from counter set {consumed.counter_set}, not defined)"
-        return f"{told} (its counter sets do not fit what devices consume, or one is defined twice)"
+                    return f"{told} device {device.name} needs counter set {consumed.counter_set}, not defined"
+        return f"{told} devices consume counters that are not defined, or a counter set is defined twice"
 
     def _where(self, holds: Callable[[Device], bool]) -> int:
         bits = 0

@@ -50,8 +50,9 @@ class Problem:
         self.shares = Shares()
         self.sharing = features.consumable_capacity
         self._features = features
-        self._compiled = compiled
-        self._usage = [usage.pool(pool.pool) for pool in view.pools]
+        self.compiled = compiled
+        self.usages = [usage.pool(pool.pool) for pool in view.pools]
+        """What is taken of each pool, by its place in the view."""
         self._counters: dict[int, Counters] = {}
         self._constraints: dict[tuple[int, int], Constraint] = {}
         self.in_use = self._gather(lambda usage: usage.exclusive)
@@ -70,7 +71,7 @@ class Problem:
 
     def matching(self, domain: Domain) -> int:
         """The devices that the selectors of a domain select, in use or not."""
-        return self.view.selected(domain.alternative.selectors, self._compiled).true
+        return self.view.selected(domain.alternative.selectors, self.compiled).true
 
     @property
     def hopeless(self) -> bool:
@@ -88,7 +89,7 @@ class Problem:
         published, id_ = self.view.devices[device], self.view.id(device)
         for selector in domain.alternative.selectors:
             try:
-                if not self._compiled.predicate(selector.expression)(id_.driver, published):
+                if not self.compiled.predicate(selector.expression)(id_.driver, published):
                     break
             except Exception as error:
                 return selector.error(id_, published, error)
@@ -109,7 +110,8 @@ class Problem:
                 raise self.plan.fault
             if least > RESULTS_LIMIT:
                 raise ClaimError(
-                    f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of {RESULTS_LIMIT}"
+                    f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of "
+                    f"{RESULTS_LIMIT}: divide the requests among several claims"
                 )
 
     def _domain(self, step: Step, alternative: Alternative) -> Domain:
@@ -143,7 +145,7 @@ class Problem:
         for pool in view.troubled:
             raise PoolError(
                 f"claim {self.plan.claims[domain.claim].key}, request {alternative.request}: asks for all devices, "
-                f"but resource pool {pool.pool} is {pool.status.value}"
+                f"but {pool.complaint}: have its driver publish the whole pool, or ask for a number of devices"
             )
         domain.narrow(Rule.NO_DEVICES, view.everything)
         self._select(domain)
@@ -160,7 +162,7 @@ class Problem:
         view = self.view
         if view.binding and not self._features.binding_conditions:
             domain.narrow(Rule.BINDING_CONDITIONS, domain.usable & ~view.binding)
-        verdicts = view.selected(domain.alternative.selectors, self._compiled)
+        verdicts = view.selected(domain.alternative.selectors, self.compiled)
         domain.raised = domain.usable & verdicts.raised
         domain.narrow(Rule.SELECTOR, domain.usable & verdicts.true)
         if view.here != view.everything:
@@ -175,7 +177,7 @@ class Problem:
         kept = domain.usable
         for number in each(relevant):
             amounts = self._consumption(number, requests)
-            left = self._left(number, exempt=self.exempt(domain))
+            left = self.left(number, exempt=self.exempt(domain))
             if amounts is None or any(amount.nanos > left[name] for name, amount in amounts.items()):
                 kept &= ~(1 << number)
             elif self.view.shareable >> number & 1:
@@ -192,7 +194,7 @@ class Problem:
             known[own] = consumption(dict(requests), pool.devices[own].capacity or {})
         return known[own]
 
-    def _left(self, number: int, *, exempt: bool) -> dict[str, int]:
+    def left(self, number: int, *, exempt: bool) -> dict[str, int]:
         """What the allocated state leaves of each capacity; admin access ignores allocations (section 15)."""
         known = self.shares.left.get(number)
         if known is not None and not exempt:
@@ -200,7 +202,7 @@ class Problem:
         device = self.view.devices[number]
         left = {name: capacity.value.nanos for name, capacity in (device.capacity or {}).items()}
         if not exempt:
-            for name, nanos in self._usage[self.view.pool_of[number]].consumed.get(device.name, {}).items():
+            for name, nanos in self.usages[self.view.pool_of[number]].consumed.get(device.name, {}).items():
                 if name in left:
                     left[name] -= nanos
             if self.view.shareable >> number & 1:
@@ -248,7 +250,7 @@ class Problem:
         known = self._counters.get(place)
         if known is None:
             pool, offset = self.view.pools[place], self.view.offsets[place]
-            charged = self._usage[place].charged
+            charged = self.usages[place].charged
             left = pool.counters.available(charged)
             paid = pool.bits(charged) & pool.shareable if self._features.consumable_capacity else 0
             shareable = pool.shareable if self._features.consumable_capacity else 0
@@ -267,7 +269,7 @@ class Problem:
     def _gather(self, names: Callable[[PoolUsage], Collection[str]]) -> int:
         """The devices that are named by what is allocated in their pool."""
         together = 0
-        for view, usage, offset in zip(self.view.pools, self._usage, self.view.offsets, strict=True):
+        for view, usage, offset in zip(self.view.pools, self.usages, self.view.offsets, strict=True):
             if named := names(usage):
                 together |= view.bits(named) << offset
         return together

@@ -2,15 +2,16 @@
 
 A refusal names the node, the claim and request that could not be served, the rule that stopped it, and how
 many devices were left after each check. Events, logs, metrics and the command line all render the same
-value: ``line()`` for one line, ``explain()`` for everything, ``summarize()`` for many nodes at once.
+value: ``line()`` for one line, ``explain()`` for everything.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from .ids import DeviceId
+from .wording import counted, listed
 
 
 class Rule(StrEnum):
@@ -25,7 +26,6 @@ class Rule(StrEnum):
     COUNTERS = "counters"
     TAINTS = "taints"
     CONSTRAINT = "constraint"
-    LIMIT = "limit"
     COMBINATION = "combination"
     """Each request can be served alone, but not all of them together."""
     INVALID_POOL = "invalid-pool"
@@ -39,22 +39,18 @@ class Tally:
     devices: int
 
     def __str__(self) -> str:
+        if self.rule is Rule.BINDING_CONDITIONS:
+            return f"{counted(self.devices, 'needs', 'need')} binding conditions, which are off"
         return f"{self.devices} {_LOST[self.rule]}"
 
 
 _LOST = {
-    Rule.NO_DEVICES: "not published",
-    Rule.SELECTOR: "do not match",
     Rule.IN_USE: "in use",
-    Rule.BINDING_CONDITIONS: "need binding conditions, which are off",
     Rule.NODE: "for other nodes",
     Rule.CAPACITY: "without enough capacity",
     Rule.COUNTERS: "without enough shared counters",
     Rule.TAINTS: "tainted",
-    Rule.CONSTRAINT: "excluded by a constraint",
-    Rule.LIMIT: "over the limit of results",
-    Rule.COMBINATION: "needed by other requests",
-    Rule.INVALID_POOL: "in invalid pools",
+    Rule.CONSTRAINT: "without the attribute of a constraint",
 }
 
 
@@ -71,52 +67,40 @@ class Refusal:
     matching: int = 0
     lost: tuple[Tally, ...] = ()
     detail: str = ""
+    """What the rule found, for a reader of one line; goes on from "needs 2"."""
     fix: str = ""
+    """The nearest change that would help, as far as one look tells."""
     pools: tuple[str, ...] = ()
     """Pools that could not be used, with the reason."""
+    held: tuple[DeviceId, ...] = ()
+    """The first matching devices that are in use."""
 
     @property
     def closeness(self) -> tuple[int, int, int]:
         """How near the node is to serving the request, for comparing nodes: devices left, matching ones, all."""
-        lost = sum(tally.devices for tally in self.lost if tally.rule is not Rule.SELECTOR)
-        return (self.matching - lost, self.matching, self.devices)
+        return (self.matching - sum(tally.devices for tally in self.lost), self.matching, self.devices)
 
     def line(self) -> str:
-        """One line for an event, without the node (see ``summarize``)."""
+        """One line for an event, without the node."""
         subject = f"{self.claim}, request {self.request}: " if self.request else ""
-        if not self.devices:
-            return f"{subject}no devices; needs {self.needs}{self._pools()}"
-        numbers = ", ".join([f"{self.matching} match", *map(str, self.lost)])
-        detail = f" {self.detail}" if self.detail else ""
-        return f"{subject}{self.devices} devices: {numbers}; needs {self.needs}{detail}{self._pools()}"
+        pools = f" ({listed(self.pools, 2, '; ')})" if self.pools else ""
+        offered = "no devices"
+        if self.devices:
+            numbers = [counted(self.matching, "matches", "match"), *map(str, self.lost)]
+            offered = f"{counted(self.devices, 'device')}: {', '.join(numbers)}"
+        return f"{subject}{offered}; needs {self.needs}{self.detail}{pools}"
 
     def explain(self) -> str:
         """Everything that is known, on several lines."""
         lines = [f"node {self.node}: does not fit ({self.rule.value})"]
         if self.request:
-            lines.append(f"  {self.claim}, request {self.request}")
-            lines.append(f"    needs {self.needs} of {self.devices} devices {self.detail}".rstrip())
-            lines.append(f"    {self.matching} match the selectors")
+            lines.append(f"  {self.claim}, request {self.request} needs {counted(self.needs, 'device')}{self.detail}")
+            offered = counted(self.devices, "device") if self.devices else "no devices"
+            lines.append(f"    the node has {offered}")
+            if self.devices:
+                lines.append(f"    {counted(self.matching, 'matches', 'match')} the selectors")
             lines += [f"    {tally}" for tally in self.lost]
         lines += [f"  {pool}" for pool in self.pools]
         if self.fix:
             lines.append(f"  nearest fix: {self.fix}")
         return "\n".join(lines)
-
-    def _pools(self) -> str:
-        return f" ({'; '.join(self.pools)})" if self.pools else ""
-
-
-def summarize(refusals: Iterable[Refusal], nodes: int, *, at_most: int = 3) -> str:
-    """All nodes' answers in one line: ``0/3 nodes are available: 2 <reason>; 1 <reason>``.
-
-    ``nodes`` is the number of nodes looked at or excluded by the index; equal reasons are counted together,
-    the most frequent first, and at most so many different ones are spelled out.
-    """
-    reasons = Counter(refusal.line() for refusal in refusals)
-    ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    parts = [f"{count} {reason}" for reason, count in ordered[:at_most]]
-    hidden = sum(count for _, count in ordered[at_most:])
-    if hidden:
-        parts.append(f"{hidden} for other reasons")
-    return f"0/{nodes} nodes are available" + (f": {'; '.join(parts)}" if parts else "")

@@ -101,5 +101,6 @@ def unservable(
             named += [(f"{request.name}/{sub.name}", sub.device_class_name) for sub in request.first_available or ()]
             for reference, name in named:
                 if name and not has_class(name):
-                    return f"request {reference}: device class {name} does not exist"
+                    where = f"claim {claim.key}, request {reference}"
+                    return f"{where}: device class {name} does not exist: create it, or correct deviceClassName"
     return None

@@ -1,0 +1,26 @@
+"""Numbers and lists in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dra_api.quantity import NANO, Quantity
+
+KIBI = 1024 * NANO
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """``1 device``, ``2 devices``."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listed(words: Iterable[str], most: int = 3, separator: str = ", ") -> str:
+    """The first words, and how many there are besides."""
+    every = list(words)
+    hidden = len(every) - most
+    return separator.join(every[:most]) + (f" and {hidden} more" if hidden > 0 else "")
+
+
+def amount(nanos: int) -> str:
+    """Billionths as a quantity; with ``Ki``, ``Mi``, ... where that comes out even."""
+    return str(Quantity.from_nanos(nanos, binary=nanos % KIBI == 0))
