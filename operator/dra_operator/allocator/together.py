@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from .bits import each
@@ -112,14 +112,21 @@ def _devices(problem: Problem, need: int, devices: int) -> Iterator[str]:
 
 def _collision(problem: Problem, steps: Sequence[Step]) -> str:
     """Two requests that want the same devices, of which there are too few for both."""
-    for pair in combinations(steps, 2):
-        devices = _usable(pair)
-        exclusive = not devices & problem.view.shareable and not any(d.alternative.admin for step in pair for d in step)
-        if exclusive and _needs(pair) > devices.bit_count():
-            one, other = (_name(problem, step[0]) for step in pair)
-            wanted = counted(devices.bit_count(), "device")
-            return f"{one} and {other} want {_needs(pair)} of the same {wanted}: ask for fewer, or for others"
+    alone = [(step, _usable([step]), _needs([step])) for step in steps if _is_exclusive(problem, step)]
+    needs = sorted(need for _, _, need in alone)
+    if sum(needs[-2:]) <= min((devices.bit_count() for _, devices, _ in alone), default=0):
+        return ""
+    for (one, devices, need), (other, others, more) in combinations(alone, 2):
+        count = (devices | others).bit_count()
+        if need + more > count:
+            names = " and ".join(_name(problem, step[0]) for step in (one, other))
+            return f"{names} want {need + more} of the same {counted(count, 'device')}: ask for fewer, or for others"
     return ""
+
+
+def _is_exclusive(problem: Problem, step: Step) -> bool:
+    """What the request takes, no other request can."""
+    return not any(domain.alternative.admin or domain.usable & problem.view.shareable for domain in step)
 
 
 def _name(problem: Problem, domain: Domain) -> str:
@@ -131,7 +138,9 @@ def _counters(problem: Problem, steps: Sequence[Step]) -> Iterator[str]:
     left: Counter[str] = Counter()
     for table in problem.counters:
         left.update(table.left_by_name())
-    return _scarce("counter", left, (_least(step, lambda _, device: _charges(problem, device)) for step in steps))
+    if left:
+        charges = {device: _charges(problem, device) for device in each(_usable(steps))}
+        yield from _scarce("counter", left, steps, lambda _, device: charges[device])
 
 
 def _charges(problem: Problem, device: int) -> Mapping[str, int]:
@@ -150,11 +159,28 @@ def _capacity(problem: Problem, steps: Sequence[Step], devices: int) -> Iterator
     left: Counter[str] = Counter()
     for device in each(devices & problem.view.shareable):
         left.update(problem.left(device, exempt=False))
-    return _scarce("capacity", left, (_least(step, _share) for step in steps))
+    if left:
+        yield from _scarce("capacity", left, steps, _share)
 
 
 def _share(domain: Domain, device: int) -> Mapping[str, int]:
     return {name: quantity.nanos for name, quantity in domain.amounts.get(device, {}).items()}
+
+
+def _scarce(
+    kind: str, left: Mapping[str, int], steps: Iterable[Step], costs: Callable[[Domain, int], Mapping[str, int]]
+) -> Iterator[str]:
+    """What the requests together take more of than is left, even if each takes as little as it can."""
+    needed: Counter[str] = Counter()
+    known: dict[Hashable, Mapping[str, int]] = {}  # many requests are alike
+    for step in steps:
+        alike = tuple((domain.usable, domain.need, domain.alternative.capacity) for domain in step)
+        if alike not in known:
+            known[alike] = _least(step, costs)
+        needed.update(known[alike])
+    for name, nanos in sorted(needed.items()):
+        if nanos > left.get(name, 0):
+            yield f"{kind} {name}: at least {amount(nanos)} needed, {amount(left.get(name, 0))} left"
 
 
 def _least(step: Step, costs: Callable[[Domain, int], Mapping[str, int]]) -> Mapping[str, int]:
@@ -162,15 +188,9 @@ def _least(step: Step, costs: Callable[[Domain, int], Mapping[str, int]]) -> Map
     found: Mapping[str, int] | None = None
     for domain in step:
         for device in each(domain.usable):
-            own = {name: domain.need * nanos for name, nanos in costs(domain, device).items()}
-            found = own if found is None else {name: min(n, own[name]) for name, n in found.items() if name in own}
+            own = costs(domain, device)
+            if not own:
+                return {}
+            scaled = {name: domain.need * nanos for name, nanos in own.items()}
+            found = scaled if found is None else {n: min(nanos, scaled[n]) for n, nanos in found.items() if n in scaled}
     return found or {}
-
-
-def _scarce(kind: str, left: Mapping[str, int], wanted: Iterable[Mapping[str, int]]) -> Iterator[str]:
-    needed: Counter[str] = Counter()
-    for amounts in wanted:
-        needed.update(amounts)
-    for name, nanos in sorted(needed.items()):
-        if nanos > left.get(name, 0):
-            yield f"{kind} {name}: at least {amount(nanos)} needed, {amount(left.get(name, 0))} left"
