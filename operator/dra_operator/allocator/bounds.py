@@ -14,7 +14,7 @@ from .constraints import Distinct
 from .flow import Demand, Supply, feasible
 from .groups import groups_suffice
 from .problem import Problem
-from .sums import Sums
+from .sums import Sums, offers
 from .symmetry import split
 
 
@@ -26,6 +26,7 @@ class Bounds:
         self._shareable = problem.view.shareable if problem.sharing else 0
         self._sums = Sums(problem)
         self._least_amounts: dict[int, dict[str, int]] = {}
+        self._offers = offers(problem)
 
     def suffice(self, ahead: Ahead, opened: list[Open]) -> bool:
         """All bounds hold."""
@@ -68,7 +69,7 @@ class Bounds:
         least = self._least_amounts.get(device)
         if least is None:
             least = self._least_amounts[device] = self._least_share(device)
-        left = self._problem.shares.left.get(device, {})
+        left = self._problem.shares.left(device)
         return min(
             (left[name] // amount for name, amount in least.items() if amount > 0), default=len(self._problem.domains)
         )
@@ -76,9 +77,9 @@ class Bounds:
     def _least_share(self, device: int) -> dict[str, int]:
         """The least that any request would consume of each capacity."""
         least: dict[str, int] = {}
-        for domains in self._problem.domains:
-            for domain in domains:
-                for name, amount in domain.amounts.get(device, {}).items():
+        for amounts, usable in self._offers:
+            if usable >> device & 1:
+                for name, amount in amounts.get(device, {}).items():
                     least[name] = min(amount.nanos, least.get(name, amount.nanos))
         return least
 

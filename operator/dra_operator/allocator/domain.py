@@ -5,6 +5,7 @@ What each filter left is kept for the refusal.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .constraints import Constraint
@@ -29,7 +30,9 @@ class Domain:
     collected: int = 0
     """Mode All: the devices that must all be taken."""
     need: int = 0
-    amounts: dict[int, Amounts] = field(default_factory=dict)
+    amounts: Mapping[int, Amounts] = field(default_factory=dict)
+    """What a share consumes of each device that allows multiple allocations, usable or not; the same object for all
+    domains that request the same."""
     ledgers: tuple[Ledger, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     stages: list[tuple[Rule, int]] = field(default_factory=list)

@@ -66,9 +66,9 @@ class Guide:
         members = self._like.get(device, 0)
         if members and self._problem.view.shareable >> device & 1:
             left = self._problem.shares.left
-            mine = left.get(device)
+            mine = left(device)
             for other in each(members):
-                if left.get(other) != mine:
+                if left(other) != mine:
                     members &= ~(1 << other)
         return members
 

@@ -9,7 +9,7 @@ filter (``domain``), applied once before the search.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
 from typing import Protocol
 
@@ -47,18 +47,26 @@ class Ledger(Protocol):
 class Shares:
     """Capacity of devices that allow multiple allocations (section 9).
 
-    ``left`` is what the allocated state leaves of each device. Filters have already dropped devices on
+    ``start`` tells what the allocated state leaves of a device. Filters have already dropped devices on
     which not even the first share fits, so only devices shared in this call need a look.
     """
 
-    def __init__(self) -> None:
-        self.left: dict[int, dict[str, int]] = {}
+    def __init__(self, start: Callable[[int], dict[str, int]]) -> None:
+        self._start = start
+        self._left: dict[int, dict[str, int]] = {}
         self._shared = 0
         self._holders: dict[int, int] = {}
 
+    def left(self, device: int) -> dict[str, int]:
+        """What is left of each capacity of a device at the moment."""
+        known = self._left.get(device)
+        if known is None:
+            known = self._left[device] = self._start(device)
+        return known
+
     def admit(self, devices: int, taker: Taker) -> int:
         for device in each(devices & self._shared):
-            left = self.left[device]
+            left = self._left[device]
             if any(amount.nanos > left[name] for name, amount in taker.amounts[device].items()):
                 devices &= ~(1 << device)
         return devices
@@ -80,10 +88,10 @@ class Shares:
             self._shared &= ~(1 << device)
 
     def state(self) -> Hashable:
-        return tuple((device, *self.left[device].values()) for device in each(self._shared))
+        return tuple((device, *self._left[device].values()) for device in each(self._shared))
 
     def _move(self, device: int, taker: Taker, sign: int) -> None:
-        left = self.left[device]
+        left = self.left(device)
         for name, amount in taker.amounts[device].items():
             left[name] += sign * amount.nanos
 

@@ -7,16 +7,27 @@ Pools come sorted by driver and name, those with binding conditions after all ot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from dra_api.core import Node
 from dra_api.resource import Device
 
+from .bits import each
+from .capacity import consumption
 from .columns import Column
 from .ids import DeviceId, PoolId
 from .memo import Memo
-from .pool_view import PoolView, Status
+from .pool_view import Amounts, PoolView, Requests, Status
 from .selectors import Compiled, Selector, Verdicts
 from .slices import Slice, device_is_for
+
+
+class Fitting(NamedTuple):
+    """The devices whose capacity suffices for capacity requests while nothing of it is allocated."""
+
+    devices: int
+    shares: dict[int, Amounts]
+    """What a share consumes, of those that allow multiple allocations."""
 
 
 class NodeView:
@@ -49,6 +60,7 @@ class NodeView:
         self.here = self._devices_for_this_node()
         self._verdicts: Memo[tuple[str, ...], Verdicts] = Memo()
         self._columns: Memo[tuple[str, bool], Column] = Memo()
+        self._fitting: Memo[Requests, Fitting] = Memo()
 
     def gather(self, bits: Callable[[PoolView], int]) -> int:
         """One bit set over all devices from one per pool."""
@@ -91,6 +103,32 @@ class NodeView:
                 alive &= part.true
             known = self._verdicts.put(key, Verdicts(alive, raised))
         return known
+
+    def fitting(self, requests: Requests) -> Fitting:
+        """The devices that could serve capacity requests if nothing were allocated (allocator.md section 9)."""
+        known = self._fitting.get(requests)
+        if known is None:
+            concerned = self.everything if requests else self.shareable | self.rationed
+            devices, shares = self.everything & ~concerned, {}
+            for number in each(concerned):
+                amounts, capacities = self.consumption(number, requests), self.devices[number].capacity or {}
+                if amounts is not None and all(amounts[name] <= capacities[name].value for name in amounts):
+                    devices |= 1 << number
+                    if self.shareable >> number & 1:
+                        shares[number] = amounts
+            known = self._fitting.put(requests, Fitting(devices, shares))
+        return known
+
+    def consumption(self, number: int, requests: Requests) -> Amounts | None:
+        """What capacity requests consume of a device; None when it cannot serve them."""
+        pool = self.pools[self.pool_of[number]]
+        known = pool.consumptions.get(requests)
+        if known is None:
+            known = pool.consumptions.put(requests, {})
+        own = number - self.offsets[self.pool_of[number]]
+        if own not in known:
+            known[own] = consumption(dict(requests), pool.devices[own].capacity or {})
+        return known[own]
 
     def _evaluated(self, expression: str, compiled: Compiled) -> Verdicts:
         true = raised = 0

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection
 from dra_api.resource import RESULTS_LIMIT
 
 from .bits import each
-from .capacity import consumption
 from .constraints import Constraint, Distinct, Match
 from .domain import Domain
 from .errors import AllocationError, ClaimError, PoolError
@@ -21,7 +20,6 @@ from .features import Features
 from .ledgers import Counters, Ledger, Shares
 from .node_view import NodeView
 from .plan import Alternative, Plan, Step, attribute_of
-from .pool_view import Amounts, Requests
 from .refusal import Rule
 from .selectors import Compiled, Selector
 from .taints import blocking
@@ -47,7 +45,7 @@ class Problem:
         self.admin_exempt = admin_exempt
         self.view = view
         self.plan = plan
-        self.shares = Shares()
+        self.shares = Shares(self.left)
         self.sharing = features.consumable_capacity
         self._features = features
         self.compiled = compiled
@@ -56,10 +54,12 @@ class Problem:
         self._counters: dict[int, Counters] = {}
         self._constraints: dict[tuple[int, int], Constraint] = {}
         self.in_use = self._gather(lambda usage: usage.exclusive)
-        self._metered = 0
-        """Devices on which even a request that names no capacity may find too little left (section 9)."""
+        self._consumed = self._metered = 0
+        """Devices that give less than they have; and those on which a request that names no capacity may find too
+        little for it (section 9)."""
         if self.sharing:
-            self._metered = view.shareable | view.rationed | self._gather(lambda usage: usage.consumed)
+            self._consumed = self._gather(lambda usage: usage.consumed)
+            self._metered = view.shareable | view.rationed | self._consumed
         self.domains: list[tuple[Domain, ...]] = []
         self._count = 0
         self._prepare()
@@ -174,39 +174,23 @@ class Problem:
         relevant = domain.usable if requests else domain.usable & self._metered
         if not relevant:
             return
-        kept = domain.usable
-        for number in each(relevant):
-            amounts = self._consumption(number, requests)
-            left = self.left(number, exempt=self.exempt(domain))
-            if amounts is None or any(amount.nanos > left[name] for name, amount in amounts.items()):
+        fitting = self.view.fitting(requests)
+        kept = domain.usable & fitting.devices
+        for number in each(kept & self._consumed) if not self.exempt(domain) else ():
+            amounts, left = self.view.consumption(number, requests) or {}, self.left(number)
+            if any(amount.nanos > left[name] for name, amount in amounts.items()):
                 kept &= ~(1 << number)
-            elif self.view.shareable >> number & 1:
-                domain.amounts[number] = amounts
+        domain.amounts = fitting.shares
         domain.narrow(Rule.CAPACITY, kept)
 
-    def _consumption(self, number: int, requests: Requests) -> Amounts | None:
-        pool = self.view.pools[self.view.pool_of[number]]
-        known = pool.consumptions.get(requests)
-        if known is None:
-            known = pool.consumptions.put(requests, {})
-        own = number - self.view.offsets[self.view.pool_of[number]]
-        if own not in known:
-            known[own] = consumption(dict(requests), pool.devices[own].capacity or {})
-        return known[own]
-
-    def left(self, number: int, *, exempt: bool) -> dict[str, int]:
+    def left(self, number: int, *, exempt: bool = False) -> dict[str, int]:
         """What the allocated state leaves of each capacity; admin access ignores allocations (section 15)."""
-        known = self.shares.left.get(number)
-        if known is not None and not exempt:
-            return known
         device = self.view.devices[number]
         left = {name: capacity.value.nanos for name, capacity in (device.capacity or {}).items()}
         if not exempt:
             for name, nanos in self.usages[self.view.pool_of[number]].consumed.get(device.name, {}).items():
                 if name in left:
                     left[name] -= nanos
-            if self.view.shareable >> number & 1:
-                self.shares.left[number] = left
         return left
 
     def _withstand(self, domain: Domain) -> None:
@@ -234,7 +218,7 @@ class Problem:
         if self.exempt(domain):
             return domain.constraints
         ledgers: list[Ledger] = []
-        if domain.amounts:
+        if self.sharing and domain.usable & self.view.shareable:
             ledgers.append(self.shares)
         consuming = domain.usable & self.view.consuming
         if consuming and self._features.partitionable_devices:

@@ -14,6 +14,7 @@ from .ahead import Ahead, Open
 from .bits import each
 from .counter_table import Kind
 from .knapsack import fill
+from .pool_view import Amounts
 from .problem import Problem
 
 Name = TypeVar("Name")
@@ -56,7 +57,7 @@ class Sums:
             return True
         left = self._problem.shares.left
         room = _total(
-            {name: fill(left[device][name], frozenset(amounts)) for name, amounts in sizes.items()}
+            {name: fill(left(device)[name], frozenset(amounts)) for name, amounts in sizes.items()}
             for device, sizes in self._sizes(ordinary, ahead).items()
         )
         return all(amount <= room.get(name, 0) for name, amount in wanted.items())
@@ -96,21 +97,39 @@ class Share:
     """The least that any usable device gives, whichever is chosen."""
 
 
+def offers(problem: Problem) -> list[tuple[Mapping[int, Amounts], int]]:
+    """What a share of each device consumes, and the devices of which such shares may be taken; each once."""
+    found: dict[int, tuple[Mapping[int, Amounts], int]] = {}
+    for domains in problem.domains:
+        for domain in domains:
+            amounts, usable = found.get(id(domain.amounts), (domain.amounts, 0))
+            if amounts:
+                found[id(amounts)] = amounts, usable | domain.usable
+    return list(found.values())
+
+
 def _shares(problem: Problem) -> dict[int, Share]:
     """The share of every domain, by its number; empty when no device can be shared."""
-    known: dict[object, Share] = {}
+    in_nanos = {
+        id(amounts): {
+            device: {name: amount.nanos for name, amount in amounts[device].items()}
+            for device in each(usable)
+            if device in amounts
+        }
+        for amounts, usable in offers(problem)
+    }
+    if not in_nanos:
+        return {}
+    known: dict[tuple[int, int], Share] = {}
     shares: dict[int, Share] = {}
     for domains in problem.domains:
         for domain in domains:
-            amounts = {
-                device: {name: amount.nanos for name, amount in taken.items()}
-                for device, taken in domain.amounts.items()
-            }
-            key = domain.usable, tuple((device, *taken.items()) for device, taken in amounts.items())
+            key = id(domain.amounts) if domain.amounts else 0, domain.usable
             if key not in known:
+                amounts = in_nanos.get(id(domain.amounts), {})
                 known[key] = Share(amounts, _least(amounts.get(device, {}) for device in each(domain.usable)))
             shares[domain.number] = known[key]
-    return shares if any(share.amounts for share in known.values()) else {}
+    return shares
 
 
 def _least(choices: Iterable[Mapping[Name, int]]) -> dict[Name, int]:

@@ -15,6 +15,7 @@ from .bits import each
 from .columns import Column
 from .domain import Domain
 from .problem import Problem
+from .sums import offers
 
 SMALL: Final = 8
 """Up to so many devices a set is looked at device by device."""
@@ -39,7 +40,8 @@ def _sees_order(domain: Domain) -> bool:
 
 def split(classes: Iterable[int], by: Iterable[int]) -> list[int]:
     """The classes cut so that each lies wholly inside or outside of every given set."""
-    large, small = [], []
+    large: list[int] = []
+    small: list[int] = []
     for distinguishing in by:
         (large if distinguishing.bit_count() > SMALL else small).append(distinguishing)
     parts = list(classes)
@@ -56,7 +58,7 @@ def _split_off(classes: Iterable[int], small: Iterable[int]) -> list[int]:
         for device in each(distinguishing):
             inside.setdefault(device, []).append(number)
     concerned = sum(1 << device for device in inside)
-    parts = []
+    parts: list[int] = []
     for members in classes:
         alike: dict[tuple[int, ...], int] = {}
         for device in each(members & concerned):
@@ -90,16 +92,16 @@ def _sets(problem: Problem) -> Iterable[int]:
         sets.update(devices for _, devices in counters.groups)
     sets.add(problem.view.shareable)
     sets.update(1 << device for device in each(problem.view.shareable & problem.view.consuming))
-    sets.update(_amounts(problem).values())
+    sets.update(_amounts(problem))
     return sets
 
 
-def _amounts(problem: Problem) -> dict[tuple[int, tuple[tuple[str, int], ...]], int]:
-    """The devices that can be shared, by what each domain consumes of them."""
-    groups: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
-    for domains in problem.domains:
-        for domain in domains:
-            for device, amounts in domain.amounts.items():
-                key = domain.number, tuple((name, amount.nanos) for name, amount in amounts.items())
+def _amounts(problem: Problem) -> Iterable[int]:
+    """The devices that can be shared, by what a share consumes of them."""
+    for amounts, usable in offers(problem):
+        groups: dict[tuple[tuple[str, int], ...], int] = {}
+        for device in each(usable):
+            if device in amounts:
+                key = tuple((name, amount.nanos) for name, amount in amounts[device].items())
                 groups[key] = groups.get(key, 0) | 1 << device
-    return groups
+        yield from groups.values()

@@ -65,9 +65,7 @@ def _is_alone(domain: Domain, shareable: int) -> bool:
 
 def _wish(domain: Domain, *, by_claim: bool) -> Hashable:
     """Equal for domains that the search cannot tell apart but by their order."""
-    amounts = tuple(
-        (device, *(amount.nanos for amount in wanted.values())) for device, wanted in domain.amounts.items()
-    )
+    amounts = id(domain.amounts) if domain.amounts else None
     claim = domain.claim if by_claim else None
     constraints = tuple(map(id, domain.constraints))
     return domain.usable, domain.need, domain.alternative.admin, claim, constraints, amounts
