@@ -344,11 +344,10 @@ class World:
             await self.quiet()
 
     async def quiet(self) -> None:
-        """Bring watch events until nothing happens any more, retries included."""
+        """Bring watch events, each before anything is retried, until nothing happens any more."""
         async with asyncio.timeout(10):
             while self.api.events or not self.control.queue.is_quiet:
                 self.bring_events()
-                await self.control.queue.idle()
                 await self.tick()
         check(self.cluster)
 
@@ -430,7 +429,11 @@ class Make:
         }
 
     @classmethod
-    def claim(cls, name: str, *, count: int = 1, **meta: Any) -> Obj:
+    def claim(cls, name: str, *, count: int = 1, owner: Obj | None = None, **meta: Any) -> Obj:
+        """``owner``: the metadata of the pod that the claim was made for."""
+        if owner is not None:
+            pod = {"apiVersion": "v1", "kind": "Pod", "name": owner["name"], "uid": owner["uid"], "controller": True}
+            meta["ownerReferences"] = [pod]
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
@@ -447,6 +450,11 @@ class Make:
             "spec": {"schedulerName": "dra-scheduler", "containers": [], "resourceClaims": entries, **assigned, **spec},
             "status": {"phase": "Pending"},
         }
+
+    @staticmethod
+    def asking(name: str, **amounts: str) -> Obj:
+        """A container that asks for resources."""
+        return {"name": name, "resources": {"requests": amounts}}
 
     FROM_TEMPLATE: ClassVar = {"resourceClaimTemplateName": "tmpl"}
 

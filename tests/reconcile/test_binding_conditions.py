@@ -10,7 +10,12 @@ from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLIC
 START, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:11:00Z"
 
 
-def furnish(world: Any, make: Any) -> None:
+IMPLICIT = "deviceclass.resource.kubernetes.io/gpu"
+both = pytest.mark.parametrize("kind", ["claim", "extended resource"])
+"""Run with a claim of the pod, and with one that is made for its extended resource."""
+
+
+def furnish(world: Any, make: Any, kind: str = "claim") -> None:
     """Two nodes; the first one's device has to be attached."""
     world.now = START
     world.api.add(DEVICE_CLASSES, make.device_class())
@@ -19,15 +24,25 @@ def furnish(world: Any, make: Any) -> None:
     published = make.slice("node-0", 1)
     published["spec"]["devices"][0] |= {"bindingConditions": ["attached"], "bindingFailureConditions": ["broken"]}
     world.api.add(RESOURCE_SLICES, published)
-    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
-    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    if kind == "claim":
+        world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+        world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    else:
+        world.api.add(PODS, make.pod(containers=[make.asking("main", **{IMPLICIT: "1"})]))
+
+
+def the_claim(world: Any) -> Any:
+    """The only one that there is."""
+    (claim,) = world.api.of(RESOURCE_CLAIMS)
+    return claim
 
 
 def report(world: Any, condition: str) -> None:
     """What the driver writes."""
     conditions = [{"type": condition, "status": "True", "reason": "R", "message": "m"}]
     device = {"driver": "gpu.example.com", "pool": "node-0", "device": "dev-0", "conditions": conditions}
-    world.api.change(RESOURCE_CLAIMS, "ns/claim", lambda claim: claim["status"].update(devices=[device]))
+    key = f"ns/{the_claim(world)['metadata']['name']}"
+    world.api.change(RESOURCE_CLAIMS, key, lambda claim: claim["status"].update(devices=[device]))
 
 
 def node_of(world: Any) -> str | None:
@@ -44,12 +59,13 @@ async def busy(world: Any) -> None:
         world.bring_events()
 
 
-async def test_the_pod_is_bound_once_its_device_is_attached(world: Any, make: Any) -> None:
-    furnish(world, make)
+@both
+async def test_the_pod_is_bound_once_its_device_is_attached(kind: str, world: Any, make: Any) -> None:
+    furnish(world, make, kind)
     world.start()
     async with world.running():
         await busy(world)
-        claim = world.api[RESOURCE_CLAIMS, "ns/claim"]
+        claim = the_claim(world)
         assert claim["status"]["allocation"]["allocationTimestamp"] == START
         assert [entry["name"] for entry in claim["status"]["reservedFor"]] == ["pod"]
         assert node_of(world) is None
@@ -60,9 +76,12 @@ async def test_the_pod_is_bound_once_its_device_is_attached(world: Any, make: An
     assert world.messages("BindingConditionsPending") == [waiting]
 
 
+@both
 @pytest.mark.parametrize("end", ["broken", "never"])
-async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(end: str, world: Any, make: Any) -> None:
-    furnish(world, make)
+async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(
+    end: str, kind: str, world: Any, make: Any
+) -> None:
+    furnish(world, make, kind)
     world.start()
     async with world.running():
         await busy(world)
@@ -76,5 +95,5 @@ async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(e
             world.control.look_again()
         await busy(world)
         assert node_of(world) == "node-1"
-    claim = world.api[RESOURCE_CLAIMS, "ns/claim"]
+    claim = the_claim(world)
     assert claim["status"]["allocation"]["devices"]["results"][0]["pool"] == "node-1"

@@ -17,17 +17,35 @@ from dra_kube import (
 )
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
+ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
+IMPLICIT = "deviceclass.resource.kubernetes.io/gpu"
 Story = Callable[[Any, Any], Awaitable[None]]
 
 
 def furnish(world: Any, make: Any) -> None:
-    """A node with three devices, a pod with two generated claims and one shared claim."""
+    """A node with four devices, a pod with two generated claims, one shared claim, and one extended resource."""
     world.api.add(DEVICE_CLASSES, make.device_class())
     world.api.add(NODES, make.node("node-0"))
-    world.api.add(RESOURCE_SLICES, make.slice("node-0", 3))
+    world.api.add(RESOURCE_SLICES, make.slice("node-0", 4))
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
-    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE, make.use("shared"), make.FROM_TEMPLATE]))
+    entries = [make.FROM_TEMPLATE, make.use("shared"), make.FROM_TEMPLATE]
+    world.api.add(PODS, make.pod(claims=entries, containers=[make.asking("main", **{IMPLICIT: "1"})]))
+
+
+def furnish_with_leftover(world: Any, make: Any) -> None:
+    """The same, after an attempt that broke off before the claim for the extended resource was recorded."""
+    furnish(world, make)
+    owner = world.api[PODS, "ns/pod"]["metadata"]
+    left = make.claim("left-over", owner=owner, annotations={ANNOTATION: "true"}, finalizers=[FINALIZER])
+    results = [
+        {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": f"dev-{number}"}
+        for number in range(2)
+    ]
+    users = [{"resource": "pods", "name": "pod", "uid": owner["uid"]}]
+    world.api.add(
+        RESOURCE_CLAIMS, left | {"status": {"allocation": {"devices": {"results": results}}, "reservedFor": users}}
+    )
 
 
 def finish_pod(world: Any) -> None:
@@ -42,16 +60,20 @@ def assert_placed(world: Any) -> None:
     pod = world.api[PODS, "ns/pod"]
     claims = {claim["metadata"]["name"]: claim for claim in world.api.of(RESOURCE_CLAIMS)}
     recorded = {entry["name"]: entry["resourceClaimName"] for entry in pod["status"]["resourceClaimStatuses"]}
+    extended = pod["status"]["extendedResourceClaimStatus"]
     assert pod["spec"]["nodeName"] == "node-0"
     assert set(recorded) == {"entry-0", "entry-2"}
-    assert set(claims) == {"shared", *recorded.values()}
-    assert len(claims) == 3
+    assert set(claims) == {"shared", extended["resourceClaimName"], *recorded.values()}
+    assert len(claims) == 4
+    mapping = {"containerName": "main", "resourceName": IMPLICIT, "requestName": "container-0-request-0"}
+    assert extended["requestMappings"] == [mapping]
+    assert claims[extended["resourceClaimName"]]["metadata"]["annotations"] == {ANNOTATION: "true"}
     for claim in claims.values():
         assert claim["metadata"]["finalizers"] == [FINALIZER]
         assert [entry["uid"] for entry in claim["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
     results = (claim["status"]["allocation"]["devices"]["results"] for claim in claims.values())
     given = [result["device"] for devices in results for result in devices]
-    assert sorted(given) == ["dev-0", "dev-1", "dev-2"]
+    assert sorted(given) == ["dev-0", "dev-1", "dev-2", "dev-3"]
 
 
 def assert_released(world: Any) -> None:
@@ -126,32 +148,34 @@ async def every_write(attempt: Callable[[int], Awaitable[bool]]) -> int:
     return number - 1
 
 
+@pytest.mark.parametrize("start", [furnish, furnish_with_leftover])
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_pod_is_placed_although_any_one_write(
-    fault: str, worlds: Any, make: Any, errors: Any, default_features: Any
+    fault: str, start: Callable[[Any, Any], None], worlds: Any, make: Any, errors: Any, default_features: Any
 ) -> None:
     async def attempt(number: int) -> bool:
         world = worlds(default_features)
-        furnish(world, make)
+        start(world, make)
         hit = await run_with_fault(world, errors, number, *FAULTS[fault])
         assert_placed(world)
         return hit
 
-    assert await every_write(attempt) >= 10
+    assert await every_write(attempt) >= 13
 
 
+@pytest.mark.parametrize("start", [furnish, furnish_with_leftover])
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_pod_is_placed_although_the_operator_crashes_around_any_write(
-    when: str, worlds: Any, make: Any, default_features: Any
+    when: str, start: Callable[[Any, Any], None], worlds: Any, make: Any, default_features: Any
 ) -> None:
     async def attempt(number: int) -> bool:
         world = worlds(default_features)
-        furnish(world, make)
+        start(world, make)
         hit = await run_and_crash(world, number, when)
         assert_placed(world)
         return hit
 
-    assert await every_write(attempt) >= 10
+    assert await every_write(attempt) >= 13
 
 
 @pytest.mark.parametrize("end", [finish_pod, delete_pod])
@@ -168,7 +192,7 @@ async def test_claims_are_released_although_any_one_write(
         assert_released(world)
         return hit
 
-    assert await every_write(attempt) >= 6
+    assert await every_write(attempt) >= 8
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -184,7 +208,7 @@ async def test_claims_are_released_although_the_operator_crashes_around_any_writ
         assert_released(world)
         return hit
 
-    assert await every_write(attempt) >= 6
+    assert await every_write(attempt) >= 8
 
 
 async def test_a_second_pass_over_a_settled_cluster_writes_nothing(world: Any, make: Any) -> None:

@@ -7,14 +7,17 @@ from typing import Any
 
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Allocator, Features
-from dra_operator.placement import NoPlace, NotReady, plan, ready_claims
+from dra_operator.placement import ExtendedResources, NoPlace, NotReady, plan, ready_claims
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+GPU = "example.com/gpu"
+HAPPENING = ["pod", "pod", "end", "node", "fewer devices", "more devices", "cordon", "uncordon"]
+HAPPENING += ["serving class", "no serving class", "device plugin", "no device plugin"]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["pod", "pod", "end", "node", "fewer devices", "more devices", "cordon", "uncordon"]),
-        st.integers(0, 3),
+        st.sampled_from(HAPPENING),
+        st.integers(0, 5),
         st.sampled_from([True, True, False]),
     ),
     min_size=8,
@@ -24,8 +27,10 @@ STEPS = st.lists(
 
 def step(world: Any, make: Any, what: str, number: int) -> None:
     """One thing that happens in the cluster; things that cannot happen now do not."""
-    api, node, pod, claim = world.api, f"node-{number // 2}", f"pod-{number}", f"claim-{number}"
-    if what == "pod" and (PODS, "ns", pod) not in api.objects:
+    api, node, pod, claim = world.api, f"node-{number // 2 % 2}", f"pod-{number}", f"claim-{number}"
+    if what == "pod" and number > 3 and (PODS, "ns", pod) not in api.objects:
+        api.add(PODS, make.pod(pod, containers=[make.asking("main", **{GPU: "1"})]))
+    elif what == "pod" and (PODS, "ns", pod) not in api.objects:
         wanted = {"requests": {"cpu": "3"}}
         uses = [make.use(claim)] if number else []
         if (RESOURCE_CLAIMS, "ns", claim) not in api.objects:
@@ -42,17 +47,27 @@ def step(world: Any, make: Any, what: str, number: int) -> None:
         api.change(RESOURCE_SLICES, name, lambda obj: obj["spec"].update(devices=devices))
     elif what in ("cordon", "uncordon") and (NODES, "", node) in api.objects:
         api.change(NODES, node, lambda obj: obj.update(spec={"unschedulable": what == "cordon"}))
+    elif what.endswith("device plugin") and (NODES, "", node) in api.objects:
+        amount = "0" if what.startswith("no") else "1"
+        api.change(NODES, node, lambda obj: obj["status"]["allocatable"].update({GPU: amount}))
+    elif what == "serving class" and (DEVICE_CLASSES, "", "serving") not in api.objects:
+        body = make.device_class("serving")
+        api.add(DEVICE_CLASSES, body | {"spec": {"extendedResourceName": GPU}})
+    elif what == "no serving class" and (DEVICE_CLASSES, "", "serving") in api.objects:
+        api.drop(DEVICE_CLASSES, "serving")
 
 
 def would_fit(world: Any, key: str) -> bool:
     """Whether an attempt that is made now finds a place."""
     cluster = world.cluster
+    pod = cluster.pods.get(key)
     try:
-        claims = [claim for _, claim in ready_claims(cluster.pods.get(key), cluster.claims.get)]
+        claims = [claim for _, claim in ready_claims(pod, cluster.claims.get)]
     except NotReady:
         return False
     allocator = Allocator(cluster.inventory, new_share_id=lambda: "share")
-    planning = plan(cluster.pods.get(key), claims, cluster.node_states(), allocator, cluster.ledger.usage)
+    extended = ExtendedResources(pod, cluster.classes_serving(pod))
+    planning = plan(pod, claims, cluster.node_states(), allocator, cluster.ledger.usage, extended=extended)
     while True:
         try:
             next(planning)
@@ -63,6 +78,10 @@ def would_fit(world: Any, key: str) -> bool:
 @given(STEPS)
 @example([("pod", 2, True), ("pod", 0, True), ("end", 2, True)])
 @example([("fewer devices", 0, True), ("pod", 2, True), ("more devices", 0, True)])
+@example([("pod", 4, True), ("serving class", 0, True)])
+@example([("pod", 4, True), ("device plugin", 0, True)])
+@example([("serving class", 0, True), ("pod", 2, True), ("pod", 4, True), ("end", 2, True)])
+@example([("serving class", 0, True), ("pod", 4, True), ("pod", 5, True), ("end", 4, True)])
 @example([("cordon", 0, True), ("pod", 2, True), ("uncordon", 0, True)])
 @settings(max_examples=100, deadline=None)
 def test_nobody_waits_for_what_is_there(worlds: Any, make: Any, steps: list[tuple[str, int, bool]]) -> None:

@@ -133,10 +133,14 @@ class ClaimWriter:
         meta = claim.metadata
         try:
             answer = await self._client.delete(RESOURCE_CLAIMS, meta.name, meta.namespace, uid=meta.uid)
-        except (NotFound, Conflict):
+        except NotFound:
             answer = {}
-        if not answer.get("metadata", {}).get("deletionTimestamp"):  # otherwise it waits for somebody's finalizer
-            self._gone(claim)
+        except Conflict:
+            answer = await self._client.get(RESOURCE_CLAIMS, meta.name, meta.namespace)
+            if answer["metadata"]["uid"] == meta.uid:
+                raise
+        if answer.get("metadata", {}).get("uid") != meta.uid or not answer["metadata"].get("deletionTimestamp"):
+            self._gone(claim)  # it does not wait for somebody's finalizer
 
     async def discard(self, claim: ResourceClaim, consumer: str) -> None:
         """Undo a claim that was made for ``consumer`` only: take its devices, let it go, delete it (4.3).
