@@ -142,7 +142,25 @@ def eighths(gpus: int) -> list[dict[str, Any]]:
     return pool(*members, counters=counters)
 
 
+def behind_the_impossible(size: int) -> Lab:
+    """What cannot be served at all comes before what raises, and behind many requests that can be."""
+    wanted = [request(f"r{i}") for i in range(min(size // 2, 30))]
+    impossible = request("impossible", 'device.attributes["drv"].u < 0')
+    devices = (device(f"d{i}", u=i) for i in range(size))
+    return lab(pool(*devices), [claim(*wanted, impossible), claim(request("raises", "device.nothing"), name="d")])
+
+
+def too_many_before_an_error(size: int) -> Lab:
+    """One request more than there are devices, and behind them one whose selector raises, which is never reached."""
+    count = min(size, 31)
+    requests = (request(f"r{i}", f'device.attributes["drv"].u != {1000 + i}') for i in range(count + 1))
+    claims = [claim(*requests), claim(request("raises", "device.nothing"), name="d")]
+    return lab(pool(*(device(f"d{i}", u=i) for i in range(count))), claims)
+
+
 FAMILIES = {
+    "something impossible before an error": behind_the_impossible,
+    "too many requests before an error": too_many_before_an_error,
     "pairs": pairs,
     "memory in eighths": memory_in_eighths,
     "wasted shares": wasted_shares,

@@ -135,6 +135,19 @@ GIVES: dict[str, tuple[Lab, Any]] = {
         ),
         [[*(f"r=drv/p/d{i:02}" for i in range(30)), "q/y=drv/p/d30", "q/y=drv/p/d31"]],
     ),
+    "more than 32 in one alternative keep the search from a device that raises, also in a search that looks ahead": (
+        lab(
+            pool(*(device(f"d{i:02}", k=i // 20, **({"ok": True} if i != 31 else {})) for i in range(40))),
+            [
+                claim(
+                    first_available("r", sub("x", 'device.attributes["drv"].ok', count=29), sub("y", count=1)),
+                    request("q", 'device.attributes["drv"].k == 1', count=2),
+                    request("none", 'device.attributes["drv"].k == 2', count=2),
+                )
+            ],
+        ),
+        "none",
+    ),
     "more than 32 in one claim is fatal": (lab(MODELS, [claim(request("r", count=33))]), "error"),
     "equal attributes across requests": (
         lab(

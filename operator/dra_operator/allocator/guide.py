@@ -46,8 +46,8 @@ class Guide:
         return domains, list(ledgers.values())
 
     def sees(self, step: int) -> bool:
-        """Looking ahead is allowed: from here on no fatal error can be met."""
-        return step >= self._lookahead.quiet_from
+        """Looking ahead is allowed: no fatal error can be met at the step itself."""
+        return self._lookahead.sees(step)
 
     def start(self) -> Ahead | None:
         """What is ahead of the first choice; None when there is no solution."""

@@ -9,13 +9,15 @@ For every alternative that is still ahead a set of devices is kept (``Ahead``), 
 3. by bounds over everything ahead (``bounds``).
 
 Only branches without any solution are cut. A branch in which a fatal error may be met is never cut, since
-the reference would meet it: callers ask only where the rest of the search is ``quiet``.
+the reference would meet it: nothing is asked of the first step that is not ``quiet``, nor of what is behind it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from dra_api.resource import RESULTS_LIMIT
 
 from .ahead import Ahead, Open
 from .bits import each
@@ -31,16 +33,28 @@ class Lookahead:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self.quiet_from = self._quiet_from()
+        self._horizons = self._find_horizons()
         self._bounds = Bounds(problem)
         self._steps = [Open.of(*((domain, domain.need) for domain in domains)) for domains in problem.domains]
 
-    def _quiet_from(self) -> int:
+    def _find_horizons(self) -> list[int]:
+        """For each step the first one from there on at which a fatal error may be met; the end when there is none."""
+        reached, end = self._problem.reached, len(self._problem.domains)
+        loud = {step for step, domains in enumerate(reached) if not all(domain.quiet for domain in domains)}
+        loud |= _limited(reached, {reached[step][0].claim for step in loud})
+        horizons = [end] * (end + 1)
+        for step in reversed(range(len(reached))):
+            horizons[step] = step if step in loud else horizons[step + 1]
+        return horizons
+
+    @property
+    def quiet_from(self) -> int:
         """The first step from which on no fatal error can be met."""
-        for step in range(len(self._problem.domains) - 1, -1, -1):
-            if not all(domain.quiet for domain in self._problem.domains[step]):
-                return step + 1
-        return 0
+        return self._horizons.index(len(self._problem.domains))
+
+    def sees(self, step: int) -> bool:
+        """No fatal error can be met at the step itself, so that looking ahead from it is of use."""
+        return self._horizons[step] > step
 
     def everything(self) -> Ahead:
         """What is ahead before anything is known."""
@@ -53,19 +67,16 @@ class Lookahead:
 
     def start(self) -> Ahead | None:
         """What is ahead before the first choice; None when there is no solution."""
-        ahead = self.everything()
-        return self._narrowed(
-            ahead, self._steps, {constraint for request in self._steps for constraint in request.touching}
-        )
+        opened = self._steps[: self._horizons[0]]
+        touched = {constraint for request in opened for constraint in request.touching}
+        return self._narrowed(self.everything(), opened, touched)
 
     def after(self, before: Ahead, state: State, step: int, chosen: Domain, missing: int, rest: int) -> Ahead | None:
         """What is ahead after ``chosen`` took a device and still misses some from ``rest``."""
         ahead: Ahead = {}
         touched: set[Constraint] = set(chosen.constraints)
-        opened = self._steps[step + 1 :]
-        if missing:
-            opened = [Open.of((chosen, missing)), *opened]
-        for request in opened:
+        opened = [Open.of((chosen, missing))] if missing else []
+        for request in opened + self._steps[step + 1 :]:
             for domain, _ in request.alternatives:
                 if domain.number not in before:
                     continue
@@ -79,7 +90,7 @@ class Lookahead:
                     if domain.alternative.everything:
                         continue
                 ahead[domain.number] = new
-        return self._narrowed(ahead, opened, touched)
+        return self._narrowed(ahead, opened + self._steps[step + 1 : self._horizons[step]], touched)
 
     def _narrowed(self, ahead: Ahead, opened: list[Open], touched: set[Constraint]) -> Ahead | None:
         if not all(request.alive(ahead) for request in opened):
@@ -142,6 +153,19 @@ class Lookahead:
         if together & self._problem.view.shareable:
             return True
         return together.bit_count() >= total and all(_at_most(other, together) >= total for other in others)
+
+
+def _limited(steps: Sequence[tuple[Domain, ...]], claims: set[int]) -> set[int]:
+    """The steps of those of the claims that may exceed the limit of results.
+
+    Exceeding it abandons the request before, which may keep the search from a device that raises. A branch that is
+    cut does not tell whether it would have ended so.
+    """
+    most = Counter[int]()
+    for domains in steps:
+        most[domains[0].claim] += max(domain.need for domain in domains)
+    claims = {claim for claim in claims if most[claim] > RESULTS_LIMIT}
+    return {step for step, domains in enumerate(steps) if domains[0].claim in claims}
 
 
 def _at_most(constraint: Constraint, devices: int) -> int:

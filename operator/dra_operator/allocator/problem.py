@@ -76,9 +76,14 @@ class Problem:
     @property
     def hopeless(self) -> bool:
         """Some request cannot even be served alone, and no fatal error can be met before that is noticed."""
-        return any(domains and all(domain.short for domain in domains) for domains in self.domains) and all(
-            domain.quiet for domains in self.domains for domain in domains
-        )
+        reached = self.reached
+        return any(map(_dead, reached)) and all(domain.quiet for domains in reached for domain in domains)
+
+    @property
+    def reached(self) -> list[tuple[Domain, ...]]:
+        """The steps that a search can reach: it never gets past one that cannot even be served alone."""
+        dead = next((step for step, domains in enumerate(self.domains) if _dead(domains)), len(self.domains))
+        return self.domains[: dead + 1]
 
     def exempt(self, domain: Domain) -> bool:
         """Ordinary allocations do not concern the domain, nor does it concern others."""
@@ -257,3 +262,8 @@ class Problem:
             if named := names(usage):
                 together |= view.bits(named) << offset
         return together
+
+
+def _dead(domains: tuple[Domain, ...]) -> bool:
+    """No alternative of the request can be served, even if nothing else was asked for."""
+    return bool(domains) and all(domain.short for domain in domains)
