@@ -25,6 +25,7 @@ A, B = 'device.attributes["drv"].model == "A"', 'device.attributes["drv"].model 
 MODELS = pool(device("a1", model="A"), device("b1", model="B"), device("a2", model="A"))
 TAINT = {"taints": [{"key": "bad", "value": "x", "effect": "NoSchedule"}]}
 MULTI = {"allowMultipleAllocations": True}
+BASIC = Features(consumable_capacity=False, binding_conditions=False)
 
 
 def match(attribute: str, *requests: str) -> dict[str, Any]:
@@ -271,6 +272,14 @@ GIVES: dict[str, tuple[Lab, Any]] = {
             [claim(request("r", capacity={"requests": {"mem": "4"}}))],
         ),
         [["r=drv/p/b"]],
+    ),
+    "a capacity request is fatal while the gate is off, also an empty one": (
+        lab(pool(device("a")), [claim(request("r", capacity={}))], features=Features(consumable_capacity=False)),
+        "error",
+    ),
+    "the basic implementation ignores capacity requests": (
+        lab(pool(device("a")), [claim(request("r", capacity={"requests": {"mem": "4"}}))], features=BASIC),
+        [["r=drv/p/a"]],
     ),
     "a policy that forbids the whole capacity keeps plain requests away, also from devices that cannot be shared": (
         lab(

@@ -117,7 +117,7 @@ class _Planner:
         self, name: str, request: DeviceRequest, wanted: ExactDeviceRequest | DeviceSubRequest
     ) -> Alternative:
         requested = (wanted.capacity.requests if wanted.capacity is not None else None) or {}
-        if requested and not self._features.consumable_capacity:
+        if wanted.capacity is not None and not self._features.consumable_capacity:
             if not self._features.basic:
                 raise self._error(name, "has capacity requests, but the DRAConsumableCapacity feature is disabled")
             requested = {}
