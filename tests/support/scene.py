@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +71,7 @@ class Scene:
     kubelet: bool = True
     plugins: list[RunningPlugin] = field(default_factory=list)
     _published: list[str] = field(default_factory=list)
+    _classes: list[str] = field(default_factory=list)
 
     # --- the driver ---
 
@@ -139,14 +140,16 @@ class Scene:
                 await self.api.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
                 self._published.append(name)
 
-    async def create_class(self, selector: str | None = None) -> Object:
-        """The class of this test's driver."""
+    async def create_class(self, selector: str | None = None, name: str | None = None, resource: str = "") -> Object:
+        """The class of this test's driver, or another one; ``resource``: the extended resource that it serves."""
         expression = selector or f'device.driver == "{self.driver_name}"'
         spec = {
             "selectors": [{"cel": {"expression": expression}}],
             "config": [{"opaque": {"driver": self.driver_name, "parameters": CLASS_PARAMETERS}}],
+            **({"extendedResourceName": resource} if resource else {}),
         }
-        return await self.api.create(DEVICE_CLASSES, {"metadata": {"name": self.class_name}, "spec": spec})
+        self._classes.append(name or self.class_name)
+        return await self.api.create(DEVICE_CLASSES, {"metadata": {"name": self._classes[-1]}, "spec": spec})
 
     # --- claims and pods ---
 
@@ -184,11 +187,18 @@ class Scene:
         return {"metadata": {"name": name, "namespace": self.namespace}, "spec": body | spec}
 
     @staticmethod
-    def container(name: str, *claims: str | Object, script: str = PRINT_ENVIRONMENT) -> Object:
-        """A container that uses claims, given by entry name or as ``{name, request}``."""
+    def container(
+        name: str,
+        *claims: str | Object,
+        script: str = PRINT_ENVIRONMENT,
+        amounts: Mapping[str, int] | None = None,
+    ) -> Object:
+        """A container that uses claims, given by entry name or as ``{name, request}``, and asks for resources."""
         used = [{"name": claim} if isinstance(claim, str) else claim for claim in claims]
+        wanted = {resource: str(amount) for resource, amount in (amounts or {}).items()}
+        asked = {"claims": used, "requests": wanted, "limits": wanted}
         body: Object = {"name": name, "image": "busybox:1.37", "command": ["sh", "-c", script]}
-        return body | ({"resources": {"claims": used}} if used else {})
+        return body | {"resources": {field: value for field, value in asked.items() if value}}
 
     def inline_pod(self, name: str = "tester", template: str = "template", **spec: Any) -> Object:
         """A pod with one claim generated from a template."""
@@ -378,7 +388,8 @@ class Scene:
             return not (await self.api.list(RESOURCE_SLICES, fieldSelector=selector))[0]
 
         await until("slices wiped after the driver has gone", no_slices)
-        await self._delete(DEVICE_CLASSES, self.class_name)
+        for name in self._classes:
+            await self._delete(DEVICE_CLASSES, name)
         await self._delete(NAMESPACES, self.namespace)
 
     async def _delete(self, resource: Any, name: str, namespace: str | None = None) -> None:

@@ -1,0 +1,215 @@
+"""Pods that ask for devices by extended resources (E2E-091 to E2E-098, E2E-100, E2E-102 to E2E-104)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from dra_kube import Object
+from scene import Scene
+from variants import both
+from waiting import until
+
+SHORT = "env | grep -E '^claim_' | sort; echo ready"
+Shape = dict[str, dict[str, int]]
+"""Amounts by container."""
+
+
+def explicit(scene: Scene, number: int = 0) -> str:
+    """A resource that a class of the test names."""
+    return f"{scene.namespace}.example.com/resource-{number}"
+
+
+def implicit(scene: Scene) -> str:
+    """The resource that the test's class serves by its own name."""
+    return f"deviceclass.resource.kubernetes.io/{scene.class_name}"
+
+
+async def start_driver(scene: Scene, resources: int = 1) -> None:
+    """Ten devices on one node, and a class for each resource."""
+    await scene.start_driver(devices=10, with_class=False)
+    await scene.create_class(resource=explicit(scene))
+    for number in range(1, resources):
+        await scene.create_class(name=f"{scene.class_name}-{number}", resource=explicit(scene, number))
+
+
+def pod(scene: Scene, name: str = "tester", **containers: dict[str, int]) -> Object:
+    """A pod whose containers ask for amounts of resources."""
+    return scene.pod(
+        name, (), containers=[scene.container(each, amounts=wanted) for each, wanted in containers.items()]
+    )
+
+
+def pod_with_init_containers(scene: Scene, *resources: str) -> Object:
+    """An init container, a sidecar, another init container, and the main container; the second one asks for most."""
+    return scene.pod(
+        claims=(),
+        initContainers=[
+            scene.container("first", script=SHORT, amounts=dict.fromkeys(resources, 1)),
+            scene.container("sidecar", amounts=dict.fromkeys(resources, 1)) | {"restartPolicy": "Always"},
+            scene.container("second", script=SHORT, amounts=dict.fromkeys(resources, 2)),
+        ],
+        containers=[scene.container("main", amounts=dict.fromkeys(resources, 1))],
+    )
+
+
+async def the_claim(scene: Scene) -> Object:
+    """The only claim there is: the one for the extended resources."""
+    [claim] = await scene.claims()
+    assert claim["metadata"]["annotations"]["resource.kubernetes.io/extended-resource-claim"] == "true"
+    return claim
+
+
+async def counts(scene: Scene) -> dict[str, int]:
+    """How many devices each request of the claim got."""
+    results = (await the_claim(scene))["status"]["allocation"]["devices"]["results"]
+    assert len({result["device"] for result in results}) == len(results)
+    return {
+        request: sum(result["request"] == request for result in results) for request in {r["request"] for r in results}
+    }
+
+
+async def mapped(scene: Scene) -> dict[tuple[str, str], set[str]]:
+    """The requests by container and resource, as the pod's status has them."""
+    status = (await scene.get_pod())["status"]["extendedResourceClaimStatus"]
+    assert status["resourceClaimName"] == (await the_claim(scene))["metadata"]["name"]
+    found: dict[tuple[str, str], set[str]] = {}
+    for mapping in status["requestMappings"]:
+        found.setdefault((mapping["containerName"], mapping["resourceName"]), set()).add(mapping["requestName"])
+    return found
+
+
+async def containers_see(scene: Scene, expected: dict[str, set[str]]) -> None:
+    """Each container got the devices of exactly these requests, and none of another one's."""
+    prefix = re.sub(r"[^a-zA-Z0-9]", "_", f"claim_{(await the_claim(scene))['metadata']['name']}_")
+    for container, requests in expected.items() if scene.kubelet else ():
+        seen = {line for line in await scene.environment(container=container) if line.startswith("claim_")}
+        assert seen == {f"{prefix}{request.replace('-', '_')}=true" for request in requests}, container
+
+
+@both
+@pytest.mark.parametrize("kinds", ["implicit and explicit", "explicit", "implicit"])
+async def test_e2e_091_092_093_init_containers_use_the_devices_of_later_containers(scene: Scene, kinds: str) -> None:
+    await start_driver(scene)
+    names = {"implicit": implicit(scene), "explicit": explicit(scene)}
+    resources = sorted(names[kind] for kind in kinds.split(" and "))
+    await scene.create_pod(pod_with_init_containers(scene, *resources))
+    await scene.runs()
+    numbers = range(len(resources))
+    users = {
+        "first": ["container-1"],  # as many as the sidecar, which starts after it
+        "sidecar": ["container-1"],
+        "second": ["container-3", "container-2"],  # one of the main container, and one more
+        "main": ["container-3"],
+    }
+    assert await counts(scene) == {f"container-{c}-request-{j}": 1 for c in (1, 2, 3) for j in numbers}
+    assert await mapped(scene) == {
+        (container, resource): {f"{owner}-request-{j}" for owner in owners}
+        for container, owners in users.items()
+        for j, resource in enumerate(resources)
+    }
+    await containers_see(
+        scene,
+        {
+            container: {f"{owner}-request-{j}" for owner in owners for j in numbers}
+            for container, owners in users.items()
+        },
+    )
+
+
+SHAPES = {
+    "e2e_094 one container with three resources": ([[1, 2, 3]], 3),
+    "e2e_095 three containers with a resource each": ([[1], [2], [3]], 1),
+    "e2e_096 three containers with one, two and three resources": ([[1], [1, 2], [1, 1, 2]], 3),
+}
+
+
+@both
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_e2e_094_095_096_each_container_gets_its_own_devices_of_each_resource(scene: Scene, shape: str) -> None:
+    amounts, resources = SHAPES[shape]
+    await start_driver(scene, resources)
+    wanted = {
+        f"c{i}": {explicit(scene, j): amount for j, amount in enumerate(of_container)}
+        for i, of_container in enumerate(amounts)
+    }
+    await scene.create_pod(pod(scene, **wanted))
+    await scene.runs()
+    requests = {
+        (f"c{i}", explicit(scene, j)): (f"container-{i}-request-{j}", amount)
+        for i, of_container in enumerate(amounts)
+        for j, amount in enumerate(of_container)
+    }
+    assert await counts(scene) == dict(requests.values())
+    assert await mapped(scene) == {use: {request} for use, (request, _) in requests.items()}
+    await containers_see(
+        scene, {name: {request for use, (request, _) in requests.items() if use[0] == name} for name in wanted}
+    )
+
+
+@pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1)])
+async def test_e2e_097_098_the_claim_is_there_while_the_pod_runs_and_not_when_it_is_done(
+    scene: Scene, phase: str, code: int
+) -> None:
+    await start_driver(scene)
+    once = scene.container("main", script=f"sleep 3; exit {code}", amounts={explicit(scene): 1})
+    await scene.create_pod(scene.pod(claims=(), containers=[once]))
+    running = await scene.runs()
+    claim = await the_claim(scene)
+    assert [user["uid"] for user in claim["status"]["reservedFor"]] == [running["metadata"]["uid"]]
+    assert [owner["uid"] for owner in claim["metadata"]["ownerReferences"]] == [running["metadata"]["uid"]]
+    await scene.ends(phase=phase)
+
+    async def no_claims() -> bool:
+        return await scene.claims() == []
+
+    await until("the claim deleted", no_claims)
+    assert (await scene.get_pod())["status"]["phase"] == phase
+
+
+@both
+async def test_e2e_100_a_pod_waits_until_another_gives_its_devices_back(scene: Scene) -> None:
+    await start_driver(scene)
+    await scene.create_pod(pod(scene, "first", main={explicit(scene): 10}))
+    await scene.runs("first")
+    await scene.create_pod(pod(scene, "second", main={explicit(scene): 1}))
+    await scene.pending("second", says=f"extended resource {explicit(scene)} .device class {scene.class_name}.")
+    await scene.delete_pod("first")
+    await scene.runs("second")
+
+
+@both
+async def test_e2e_102_the_status_of_the_pod_tells_claim_and_requests(scene: Scene) -> None:
+    await start_driver(scene, 3)
+    resources = [explicit(scene, number) for number in range(3)]
+    await scene.create_pod(pod(scene, main=dict.fromkeys(resources, 1)))
+    bound = await scene.runs()
+    claim = await the_claim(scene)
+    assert claim["metadata"]["generateName"] == "tester-extended-resources-"
+    assert bound["status"]["extendedResourceClaimStatus"] == {
+        "resourceClaimName": claim["metadata"]["name"],
+        "requestMappings": [
+            {"containerName": "main", "resourceName": resource, "requestName": f"container-0-request-{number}"}
+            for number, resource in enumerate(resources)
+        ],
+    }
+
+
+@both
+async def test_e2e_103_a_pod_that_asks_for_none_gets_none(scene: Scene) -> None:
+    await start_driver(scene)
+    await scene.create_pod(pod(scene, main={explicit(scene): 0}))
+    bound = await scene.runs()
+    assert "extendedResourceClaimStatus" not in bound["status"]
+    assert await scene.claims() == []
+
+
+@both
+async def test_e2e_104_a_pod_waits_for_the_class_that_serves_its_resource(scene: Scene) -> None:
+    await scene.start_driver(with_class=False)
+    await scene.create_pod(pod(scene, main={explicit(scene): 1}))
+    await scene.pending(says=f"cannot fit resource {explicit(scene)}: neither the node nor a device class offers it")
+    await scene.event("tester", "FailedScheduling", f"cannot fit resource {explicit(scene)}")
+    await scene.create_class(resource=explicit(scene))
+    await scene.runs()
+    await containers_see(scene, {"main": {"container-0-request-0"}})
