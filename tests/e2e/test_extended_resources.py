@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 from dra_kube import Object
@@ -33,11 +34,10 @@ async def start_driver(scene: Scene, resources: int = 1) -> None:
         await scene.create_class(name=f"{scene.class_name}-{number}", resource=explicit(scene, number))
 
 
-def pod(scene: Scene, name: str = "tester", **containers: dict[str, int]) -> Object:
+def pod(scene: Scene, containers: Shape, name: str = "tester") -> Object:
     """A pod whose containers ask for amounts of resources."""
-    return scene.pod(
-        name, (), containers=[scene.container(each, amounts=wanted) for each, wanted in containers.items()]
-    )
+    parts = [scene.container(each, amounts=wanted) for each, wanted in containers.items()]
+    return scene.pod(name, (), containers=parts)
 
 
 def pod_with_init_containers(scene: Scene, *resources: str) -> Object:
@@ -60,13 +60,11 @@ async def the_claim(scene: Scene) -> Object:
     return claim
 
 
-async def counts(scene: Scene) -> dict[str, int]:
+async def counts(scene: Scene) -> Counter[str]:
     """How many devices each request of the claim got."""
     results = (await the_claim(scene))["status"]["allocation"]["devices"]["results"]
     assert len({result["device"] for result in results}) == len(results)
-    return {
-        request: sum(result["request"] == request for result in results) for request in {r["request"] for r in results}
-    }
+    return Counter(result["request"] for result in results)
 
 
 async def mapped(scene: Scene) -> dict[tuple[str, str], set[str]]:
@@ -108,13 +106,8 @@ async def test_e2e_091_092_093_init_containers_use_the_devices_of_later_containe
         for container, owners in users.items()
         for j, resource in enumerate(resources)
     }
-    await containers_see(
-        scene,
-        {
-            container: {f"{owner}-request-{j}" for owner in owners for j in numbers}
-            for container, owners in users.items()
-        },
-    )
+    seen = {name: {f"{owner}-request-{j}" for owner in owners for j in numbers} for name, owners in users.items()}
+    await containers_see(scene, seen)
 
 
 SHAPES = {
@@ -133,7 +126,7 @@ async def test_e2e_094_095_096_each_container_gets_its_own_devices_of_each_resou
         f"c{i}": {explicit(scene, j): amount for j, amount in enumerate(of_container)}
         for i, of_container in enumerate(amounts)
     }
-    await scene.create_pod(pod(scene, **wanted))
+    await scene.create_pod(pod(scene, wanted))
     await scene.runs()
     requests = {
         (f"c{i}", explicit(scene, j)): (f"container-{i}-request-{j}", amount)
@@ -170,9 +163,9 @@ async def test_e2e_097_098_the_claim_is_there_while_the_pod_runs_and_not_when_it
 @both
 async def test_e2e_100_a_pod_waits_until_another_gives_its_devices_back(scene: Scene) -> None:
     await start_driver(scene)
-    await scene.create_pod(pod(scene, "first", main={explicit(scene): 10}))
+    await scene.create_pod(pod(scene, {"main": {explicit(scene): 10}}, "first"))
     await scene.runs("first")
-    await scene.create_pod(pod(scene, "second", main={explicit(scene): 1}))
+    await scene.create_pod(pod(scene, {"main": {explicit(scene): 1}}, "second"))
     await scene.pending("second", says=f"extended resource {explicit(scene)} .device class {scene.class_name}.")
     await scene.delete_pod("first")
     await scene.runs("second")
@@ -182,7 +175,7 @@ async def test_e2e_100_a_pod_waits_until_another_gives_its_devices_back(scene: S
 async def test_e2e_102_the_status_of_the_pod_tells_claim_and_requests(scene: Scene) -> None:
     await start_driver(scene, 3)
     resources = [explicit(scene, number) for number in range(3)]
-    await scene.create_pod(pod(scene, main=dict.fromkeys(resources, 1)))
+    await scene.create_pod(pod(scene, {"main": dict.fromkeys(resources, 1)}))
     bound = await scene.runs()
     claim = await the_claim(scene)
     assert claim["metadata"]["generateName"] == "tester-extended-resources-"
@@ -198,7 +191,7 @@ async def test_e2e_102_the_status_of_the_pod_tells_claim_and_requests(scene: Sce
 @both
 async def test_e2e_103_a_pod_that_asks_for_none_gets_none(scene: Scene) -> None:
     await start_driver(scene)
-    await scene.create_pod(pod(scene, main={explicit(scene): 0}))
+    await scene.create_pod(pod(scene, {"main": {explicit(scene): 0}}))
     bound = await scene.runs()
     assert "extendedResourceClaimStatus" not in bound["status"]
     assert await scene.claims() == []
@@ -207,7 +200,7 @@ async def test_e2e_103_a_pod_that_asks_for_none_gets_none(scene: Scene) -> None:
 @both
 async def test_e2e_104_a_pod_waits_for_the_class_that_serves_its_resource(scene: Scene) -> None:
     await scene.start_driver(with_class=False)
-    await scene.create_pod(pod(scene, main={explicit(scene): 1}))
+    await scene.create_pod(pod(scene, {"main": {explicit(scene): 1}}))
     await scene.pending(says=f"cannot fit resource {explicit(scene)}: neither the node nor a device class offers it")
     await scene.event("tester", "FailedScheduling", f"cannot fit resource {explicit(scene)}")
     await scene.create_class(resource=explicit(scene))
