@@ -73,8 +73,9 @@ async def test_a_wrong_selector_is_shown_beside_what_devices_publish(
     await add_claim(cluster, count=1)
     await add_user(cluster)
     _, output = await ask(capsys, kubeconfig, "pod", "pod")
-    assert 'selector #0 of class gpu: device.driver == "other.example.com"' in output
-    assert "likewise 1 more, none of them closer: node-1" in output
+    assert 'selector #0 of class gpu matches 0 of 1 device: device.driver == "other.example.com"' in output
+    assert "drivers of the devices: gpu.example.com (1)" in output
+    assert "likewise 1 more node, which is not closer: node-1" in output
 
 
 async def test_an_error_on_one_node_is_told_as_what_holds_the_pod_back(
@@ -102,7 +103,7 @@ async def test_a_pod_that_waits_for_an_extended_resource_is_told_class_and_count
     assert "node-0: cannot fit resource example.com/gpu: neither the node nor a device class offers it" in output
     await cluster.api.patch(DEVICE_CLASSES, "gpu", {"spec": {"extendedResourceName": "example.com/gpu"}})
     _, output = await ask(capsys, kubeconfig, "pod", "pod")
-    assert "pod ns/pod would fit 0 of 1 nodes" in output
+    assert "pod ns/pod would fit 0 of 1 node\n" in output
     assert "extended resource example.com/gpu (device class gpu), request container-0-request-0" in output
     assert "needs 2" in output
     assert "selector #0 of class gpu" in output

@@ -19,6 +19,9 @@ class Match:
         self.column = column
         self._common: list[Values] = []
 
+    def __str__(self) -> str:
+        return f"equal {self.column.attribute}"
+
     def admit(self, devices: int, taker: Taker | None = None) -> int:
         if not self._common:
             return devices & self.column.present
@@ -42,6 +45,9 @@ class Distinct:
     def __init__(self, column: Column) -> None:
         self.column = column
         self._used: list[Values] = []
+
+    def __str__(self) -> str:
+        return f"distinct {self.column.attribute}"
 
     def admit(self, devices: int, taker: Taker | None = None) -> int:
         devices &= self.column.present

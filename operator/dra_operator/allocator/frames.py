@@ -175,13 +175,13 @@ class All(Frame):
         if not domain.usable & bit & ~state.blocked(domain):
             return False
         refusing = [ledger for ledger in domain.ledgers if not ledger.admit(bit, domain)]
-        if any(ledger in domain.constraints for ledger in refusing) and not any(
-            isinstance(ledger, Counters) for ledger in refusing
-        ):
+        violated = next((constraint for constraint in domain.constraints if constraint in refusing), None)
+        if violated is not None and not any(isinstance(ledger, Counters) for ledger in refusing):
             claim = state.problem.plan.claims[domain.claim].key
             raise ClaimError(
                 f"claim {claim}, request {domain.alternative.request}: cannot add device "
-                f"{state.problem.view.id(device)} because a claim constraint would not be satisfied"
+                f"{state.problem.view.id(device)} because a claim constraint would not be satisfied: all must have "
+                f"{violated}; ask for a number of devices, or narrow the selectors"
             )
         return not refusing
 

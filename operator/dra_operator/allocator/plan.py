@@ -149,7 +149,7 @@ class _Planner:
             if selector.cel is None:
                 raise self._error(name, f"selector #{position}: CEL expression empty (unsupported selector type?)")
         return tuple(
-            Selector(owner, position, selector.cel.expression)
+            Selector(owner, position, selector.cel.expression, f"claim {self._claim.key}, request {name}")
             for position, selector in enumerate(selectors or ())
             if selector.cel is not None
         )
@@ -159,9 +159,8 @@ class _Planner:
             raise self._error(name, "missing device class name (unsupported request type?)")
         class_ = self._class_of(class_name)
         if class_ is None:
-            raise self._error(
-                name, f"could not retrieve device class {class_name}: create it, or correct deviceClassName"
-            )
+            remedy = "it does not exist: create it, or correct deviceClassName"
+            raise self._error(name, f"could not retrieve device class {class_name}: {remedy}")
         return class_
 
     def _error(self, request: str, problem: str) -> ClaimError:

@@ -98,7 +98,9 @@ class Problem:
                     break
             except Exception as error:
                 return selector.error(id_, published, error)
-        return Selector("selectors", 0, "").error(id_, published, RuntimeError("failed before, but not again"))
+        return Selector("selectors", 0, "", domain.alternative.request).error(
+            id_, published, RuntimeError("failed before, but not again")
+        )
 
     def _prepare(self) -> None:
         """Domains in the order of the steps; per claim the checks of section 4 behind its requests."""

@@ -7,6 +7,7 @@ value: ``line()`` for one line, ``explain()`` for everything.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -47,7 +48,7 @@ class Tally:
 _LOST = {
     Rule.IN_USE: "in use",
     Rule.NODE: "for other nodes",
-    Rule.CAPACITY: "without enough capacity",
+    Rule.CAPACITY: "without the capacity asked for",
     Rule.COUNTERS: "without enough shared counters",
     Rule.TAINTS: "tainted",
     Rule.CONSTRAINT: "without the attribute of a constraint",
@@ -90,8 +91,8 @@ class Refusal:
             offered = f"{counted(self.devices, 'device')}: {', '.join(numbers)}"
         return f"{subject}{offered}; needs {self.needs}{self.detail}{pools}"
 
-    def explain(self) -> str:
-        """Everything that is known, on several lines."""
+    def explain(self, more: Iterable[str] = ()) -> str:
+        """Everything that is known, on several lines; with what the caller knows besides."""
         lines = [f"node {self.node}: does not fit ({self.rule.value})"]
         if self.request:
             lines.append(f"  {self.claim}, request {self.request} needs {counted(self.needs, 'device')}{self.detail}")
@@ -100,6 +101,7 @@ class Refusal:
             if self.devices:
                 lines.append(f"    {counted(self.matching, 'matches', 'match')} the selectors")
             lines += [f"    {tally}" for tally in self.lost]
+        lines += [f"    {line}" for line in more]
         lines += [f"  {pool}" for pool in self.pools]
         if self.fix:
             lines.append(f"  nearest fix: {self.fix}")

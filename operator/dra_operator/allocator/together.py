@@ -58,9 +58,7 @@ def _too_few_values(constraint: Constraint, need: int, devices: int) -> Hint | N
     if values >= need:
         return None
     attribute = constraint.column.attribute
-    return Hint(
-        f" with distinct {attribute}, there {_are(values)} {counted(values, 'value')}", _loosen(values, attribute)
-    )
+    return Hint(f" with {constraint}, there {_are(values)} {counted(values, 'value')}", _loosen(values, attribute))
 
 
 def _too_few_equal(constraint: Constraint, need: int, devices: int, matching: int) -> Hint | None:
@@ -75,7 +73,7 @@ def _too_few_equal(constraint: Constraint, need: int, devices: int, matching: in
     if ready >= need:
         where = f"of the {ready} matching devices with {column.attribute} {_shown(once[0])}"
         fix = f"wait until {need - free} more {where} can be used"
-    return Hint(f" with equal {column.attribute}, best value {_shown(best[0])} has {most}", fix)
+    return Hint(f" with {constraint}, best value {_shown(best[0])} has {most}", fix)
 
 
 def _are(number: int) -> str:

@@ -1,66 +1,69 @@
-"""The answers of many nodes for a reader: equal ones once, and the node that comes closest in full.
-
-Where no device matches, the selectors stand beside what the devices publish: that shows at once which of both is wrong.
-"""
+"""Refusals for a reader: the answers of many nodes, equal ones once, and who holds what is in use."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dra_api.core import Node
-from dra_api.resource import DeviceAttribute
+from dra_api.resource import ResourceClaim
 
-from dra_operator.allocator import Inventory, Plan, Refusal, Rule
+from dra_operator.allocator import DeviceId, Inventory, Plan, Refusal, Rule
+from dra_operator.allocator.selectors import Selector
+from dra_operator.allocator.wording import counted, listed
 
-SHOWN = 8  # names of nodes, values of an attribute
+from .mismatch import mismatch
+
+SHOWN = 8  # names of nodes, lines about devices
+Holders = Mapping[DeviceId, str]
+"""Device -> the claim that holds it, and its consumers, in words."""
 
 
-def grouped(refusals: Iterable[tuple[Node, Refusal]], inventory: Inventory, plan: Plan) -> Iterator[str]:
+def holders(claims: Iterable[ResourceClaim]) -> dict[DeviceId, str]:
+    """Who holds the allocated devices."""
+    found = {}
+    for claim in claims:
+        allocation = claim.status.allocation
+        for given in (allocation.devices.results or ()) if allocation is not None else ():
+            if not given.admin_access:
+                users = listed((consumer.name for consumer in claim.status.reserved_for or ()), 3)
+                device = DeviceId(given.driver, given.pool, given.device)
+                found[device] = f"claim {claim.key}, " + (f"reserved for {users}" if users else "reserved for nobody")
+    return found
+
+
+def grouped(refusals: Iterable[tuple[Node, Refusal]], inventory: Inventory, plan: Plan, held: Holders) -> Iterator[str]:
     """Lines for each request and rule that stopped nodes: the closest node in full, the others by name."""
     groups: dict[tuple[str, str, Rule], list[tuple[Node, Refusal]]] = {}
     for node, refusal in refusals:
         groups.setdefault((refusal.claim, refusal.request, refusal.rule), []).append((node, refusal))
     for members in sorted(groups.values(), key=len, reverse=True):
         node, best = max(members, key=lambda member: member[1].closeness)
-        yield from best.explain().splitlines()
-        if best.rule is Rule.SELECTOR:
-            yield from _selectors(best, node, inventory, plan)
+        yield from in_full(best, node, inventory, plan, held)
         others = [other.metadata.name for other, _ in members if other is not node]
         if others:
-            yield f"  likewise {len(others)} more, none of them closer: {names(others)}"
+            more = counted(len(others), "more node, which is not closer", "more nodes, none of them closer")
+            yield f"  likewise {more}: {names(others)}"
+
+
+def in_full(refusal: Refusal, node: Node, inventory: Inventory, plan: Plan, held: Holders) -> Iterator[str]:
+    """The refusal's own lines; where no device matches, selectors and devices; where devices are in use, by whom."""
+    more = [f"{device} is held by {held[device]}" for device in refusal.held if device in held]
+    if refusal.rule is Rule.SELECTOR:
+        more += mismatch(_selectors(refusal, plan), inventory.view(node), inventory.compiled)
+    yield from refusal.explain(more).splitlines()
+
+
+def _selectors(refusal: Refusal, plan: Plan) -> Sequence[Selector]:
+    """Those of the refused request. Two claims may have requests of one name; the claim may be named in other words."""
+    found = {
+        f"claim {plan.claims[step.claim].key}": alternative.selectors
+        for step in plan.steps
+        for alternative in step.alternatives
+        if alternative.request == refusal.request
+    }
+    return found.get(refusal.claim) or next(iter(found.values()), ())
 
 
 def names(nodes: list[str]) -> str:
     """The first names, and how many there are besides."""
-    hidden = len(nodes) - SHOWN
-    return ", ".join(nodes[:SHOWN]) + (f" and {hidden} others" if hidden > 0 else "")
-
-
-def _selectors(refusal: Refusal, node: Node, inventory: Inventory, plan: Plan) -> Iterator[str]:
-    """The selectors that have to match, and the values of the attributes that they mention."""
-    alternatives = (alternative for step in plan.steps for alternative in step.alternatives)
-    found = next((alternative for alternative in alternatives if alternative.request == refusal.request), None)
-    if found is None:
-        return
-    text = ""
-    for selector in found.selectors:
-        yield f"    selector #{selector.position} of {selector.owner}: {selector.expression}"
-        text += selector.expression
-    view = inventory.view(node)
-    values: dict[str, Counter[str]] = {}
-    for number, device in enumerate(view.devices):
-        for name, attribute in (device.attributes or {}).items():
-            if re.search(rf"\b{re.escape(name.rpartition('/')[2])}\b", text):
-                full = name if "/" in name else f"{view.driver(number)}/{name}"
-                values.setdefault(full, Counter())[_value(attribute)] += 1
-    for name, counts in sorted(values.items()):
-        told = ", ".join(f"{value} ({count})" for value, count in counts.most_common(SHOWN))
-        yield f"    devices publish {name}: {told}"
-
-
-def _value(attribute: DeviceAttribute) -> str:
-    fields = (attribute.string, attribute.version, attribute.int_, attribute.bool_)
-    value = next((field for field in fields if field is not None), None)
-    return "a list" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return listed(nodes, SHOWN)

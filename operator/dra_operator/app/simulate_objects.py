@@ -12,6 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dra_api.core import Node, Pod
 from dra_api.extended_resources import classes_by_resource
@@ -33,7 +34,6 @@ from dra_operator.allocator import (
     Features,
     GaveUp,
     Inventory,
-    Outcome,
     Usage,
     node_matches,
 )
@@ -41,6 +41,7 @@ from dra_operator.placement import Demand, Demands, ExtendedResources, NodeFilte
 
 from .language import CelSelectors
 from .object_files import BadInput, of_kind
+from .refused import Holders, holders, in_full
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,12 @@ def tell(objects: Sequence[Object], node_names: Sequence[str]) -> Iterator[str]:
     held = [claim.status.allocation for claim in of_kind(ResourceClaim, objects)]
     usage = Usage([allocation for allocation in held if allocation is not None])
     nodes = _nodes(objects, node_names)
-    classes = classes_by_resource(of_kind(DeviceClass, objects))
+    claims = of_kind(ResourceClaim, objects)
+    scene = _Scene(allocator, usage, classes_by_resource(of_kind(DeviceClass, objects)), holders(claims))
     for attempt in _attempts(objects):
         yield attempt.title
         for node in nodes:
-            yield from _verdict(attempt, NodeState(node), classes, allocator, usage)
+            yield from _verdict(attempt, NodeState(node), scene)
 
 
 def _nodes(objects: Sequence[Object], names: Sequence[str]) -> list[Node]:
@@ -131,12 +133,21 @@ def _made_from(template: ResourceClaimTemplate, name: str) -> ResourceClaim:
 # --- verdicts -----------------------------------------------------------------------------------
 
 
-def _verdict(
-    attempt: Attempt, state: NodeState, classes: Mapping[str, str], allocator: Allocator, usage: Usage
-) -> Iterator[str]:
+class _Scene(NamedTuple):
+    """What all attempts start from."""
+
+    allocator: Allocator
+    usage: Usage
+    classes: Mapping[str, str]
+    """Extended resource -> the class that serves it."""
+    held: Holders
+
+
+def _verdict(attempt: Attempt, state: NodeState, scene: _Scene) -> Iterator[str]:
     pod = attempt.pod if attempt.pod is not None else Pod()
     try:
-        demand = Demands(attempt.claims, ExtendedResources(pod, classes), Nodes([state]), allocator).on(state)
+        extended = ExtendedResources(pod, scene.classes)
+        demand = Demands(attempt.claims, extended, Nodes([state]), scene.allocator).on(state)
     except ClaimError as error:
         yield f"node {state.name}: error: {error}"
         return
@@ -151,10 +162,11 @@ def _verdict(
         if elsewhere is not None and not node_matches(elsewhere, state.node):
             yield f"node {state.name}: claim {claim.key} is allocated for other nodes"
             return
-    yield from _told(state.name, demand, allocator.allocate(state.node, demand.recipe, usage))
+    yield from _told(state.node, demand, scene)
 
 
-def _told(name: str, demand: Demand, outcome: Outcome) -> Iterator[str]:
+def _told(node: Node, demand: Demand, scene: _Scene) -> Iterator[str]:
+    name, outcome = node.metadata.name, scene.allocator.allocate(node, demand.recipe, scene.usage)
     if isinstance(outcome, Allocated):
         yield f"node {name}: fits"
         for claim, result in zip(demand.claims, outcome.results, strict=True):
@@ -165,7 +177,8 @@ def _told(name: str, demand: Demand, outcome: Outcome) -> Iterator[str]:
     elif isinstance(outcome, GaveUp):
         yield str(outcome)
     else:
-        yield demand.told(outcome.refusal).explain()
+        told = demand.told(outcome.refusal)
+        yield from in_full(told, node, scene.allocator.inventory, demand.recipe, scene.held)
 
 
 def _devices(result: AllocationResult) -> Iterator[str]:

@@ -9,6 +9,7 @@ from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import Allocated, Allocator, NodeFailure, Refusal, Refused
+from dra_operator.allocator.wording import counted
 from dra_operator.cluster import Cluster
 from dra_operator.placement import (
     Allocations,
@@ -25,7 +26,7 @@ from dra_operator.placement import (
     unservable,
 )
 
-from .refused import grouped, names
+from .refused import grouped, holders, names
 
 
 def why_pod(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[str]:
@@ -133,10 +134,11 @@ def _node_by_node(
         else:
             texts.setdefault(reason or str(outcome), []).append(state.name)
     nodes = len(cluster.nodes)
-    yield f"pod {pod.key} would fit {len(good)} of {nodes} nodes" + (f": {names(good)}" if good else "")
+    yield f"pod {pod.key} would fit {len(good)} of {counted(nodes, 'node')}" + (f": {names(good)}" if good else "")
     for text, where in texts.items():
         yield f"  {names(where)}: {text}"
+    held = holders(cluster.claims)
     for demand, members in refusals.items():
-        yield from (f"  {line}" for line in grouped(members, allocator.inventory, demand.recipe))
+        yield from (f"  {line}" for line in grouped(members, allocator.inventory, demand.recipe, held))
     if good:
         yield "  nothing holds it back any more; if it stays, look at the operator's log"

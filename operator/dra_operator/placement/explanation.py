@@ -13,6 +13,7 @@ from dra_operator.allocator import Refusal
 from .filters import is_shortage
 
 SHOWN = 4
+LONGEST = 1024  # characters of an event's message
 
 
 class Reasons:
@@ -61,11 +62,15 @@ class Reasons:
         told = [(count, text) for text, count in self._texts.items()]
         told += [(count, self._told(request)) for request, count in self._refused.items()]
         told.sort(key=lambda item: (-item[0], item[1]))
-        parts = [f"{count} {text}" for count, text in told[:SHOWN]]
-        hidden = sum(count for count, _ in told[SHOWN:])
-        if hidden:
-            parts.append(f"{hidden} for other reasons")
-        return f"0/{nodes} nodes are available: {'; '.join(parts)}"
+        line = ""
+        for shown in range(SHOWN, 0, -1):
+            parts = [f"{count} {text}" for count, text in told[:shown]]
+            hidden = sum(count for count, _ in told[shown:])
+            parts += [f"{hidden} for other reasons"] if hidden else []
+            line = f"0/{nodes} nodes are available: {'; '.join(parts)}"
+            if len(line) <= LONGEST:
+                return line
+        return line[: LONGEST - 3] + "..."
 
     def _told(self, request: tuple[str, str]) -> str:
         best = self._best[request]

@@ -1,0 +1,31 @@
+"""Functions that can be read at a glance."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LONGEST = 50
+FILES = sorted(file for package in ("operator/dra_operator", "cel/dra_cel") for file in (ROOT / package).rglob("*.py"))
+
+
+def lengths(source: str) -> dict[str, int]:
+    """The lines of each function, decorators left out."""
+    return {
+        f"{node.name} in line {node.lineno}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_function_is_longer_than_a_screen(file: Path) -> None:
+    assert {name: lines for name, lines in lengths(file.read_text()).items() if lines > LONGEST} == {}
+
+
+def test_lines_are_counted_from_the_head_to_the_last_line() -> None:
+    source = "@decorator\ndef one(\n    a,\n):\n    def inner(): ...\n\n    return a\n\n\nasync def two(): ...\n"
+    assert lengths(source) == {"one in line 2": 6, "inner in line 5": 1, "two in line 10": 1}
