@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from .environment import STANDARD_TYPES, Environment, kubernetes
+from .environment import CHECKED_TYPES, STANDARD_TYPES, Environment, kubernetes
 from .libraries.authorization import AUTHORIZER, RESOURCE_CHECK
-from .messages import STRUCTS, TYPE_NAMES
+from .messages import STRUCTS
 from .types import BOOL, DYN, STRING, Type, list_of, map_of, struct
 
 _REQUEST: Final = struct("kubernetes.AdmissionRequest")
@@ -54,7 +54,8 @@ def admission_policies(variables: Mapping[str, Type] | None = None, *, result: T
             "authorizer.requestResource": RESOURCE_CHECK,
         },
         structs={**STRUCTS, **_STRUCTS, _VARIABLES.name: dict(variables or {})},
-        type_names={**STANDARD_TYPES, **TYPE_NAMES},
+        type_names=STANDARD_TYPES,
+        checked_names=CHECKED_TYPES,
         accepts_result=lambda output: result is None or output == result or output.is_dynamic,
         result_rule="any type" if result is None else str(result),
     )

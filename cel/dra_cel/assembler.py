@@ -4,8 +4,9 @@ Charges (``dra_cel.charges`` has the figures) follow the reference in every step
 
 * a name with everything selected from it is one unit, and each selection one more; ``has()`` only pays selections,
   and the branches of ``?:`` do not pay for the name;
-* a call is charged by its rule when all its operands were evaluated. Functions of one or two operands evaluate both
-  even if the first one failed; others stop at the first failure and are then free of charge;
+* a call is charged by its rule when all its operands were evaluated, whether or not they failed. Functions of one or
+  two operands evaluate both even if the first one failed; others stop at the first failure, and are then free of
+  charge unless it was the last operand that failed;
 * ``&&``, ``||``, ``?:``, ``or`` and ``orValue`` are free.
 """
 
@@ -16,12 +17,13 @@ from typing import Any
 
 from . import steps
 from .charges import FIXED, LIST_BASE, MAP_BASE, SELECT, STRUCT_BASE
-from .constants import Constants, MemberSet
+from .constants import PATTERNS, Constants, MemberSet
 from .declarations import Function
 from .environment import Environment
 from .errors import no_overload
 from .machine import Step
 from .tree import Call, Fold, Ident, ListLiteral, MapLiteral, Node, Select, StructLiteral, walk_chain
+from .types import may_be_optional
 from .values import MISSING
 from .walk import Walk, walk
 
@@ -92,6 +94,8 @@ class _Assembler:
         if name is not None and self.constants.get(root) is MISSING:
             self.load(name, charge=0 if selections else charge)
             charge = charge if selections else 0
+            if not selections and may_be_optional(root.type):
+                self.emit(steps.repack)
         else:
             yield self.node(root)
             if isinstance(root, Call) and root.function == "_?_:_":
@@ -116,6 +120,9 @@ class _Assembler:
             self.place(end)
             tested = isinstance(selections[-1], Select) and selections[-1].test
             self.emit(steps.presence if tested else steps.rewrap)
+            if tested and not branch and isinstance(root, Call) and root.function == "_?_:_":
+                # The reference takes back the charge for a name, which was not made for a conditional.
+                self.emit(steps.refund(SELECT))
         if charge:
             self.emit(steps.charge(charge))
 
@@ -162,11 +169,17 @@ class _Assembler:
         otherwise, end = steps.Label(), steps.Label()
         yield self.node(node.args[0])
         self.emit(steps.fork(otherwise, end))
-        yield self.node(node.args[1], branch=True)
+        yield self.arm(node.args[1])
         self.emit(steps.jump(end))
         self.place(otherwise)
-        yield self.node(node.args[2], branch=True)
+        yield self.arm(node.args[2])
         self.place(end)
+
+    def arm(self, node: Node) -> Walk[None]:
+        yield self.node(node, branch=True)
+        root, selections = walk_chain(node)
+        if may_be_optional(node.type) and not selections and not isinstance(root, Ident):
+            self.emit(steps.repack)
 
     def or_else(self, node: Call) -> Walk[None]:
         end = steps.Label()
@@ -183,10 +196,12 @@ class _Assembler:
         function = self.environment.functions[node.function]
         one = node.overloads[0] if len(node.overloads) == 1 else None
         eager = len(operands) <= 2 and (not function.guarded or one is not None) and not function.variadic
+        if node.function in PATTERNS and isinstance(self.constants.get(operands[1]), str):
+            eager = False  # the reference replaces such a call by one with a compiled pattern
         failed = steps.Label()
         for position, operand in enumerate(operands):
             yield self.node(operand)
-            if not eager:
+            if not eager and position < len(operands) - 1:
                 self.emit(steps.give_up(position, failed))
         rule = one.rule if one is not None else function.rule or FIXED
         self.emit(steps.invoke(implementation(function, node), len(operands), rule))
@@ -197,9 +212,6 @@ class _Assembler:
         items = self.constants.get(node.args[1])
         if not isinstance(items, list) or len(node.overloads) != 1 or not MemberSet.possible(items):
             return False
-        if not items:
-            self.emit(steps.push(False))
-            return True
         yield self.node(node.args[0])
         self.emit(steps.member(MemberSet(items)))
         return True

@@ -67,6 +67,10 @@ class Operand(Protocol):
         """Characters, bytes or entries; UNKNOWN when nothing is known."""
 
     @property
+    def known_size(self) -> Range | None:
+        """The size as far as the expression itself tells."""
+
+    @property
     def element_size(self) -> Range:
         """Size of the elements of a list, as far as declarations tell."""
 
@@ -91,11 +95,13 @@ class Rule:
     """How a function is charged: before the run from its operands (receiver first), afterwards from their values.
 
     The estimate is the reference's, and not always an upper bound of the count; where it is not, ``ceiling`` is.
+    ``result_ceiling`` is the same for the size of the result.
     """
 
     estimate: Estimator
     count: Counter
     ceiling: Callable[[Sequence[Operand]], Range] | None = None
+    result_ceiling: Callable[[Sequence[Operand]], Range] | None = None
 
 
 def size_of(value: Any) -> int:

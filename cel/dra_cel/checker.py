@@ -10,10 +10,11 @@ from typing import Final
 
 from .declarations import Function
 from .environment import Environment
-from .errors import CompileError, Issue
+from .errors import CompileError, Issue, in_order
 from .lexer import Source
+from .messages import NULL_VALUE
 from .tree import Call, Fold, Ident, ListLiteral, Literal, MapLiteral, Node, Select, StructLiteral, nodes
-from .types import BOOL, DYN, ERROR, INT, STRING, Type, is_optional, list_of, map_of, optional_of, type_of, type_type
+from .types import BOOL, DYN, ERROR, INT, STRING, Type, is_optional, list_of, map_of, optional_of, type_of
 from .unification import Bindings, fresh, more_general
 from .walk import Walk, walk
 
@@ -25,7 +26,7 @@ def check(root: Node, source: Source, environment: Environment) -> Type:
     checker = _Checker(source, environment)
     walk(checker.check(root))
     if checker.issues:
-        raise CompileError(tuple(sorted(checker.issues)), source.text)
+        raise CompileError(in_order(checker.issues), source.text)
     for node in nodes(root):
         node.type = checker.bindings.resolve(node.type, default=DYN)
     return root.type
@@ -81,25 +82,28 @@ class _Checker:
 
     def resolve(self, node: Ident, name: str) -> bool:
         """Whether the name is a variable or type; the node then says which."""
-        absolute = name.startswith(".")
-        name = name.removeprefix(".")
-        for scope in self.scopes[:1] if absolute else reversed(self.scopes):
+        name = name.removeprefix(".")  # a leading dot names the same: nothing else has a container
+        for scope in reversed(self.scopes):
             if name in scope:
                 node.name, node.type = name, scope[name]
                 return True
-        named = self.environment.type_names.get(name)
-        if named is None:
+        if not self.environment.knows_type(name):
             return False
-        node.constant, node.type = named, type_type(named)
+        node.name = name
+        node.constant, node.type = self.environment.type_names.get(name), self.environment.type_of_name(name)
         return True
 
     def select(self, node: Select) -> Walk[None]:
-        name = _qualified(node)
-        if name is not None and (named := self.environment.type_names.get(name.removeprefix("."))) is not None:
-            node.constant, node.type = named, type_type(named)
+        name = (_qualified(node) or "").removeprefix(".")
+        if self.environment.knows_type(name):
+            node.variable, node.constant = name, self.environment.type_names.get(name)
+            node.type = self.environment.type_of_name(name)
             return
-        if name is not None and "." in name and name in self.environment.variables:
+        if "." in name and name in self.environment.variables:
             node.variable, node.type = name, self.environment.variables[name]
+            return
+        if name == NULL_VALUE:
+            node.constant, node.type = 0, INT
             return
         yield self.check(node.operand)
         found = self.field(node, node.operand, node.name, optional=False)
@@ -239,12 +243,12 @@ class _Checker:
     def struct_literal(self, node: StructLiteral) -> Walk[None]:
         name = node.name.removeprefix(".")
         fields = self.environment.structs.get(name)
-        if fields is None or name not in self.environment.type_names:
+        if fields is None or not self.environment.knows_type(name):
             node.type = ERROR
             self.undeclared(node.at, node.name)
             fields = None
         else:
-            node.name, node.type = name, self.environment.type_names[name]
+            node.name, node.type = name, self.environment.type_of_name(name).params[0]
         for item in node.fields:
             yield self.check(item.value)
             if fields is None:

@@ -20,8 +20,8 @@ from .environment import Environment
 from .equality import equal
 from .libraries.containers import index, within
 from .libraries.operators import unequal
-from .tree import Call, Fold, Ident, ListLiteral, MapLiteral, Node, Select, children
-from .types import BOOL, INT, QUANTITY, STRING, is_optional
+from .tree import Call, Fold, Ident, ListLiteral, MapLiteral, Node, Select, children, nodes
+from .types import BOOL, INT, QUANTITY, STRING, is_optional, may_be_optional
 from .values import MISSING
 from .walk import Walk, walk
 
@@ -34,7 +34,7 @@ class Code(NamedTuple):
     """Python source, and what is certain about its value: a kind, or ``any``.
 
     Kinds: ``string``, ``bool``, ``int``, ``quantity``; and for the parts of a device ``device``, ``attribute domains``,
-    ``attributes``, ``capacity domains``, ``capacities``.
+    ``attributes``, ``attribute`` (of any type that attributes have), ``capacity domains``, ``capacities``.
     """
 
     source: str
@@ -54,7 +54,7 @@ _PARTS: Final = {
 _BELOW: Final = {
     "attribute domains": "attributes",
     "capacity domains": "capacities",
-    "attributes": "any",
+    "attributes": "attribute",
     "capacities": "quantity",
 }
 """Kind of a map of a device -> kind of its entries. Keys of these maps are always texts."""
@@ -63,7 +63,7 @@ _HELPERS: Final[dict[str, Any]] = {
     "equal": equal, "unequal": unequal, "within": within, "index": index, "truth": shortcuts.truth,
     "entries": shortcuts.entries, "pairs": shortcuts.pairs, "select_optional": shortcuts.select_optional,
     "is_present": shortcuts.is_present, "or_value": shortcuts.or_value, "or_optional": shortcuts.or_optional,
-    "make_map": shortcuts.make_map, "all": all, "any": any, "sum": sum,
+    "repack": shortcuts.repack, "make_map": shortcuts.make_map, "all": all, "any": any, "sum": sum,
 }  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def compile_selector(root: Node, environment: Environment, constants: Constants)
     """The function of a prepared device, or None when the machine has to evaluate the expression."""
     if _too_high(root):
         return None
-    compiler = _Compiler(environment, constants)
+    compiler = _Compiler(root, environment, constants)
     try:
         source = walk(compiler.node(root)).source
         if len(source) > SOURCE_LIMIT:
@@ -93,11 +93,12 @@ def _too_high(root: Node) -> bool:
 
 
 class _Compiler:
-    def __init__(self, environment: Environment, constants: Constants) -> None:
+    def __init__(self, root: Node, environment: Environment, constants: Constants) -> None:
         self.environment = environment
         self.constants = constants
         self.names: dict[str, Any] = {"__builtins__": {}, **_HELPERS}
         self.scope: list[tuple[str, Code]] = []
+        self.optionals = any(is_optional(node.type) for node in nodes(root))
 
     def name(self, value: Any) -> str:
         """A global name for a value."""
@@ -116,7 +117,7 @@ class _Compiler:
         code: Code
         match node:
             case Ident():
-                code = self.ident(node.name)
+                code = self.repacked(node, self.ident(node.name))
             case Select():
                 code = yield self.select(node)
             case Call():
@@ -154,6 +155,10 @@ class _Compiler:
         if name != "device":
             raise Unsupported
         return Code("d", "device")
+
+    def repacked(self, node: Node, code: Code) -> Code:
+        """See ``values.repacked``. Where nothing is optional there is nothing to do."""
+        return Code(f"repack({code.source})") if self.optionals and may_be_optional(node.type) else code
 
     def condition(self, node: Node) -> Walk[str]:
         """Source of a value that is certainly a bool."""
@@ -206,7 +211,8 @@ class _Compiler:
             case "_?_:_":
                 test: str = yield self.condition(node.args[0])
                 yes, no = yield self.all(node.args[1:])
-                code = Code(f"({yes.source} if {test} else {no.source})", yes.kind if yes.kind == no.kind else "any")
+                kind = yes.kind if yes.kind == no.kind else "any"
+                code = self.repacked(node, Code(f"({yes.source} if {test} else {no.source})", kind))
             case "_==_" | "_!=_":
                 code = yield self.equality(node)
             case "_<_" | "_<=_" | "_>_" | "_>=_":
@@ -266,7 +272,7 @@ class _Compiler:
         items = self.constants.get(node.args[1])
         wanted: Code = yield self.node(node.args[0])
         if isinstance(items, list) and len(node.overloads) == 1 and MemberSet.possible(items):
-            if all(type(item) is str for item in items):
+            if wanted.kind in ("string", "attribute") and all(type(item) is str for item in items):
                 return Code(f"({wanted.source} in {self.name(frozenset(items))})", "bool")
             exact = all(
                 type(item) in (int, str) and (type(item) is str or abs(item) <= _EXACT_INTEGERS) for item in items

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final, NoReturn
 
-from .errors import CompileError, EvaluationError
+from .errors import CompileError, EvaluationError, EvaluationStopped
 from .lexer import Source
+from .libraries.containers import is_key
 from .libraries.regexes import compile_pattern
 from .tree import Call, Ident, ListLiteral, Literal, MapLiteral, Node, Select, nodes
-from .types import FORMAT, SEMVER, type_of
-from .values import INT_MAX, INT_MIN, MISSING, UINT_MAX, Uint, wrap_key
+from .types import type_of
+from .values import INT_MAX, INT_MIN, MISSING, UINT_MAX, Made, Opaque, Uint, wrap_key
 
 CONVERSIONS: Final = frozenset(
     {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"}
@@ -41,6 +42,7 @@ class Constants:
             case Literal():
                 return node.value
             case Ident() | Select():
+                self._check_type_name(node)
                 return MISSING if node.constant is None else node.constant
             case ListLiteral() if not node.optional:
                 values = [self.get(element) for element in node.elements]
@@ -49,13 +51,30 @@ class Constants:
                 pairs = [(self.get(entry.key), self.get(entry.value)) for entry in node.entries]
                 if any(key is MISSING or value is MISSING for key, value in pairs):
                     return MISSING
-                return {wrap_key(key): value for key, value in pairs}
+                return self._map(node, pairs)
             case Call() if node.function in CONVERSIONS and node.target is None and len(node.args) == 1:
                 value = self.get(node.args[0])
                 return MISSING if value is MISSING else self._convert(node, value)
             case Call() if node.function in PATTERNS:
                 self._check_pattern(node)
+            case Call() if node.function in ("_[_]", "_[?_]"):
+                key = self.get(node.args[1])
+                if key is not MISSING and not is_key(key):
+                    self._fail(node, f"a {type_of(key).name} cannot be an index")
+            case Call() if node.function == "@in" and self.is_empty_list(node):
+                return False
         return MISSING
+
+    def _check_type_name(self, node: Ident | Select) -> None:
+        """Names of types must be known at run time. The reference takes variables that hold a type for such names."""
+        name = node.name if isinstance(node, Ident) else node.variable
+        if name is not None and node.constant is None and node.type.kind == "type":
+            self._fail(node, f"reference to undefined type: {name}")
+
+    def is_empty_list(self, node: Call) -> bool:
+        """Whether the right side of an ``in`` is known to be an empty list: nothing is in it, not even an error."""
+        items = self.get(node.args[1])
+        return isinstance(items, list) and not items and len(node.overloads) == 1
 
     def _check_pattern(self, node: Call) -> None:
         operands = node.operands()
@@ -66,6 +85,12 @@ class Constants:
             except EvaluationError as error:
                 self._fail(node, error.message)
 
+    def _map(self, node: MapLiteral, pairs: list[tuple[Any, Any]]) -> Made:
+        try:
+            return Made({wrap_key(key): value for key, value in pairs})
+        except EvaluationError as error:
+            self._fail(node, error.message)
+
     def _convert(self, node: Call, value: Any) -> Any:
         overload = next((overload for overload in node.overloads if overload.accepts((value,))), None)
         if overload is None:
@@ -75,7 +100,7 @@ class Constants:
         except EvaluationError as error:
             self._fail(node, error.message)
 
-    def _fail(self, node: Call, message: str) -> NoReturn:
+    def _fail(self, node: Node, message: str) -> NoReturn:
         raise CompileError((self.source.issue(node.at, "program", message),), self.source.text)
 
 
@@ -92,8 +117,8 @@ class MemberSet:
         return all(type(item) in (bool, int, Uint, float, str) for item in items)
 
     def __contains__(self, value: object) -> bool:
-        if type_of(value) in (SEMVER, FORMAT):
-            raise EvaluationError("other", f"{type_of(value).name} cannot be looked up in a list of constants")
+        if isinstance(value, bytes) or (isinstance(value, Opaque) and value.no_key):
+            raise EvaluationStopped("other", f"{type_of(value).name} cannot be looked up in a list of constants")
         if type(value) not in (bool, int, Uint, float, str):
             return False
         return wrap_key(value) in self.keys

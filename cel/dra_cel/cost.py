@@ -284,6 +284,7 @@ class _Estimator:
         own, size = overload.rule.estimate(operands)
         if self.strict:
             own = own if overload.rule.ceiling is None else overload.rule.ceiling(operands)
+            size = size if overload.rule.result_ceiling is None else overload.rule.result_ceiling(operands)
             if node.function in ("or", "orValue", "value"):
                 size = reduce(Range.union, (operand.size for operand in operands))
             # The two extra units are what selecting from an unknown type may cost; what is made also takes memory.
@@ -320,6 +321,10 @@ class _Node(Operand):
     @property
     def size(self) -> Range:
         return self.estimator.size_or_unknown(self.node)
+
+    @property
+    def known_size(self) -> Range | None:
+        return self.estimator.size(self.node)
 
     @property
     def element_size(self) -> Range:

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from dra_api.resource import Device, DeviceAttribute
 
-from .environment import STANDARD_TYPES, Environment, Shape, kubernetes
+from .environment import CHECKED_TYPES, STANDARD_TYPES, Environment, Shape, kubernetes
 from .errors import EvaluationError
 from .libraries import includes, quantity, semver
 from .libraries.containers import DefaultMap
-from .messages import STRUCTS, TYPE_NAMES
+from .messages import STRUCTS
 from .types import ANY, BOOL, DYN, QUANTITY, STRING, Type, map_of, struct
 
 VALUE_LENGTH: Final = 64
@@ -152,7 +152,8 @@ def _environment(*, new: bool, consumable_capacity: bool, list_attributes: bool)
         variables={"device": _DEVICE},
         structs={**STRUCTS, _DEVICE.name: fields},
         shapes={"device": shape},
-        type_names={**STANDARD_TYPES, **TYPE_NAMES, _DEVICE.name: _DEVICE},
+        type_names=STANDARD_TYPES,
+        checked_names={**CHECKED_TYPES, _DEVICE.name: _DEVICE},
         accepts_result=lambda output: output in allowed,
         result_rule="bool or the unknown type",
         cost_limit=COST_LIMIT,

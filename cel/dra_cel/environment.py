@@ -26,8 +26,8 @@ from .libraries import (
     strings,
     urls,
 )  # fmt: skip
+from .messages import MESSAGE_TYPES
 from .types import (
-    ANY,
     BOOL,
     BYTES,
     CIDR,
@@ -45,6 +45,7 @@ from .types import (
     list_of,
     map_of,
     optional_of,
+    type_type,
 )  # fmt: skip
 from .values import UINT_MAX
 
@@ -74,7 +75,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Environment:
-    """See the module. ``accepts_result`` decides which output types are allowed; ``result_rule`` says it in words."""
+    """See the module. ``accepts_result`` decides which output types are allowed; ``result_rule`` says it in words.
+
+    ``type_names`` are names that stand for a type at run time; those of ``checked_names`` only do so for the checker.
+    """
 
     name: str
     functions: Mapping[str, Function]
@@ -82,18 +86,28 @@ class Environment:
     structs: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     type_names: Mapping[str, Type] = field(default_factory=dict)
+    checked_names: Mapping[str, Type] = field(default_factory=dict)
     accepts_result: Callable[[Type], bool] = lambda output: True
     result_rule: str = "any type"
     cost_limit: int = 1_000_000
+
+    def knows_type(self, name: str) -> bool:
+        return name in self.type_names or name in self.checked_names
+
+    def type_of_name(self, name: str) -> Type:
+        """The type of a name of a type: ``type(int)`` for ``int``."""
+        return type_type(self.type_names.get(name) or self.checked_names[name])
 
 
 STANDARD_TYPES: Final[Mapping[str, Type]] = {
     "bool": BOOL, "bytes": BYTES, "double": DOUBLE, "int": INT, "uint": UINT, "string": STRING, "null_type": NULL,
     "type": TYPE, "list": list_of(DYN), "map": map_of(DYN, DYN), "net.IP": IP, "net.CIDR": CIDR,
     "optional_type": optional_of(DYN), "google.protobuf.Duration": DURATION, "google.protobuf.Timestamp": TIMESTAMP,
-    "google.protobuf.Any": ANY, "google.protobuf.Value": DYN,
 }  # fmt: skip
 """Names that stand for types in expressions, as in ``type(x) == string``."""
+
+CHECKED_TYPES: Final[Mapping[str, Type]] = {"duration": DURATION, "timestamp": TIMESTAMP, **MESSAGE_TYPES}
+"""Names that the checker takes for types, but that mean nothing at run time."""
 
 KUBERNETES: Final[tuple[Library, ...]] = (
     operators.LIBRARY, conversions.LIBRARY, clock.LIBRARY, strings.LIBRARY, formatting.LIBRARY, lists.LIBRARY,

@@ -13,7 +13,7 @@ import math
 from typing import Any, Final
 
 from . import effort
-from .errors import CostLimitExceeded, EvaluationError, no_overload
+from .errors import EvaluationError, EvaluationStopped, no_overload
 from .types import Type
 from .values import MISSING, Duration, Opaque, Optional, Timestamp, Uint, find, unwrap_key
 
@@ -32,7 +32,7 @@ def equal(left: Any, right: Any) -> bool:
         try:
             if not _alike(left, right, pending, outermost):
                 return False
-        except CostLimitExceeded:
+        except EvaluationStopped:
             raise
         except EvaluationError:
             if outermost:
@@ -64,6 +64,9 @@ def _alike(left: Any, right: Any, pending: list[_Pair], outermost: bool) -> bool
         if not isinstance(right, Optional) or left.present != right.present:
             return False
         if left.present:
+            for value in (left.value, right.value):
+                if isinstance(value, EvaluationError):
+                    raise value
             pending.append((left.value, right.value, outermost))
         return True
     if isinstance(left, Type):
@@ -78,7 +81,7 @@ def contains(items: Any, wanted: Any) -> bool:
         try:
             if equal(wanted, item):
                 return True
-        except CostLimitExceeded:
+        except EvaluationStopped:
             raise
         except EvaluationError:
             continue

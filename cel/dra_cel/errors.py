@@ -5,17 +5,20 @@
     CelError                      kind, message
     ├── CompileError              the author's fault: issues with line and column
     └── EvaluationError           the expression met values it cannot handle
-        └── CostLimitExceeded     evaluation was cut off, not decided
+        └── EvaluationStopped     evaluation was cut off, not decided: nothing absorbs it
+            └── CostLimitExceeded
 
 ``kind`` is a stable word for programs (``syntax``, ``no-such-key``, ``cost-limit``, ...); the message is for people.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Issue:
     """One complaint of the compiler. ``line`` counts from 1, ``column`` (in code points) from 1."""
 
@@ -24,8 +27,17 @@ class Issue:
     kind: str
     message: str
 
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.line, self.column
+
     def __str__(self) -> str:
         return f"{self.line}:{self.column}: {self.message}"
+
+
+def in_order(issues: Iterable[Issue]) -> tuple[Issue, ...]:
+    """Issues in the order of the text; those about the same place in the order in which they were found."""
+    return tuple(sorted(issues, key=attrgetter("place")))
 
 
 class CelError(Exception):
@@ -48,7 +60,7 @@ class CompileError(CelError):
     @property
     def position(self) -> tuple[int, int]:
         """Line and column of the first complaint, both counted from 1."""
-        return self.issues[0].line, self.issues[0].column
+        return self.issues[0].place
 
     def excerpt(self) -> str:
         """The first complaint under the line of the expression that it is about, with a caret."""
@@ -63,7 +75,14 @@ class EvaluationError(CelError):
     """Evaluation failed: a missing key, a value of the wrong type, a number out of range, ..."""
 
 
-class CostLimitExceeded(EvaluationError):
+class EvaluationStopped(EvaluationError):
+    """Evaluation was stopped for good: unlike other errors, ``&&``, ``||`` and loops do not absorb this one.
+
+    Besides the limits that is what makes the reference panic: its evaluation then ends with "internal error".
+    """
+
+
+class CostLimitExceeded(EvaluationStopped):
     """Evaluation was stopped because it became too expensive (in cost units, or in memory)."""
 
     def __init__(self, message: str) -> None:

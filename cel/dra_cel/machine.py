@@ -37,6 +37,16 @@ class Machine:
     def charge(self, units: int) -> None:
         self.cost += units
         if self.cost > self.limit:
+            self._check()
+
+    def refund(self, units: int) -> None:
+        """Take back what was charged. The reference does so even where nothing was: its unsigned cost then wraps."""
+        self.cost -= units
+        self._check()
+
+    def _check(self) -> None:
+        self.cost %= 2**64
+        if self.cost > self.limit:
             raise CostLimitExceeded(f"the expression costs more than {self.limit} units to evaluate")
 
     def produced(self, value: Any) -> None:

@@ -52,7 +52,7 @@ class Expansion:
     def variable(self, index: int) -> str:
         """The argument as the name of a loop variable. Fails when it is none."""
         arg = self.args[index]
-        if not isinstance(arg, Ident) or arg.name.startswith("."):
+        if not isinstance(arg, Ident):
             self.source.fail(arg.at, "the argument must be a simple name", "macro")
         if arg.name in (ACCUMULATOR, "__result__"):
             self.source.fail(arg.at, "the iteration variable overwrites the accumulator variable", "macro")

@@ -16,7 +16,7 @@ from .libraries.containers import lookup
 from .libraries.quantity import QuantityValue
 from .libraries.semver import SemverValue
 from .types import BOOL, BYTES, DOUBLE, INT, QUANTITY, SEMVER, STRING, Type
-from .values import MISSING, NONE, Optional, Uint, unwrap_key, wrap_key
+from .values import MISSING, NONE, Made, Opaque, Optional, Uint, repacked, unwrap_key, wrap_key
 
 CLASSES: Final[dict[Type, type]] = {
     BOOL: bool, BYTES: bytes, DOUBLE: float, INT: int, QUANTITY: QuantityValue, SEMVER: SemverValue, STRING: str,
@@ -57,9 +57,18 @@ def select_optional(container: Any, key: Any) -> Optional:
     if isinstance(container, Optional):
         if not container.present:
             return NONE
-        container = container.value
+        container = repacked(container.value)
+        if isinstance(container, EvaluationError):
+            raise container
     found = lookup(container, key)
     return NONE if found is MISSING else Optional(found)
+
+
+def repack(value: Any) -> Any:
+    """An optional that a name or an arm of ``?:`` stands for, if it survives that as it is."""
+    if isinstance(value, Optional) and value.present and isinstance(value.value, (Opaque, Optional, Type)):
+        give_up()
+    return value
 
 
 def is_present(container: Any, name: str) -> bool:
@@ -92,7 +101,7 @@ def member_of(items: frozenset[Any]) -> Callable[[Any], bool]:
 
 def make_map(*parts: Any) -> dict[Any, Any]:
     """A map of alternating keys and values."""
-    return {wrap_key(key): value for key, value in zip(parts[::2], parts[1::2], strict=True)}
+    return Made({wrap_key(key): value for key, value in zip(parts[::2], parts[1::2], strict=True)})
 
 
 def guard(overload: Overload) -> Callable[..., Any]:

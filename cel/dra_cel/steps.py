@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from .charges import FIXED, SELECT, Rule
 from .constants import MemberSet
-from .errors import CostLimitExceeded, EvaluationError
+from .errors import EvaluationError, EvaluationStopped
 from .libraries.containers import Accumulator, MapAccumulator, index, lookup
 from .machine import Machine, Step
 from .messages import build_message
 from .tree import Entry, StructLiteral
-from .values import MISSING, NONE, Optional, unwrap_key, wrap_key
+from .values import MISSING, NONE, Made, Optional, repacked, unwrap_key, wrap_key
 
 UNSET: Final = object()
 """What a slot holds whose value has not been needed yet."""
@@ -52,6 +52,13 @@ def push(value: Any) -> Step:
 def charge(units: int) -> Step:
     def step(machine: Machine) -> None:
         machine.charge(units)
+
+    return step
+
+
+def refund(units: int) -> Step:
+    def step(machine: Machine) -> None:
+        machine.refund(units)
 
     return step
 
@@ -132,10 +139,18 @@ def enter_chain(end: Label) -> Step:
         if isinstance(value, Optional):
             if not value.present:
                 return end.at
-            machine.stack[-1] = _Chained(value.value)
+            value = repacked(value.value)
+            machine.stack[-1] = value if _failed(value) else _Chained(value)
         return end.at if _failed(value) else None
 
     return step
+
+
+def repack(machine: Machine) -> None:
+    """An optional that a name or an arm of ``?:`` stands for is unpacked and packed again."""
+    value = machine.stack[-1]
+    if isinstance(value, Optional) and value.present:
+        machine.stack[-1] = Optional(repacked(value.value))
 
 
 def rewrap(machine: Machine) -> None:
@@ -153,8 +168,9 @@ def presence(machine: Machine) -> None:
 def _select(machine: Machine, key: Any, end: Label, optional: bool) -> int | None:
     container = machine.stack[-1]
     chained = isinstance(container, _Chained)
+    optional = optional or chained
     try:
-        if optional or chained:
+        if optional:
             found = lookup(container.value if chained else container, key)
             machine.stack[-1] = NONE if found is MISSING else _Chained(found)
             if found is MISSING:
@@ -163,8 +179,11 @@ def _select(machine: Machine, key: Any, end: Label, optional: bool) -> int | Non
             machine.stack[-1] = index(container, key)
     except EvaluationError as error:
         machine.stack[-1] = error
+        if not optional:
+            machine.charge(SELECT)
+        return end.at
     machine.charge(SELECT)
-    return end.at if _failed(machine.stack[-1]) else None
+    return None
 
 
 def qualify(key: Any, end: Label, *, optional: bool = False) -> Step:
@@ -176,8 +195,10 @@ def qualify_by_value(end: Label, *, optional: bool) -> Step:
         key = machine.stack.pop()
         if not _failed(key):
             return _select(machine, key, end, optional)
+        free = optional or isinstance(machine.stack[-1], _Chained)
         machine.stack[-1] = key
-        machine.charge(SELECT)
+        if not free:
+            machine.charge(SELECT)
         return end.at
 
     return step
@@ -290,7 +311,7 @@ def invoke(function: Callable[..., Any], count: int, rule: Rule) -> Step:
         else:
             try:
                 result = function(*values)
-            except CostLimitExceeded:
+            except EvaluationStopped:
                 raise
             except EvaluationError as error:
                 result = error
@@ -348,7 +369,7 @@ def make_map(entries: list[Entry]) -> Step:
         count = 2 * len(entries)
         values = machine.stack[len(machine.stack) - count :] if count else []
         del machine.stack[len(machine.stack) - count :]
-        made: dict[Any, Any] = {}
+        made = Made()
         for entry, key, value in zip(entries, values[::2], values[1::2], strict=True):
             if not entry.optional:
                 made[wrap_key(key)] = value
@@ -430,4 +451,4 @@ def freeze(machine: Machine) -> None:
     if isinstance(value, Accumulator):
         machine.stack[-1] = list(value)
     elif isinstance(value, MapAccumulator):
-        machine.stack[-1] = dict(value)
+        machine.stack[-1] = Made(value)

@@ -36,7 +36,8 @@ class Ident:
 class Select:
     """``operand.name``; with ``test`` the presence test of ``has()``.
 
-    The checker may find that the whole is a name with dots: of a type (``constant``) or of a variable (``variable``).
+    The checker may find that the whole is a name with dots, of a type or of a variable; ``constant`` is what it stands
+    for, if that is known.
     """
 
     at: int
@@ -44,7 +45,7 @@ class Select:
     name: str
     test: bool = False
     type: Type = DYN
-    constant: Type | None = None
+    constant: Any = None
     variable: str | None = None
 
 

@@ -118,6 +118,11 @@ def is_optional(type_: Type) -> bool:
     return type_.name == "optional_type" and type_.kind == "opaque"
 
 
+def may_be_optional(type_: Type) -> bool:
+    """Whether values of the type may be optional ones, as far as it tells."""
+    return is_optional(type_) or type_.is_dynamic
+
+
 def is_scalar(type_: Type) -> bool:
     """Whether every value of the type has size 1 (also inside an optional)."""
     while is_optional(type_):

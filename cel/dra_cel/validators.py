@@ -7,11 +7,11 @@ entries of list and map literals must be of the very same type (``dyn`` does not
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-from .errors import CompileError, EvaluationError, Issue
+from .errors import CompileError, EvaluationError, Issue, in_order
 from .lexer import Source
-from .libraries import clock, regexes
+from .libraries import conversions, regexes
 from .libraries.formatting import ALLOWED, clauses, not_printable
 from .tree import Call, ListLiteral, Literal, MapLiteral, Node, children
 from .types import Type
@@ -30,12 +30,12 @@ def validate(root: Node, source: Source) -> None:
             issues += _entries(node, source)
         pending.extend((child, exempt) for child in children(node))
     if issues:
-        raise CompileError(tuple(sorted(issues)), source.text)
+        raise CompileError(in_order(issues), source.text)
 
 
-_PARSERS: Final[dict[str, Callable[[str], object]]] = {
-    "duration": clock.parse_duration,
-    "timestamp": clock.parse_timestamp,
+_PARSERS: Final[dict[str, Callable[[Any], object]]] = {
+    "duration": conversions.to_duration,
+    "timestamp": conversions.to_timestamp,
     "matches": regexes.compile_pattern,
 }
 
@@ -43,7 +43,7 @@ _PARSERS: Final[dict[str, Callable[[str], object]]] = {
 def _literal_argument(node: Call, source: Source) -> list[Issue]:
     parser = _PARSERS.get(node.function)
     literal = node.args[0] if node.args else None
-    if parser is None or not isinstance(literal, Literal) or not isinstance(literal.value, str):
+    if parser is None or not isinstance(literal, Literal):
         return []
     try:
         parser(literal.value)

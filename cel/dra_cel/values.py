@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
-from .errors import EvaluationError
-from .types import DURATION, DYN, RUNTIME, TIMESTAMP, UINT, Type, optional_of
+from .errors import EvaluationError, EvaluationStopped
+from .types import DURATION, DYN, RUNTIME, TIMESTAMP, UINT, Type, map_of, optional_of, type_of
 
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**63 - 1
@@ -31,13 +31,22 @@ class Uint(int):
 
 
 class Key:
-    """A map key that is not text. Numbers, booleans and the like are told apart by type, other values by identity."""
+    """A map key that is not text. Numbers, booleans and the like are told apart by type, other values by identity.
+
+    Raises EvaluationStopped for values whose representation in the reference cannot be a key.
+    """
 
     __slots__ = ("identity", "value")
 
     def __init__(self, value: Any) -> None:
-        plain = isinstance(value, (bool, int, float, bytes, type(None), Type))
-        self.identity = (type(value), value) if plain else (object, id(value))
+        if isinstance(value, bytes) or (isinstance(value, Opaque) and value.no_key):
+            raise EvaluationStopped("other", f"internal error: {type_of(value).name} cannot be a key of a map")
+        if isinstance(value, Opaque) and value.compared_as_key:
+            self.identity: Any = (type(value), value.identity())
+        elif isinstance(value, (bool, int, float, type(None), Type, Duration, Timestamp)):
+            self.identity = (type(value), value)
+        else:
+            self.identity = (object, id(value))
         self.value = value
 
     def __eq__(self, other: object) -> bool:
@@ -57,13 +66,24 @@ def unwrap_key(key: Any) -> Any:
     return key.value if type(key) is Key else key
 
 
+class Made(dict[Any, Any]):
+    """A map that an expression has made. All others (attributes, JSON objects) have nothing but text as keys."""
+
+    __slots__ = ()
+
+
 MISSING: Final = object()
 
 
 def find(mapping: dict[Any, Any], key: object) -> Any:
-    """The entry of a map, or MISSING. Whole numbers are found whatever their type."""
+    """The entry of a map, or MISSING. Whole numbers are found whatever their type.
+
+    Raises EvaluationStopped for a key that is impossible in maps which expressions have made; in others it is missing.
+    """
     if type(key) is str:
         return mapping.get(key, MISSING)
+    if not mapping or not isinstance(mapping, Made):
+        return MISSING
     found = mapping.get(wrap_key(key), MISSING)
     if found is not MISSING or not isinstance(key, (int, float)) or isinstance(key, bool):
         return found
@@ -76,10 +96,17 @@ def find(mapping: dict[Any, Any], key: object) -> Any:
 
 
 class Opaque:
-    """Base of values that can only be compared with their own kind; ``identity`` is what is compared."""
+    """Base of values that can only be compared with their own kind; ``identity`` is what is compared.
+
+    As keys of maps some are compared (``compared_as_key``), some are impossible (``no_key``), others are only equal to
+    themselves. ``survives_repacking``: see ``repacked``.
+    """
 
     __slots__ = ()
     cel_type: ClassVar[Type] = DYN
+    compared_as_key: ClassVar[bool] = False
+    no_key: ClassVar[bool] = False
+    survives_repacking: ClassVar[bool] = False
     __hash__ = None  # type: ignore[assignment]  # a set or dict must refuse them, see the module's docstring
 
     def identity(self) -> Any:
@@ -103,6 +130,20 @@ class Optional:
 
 
 NONE: Final = Optional(None, present=False)
+
+
+def repacked(value: Any) -> Any:
+    """What becomes of an optional's value where a name, a selection or an arm of ``?:`` gave the optional.
+
+    The reference unpacks it to a plain Go value there and packs that again, which not every value survives: those of
+    Kubernetes' own types become an EvaluationError, which fails whoever asks for the value.
+    """
+    while isinstance(value, Optional):
+        value = value.value if value.present else None
+    if isinstance(value, Opaque) and not value.survives_repacking:
+        return EvaluationError("other", f"a {type_of(value).name} in an optional cannot be used by name")
+    return value.name if isinstance(value, Type) else value
+
 
 NANOS: Final = 10**9
 TIMESTAMP_MIN: Final = -62135596800
@@ -147,3 +188,4 @@ class Timestamp:
 
 
 RUNTIME[Uint] = UINT
+RUNTIME[Made] = map_of(DYN, DYN)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from dra_cel.declarations import Function, method
@@ -23,10 +23,14 @@ _TIMESTAMP: Final = re.compile(
     r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))",
     re.ASCII,
 )
-_OFFSET: Final = re.compile(r"([+-]?[0-9]{1,4}):([+-]?[0-9]{1,4})", re.ASCII)
+_OFFSET: Final = re.compile(r"([+-]?[0-9]+):([+-]?[0-9]+)", re.ASCII)
+_DIGITS: Final = 25
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST: Final = 1000
-_FOUR_CENTURIES: Final = 146097 * 86400
+_DAY: Final = 86400
+_FOUR_CENTURIES: Final = 146097
+_FIRST_RULES: Final = -(_FOUR_CENTURIES * _DAY) // 2
+_LAST_RULES: Final = 19 * _FOUR_CENTURIES * _DAY
 
 
 def _bad(kind: str, text: str) -> EvaluationError:
@@ -77,7 +81,7 @@ def parse_timestamp(text: str) -> Timestamp:
     if match[8] and (int(match[9]) > 24 or int(match[10]) > 60):
         raise _bad("google.protobuf.Timestamp", text)
     elapsed = moment - _EPOCH
-    seconds = elapsed.days * 86400 + elapsed.seconds - (_FOUR_CENTURIES if year < 400 else 0)
+    seconds = elapsed.days * 86400 + elapsed.seconds - (_FOUR_CENTURIES * _DAY if year < 400 else 0)
     offset = -offset if match[8] == "-" else offset
     fraction = int((match[7] or "")[:9].ljust(9, "0"))
     return Timestamp((seconds - offset) * NANOS + fraction, offset)
@@ -85,57 +89,80 @@ def parse_timestamp(text: str) -> Timestamp:
 
 def timestamp_text(moment: Timestamp) -> str:
     """RFC 3339 in the offset in which the timestamp was written, with the decimals that it has."""
-    local = _local(moment, timezone(timedelta(seconds=moment.offset)))
+    day, second = _local(moment, moment.offset)
+    clock = f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
     fraction = f".{moment.nanos % NANOS:09d}".rstrip("0").rstrip(".")
     zone = "Z"
     if moment.offset:
         hours, minutes = divmod(abs(moment.offset) // 60, 60)
         zone = f"{'-' if moment.offset < 0 else '+'}{hours:02d}:{minutes:02d}"
-    return f"{local.year:04d}-{local:%m-%dT%H:%M:%S}{fraction}{zone}"
+    return f"{day.year:04d}-{day.month:02d}-{day.day:02d}T{clock}{fraction}{zone}"
 
 
-def _local(moment: Timestamp, zone: tzinfo) -> datetime:
+class _Day(NamedTuple):
+    """A day of the Gregorian calendar, in any year."""
+
+    year: int
+    month: int
+    day: int
+    of_year: int
+    of_week: int
+
+
+def _local(moment: Timestamp, offset: int) -> tuple[_Day, int]:
+    """The day and the second of the day, so many seconds east of Greenwich."""
+    days, second = divmod(moment.nanos // NANOS + offset, _DAY)
+    cycle, days = divmod(days, _FOUR_CENTURIES)
+    found = _EPOCH + timedelta(days=days)  # the calendar repeats after four centuries
+    of_year = found.timetuple().tm_yday - 1
+    return _Day(found.year + 400 * cycle, found.month, found.day, of_year, found.isoweekday() % 7), second
+
+
+def _offset(moment: Timestamp, zone: str) -> int:
+    """Seconds east of Greenwich in a zone given by IANA name or as ``-08:00``. Raises EvaluationError."""
+    if ":" in zone:
+        return _numeric_offset(zone)
+    if zone in ("", "UTC", "Local"):
+        return 0
     try:
-        return (_EPOCH + timedelta(seconds=moment.nanos // NANOS)).astimezone(zone)
-    except (OverflowError, ValueError):
-        raise EvaluationError("overflow", "timestamp overflow") from None
-
-
-def _zone(name: str) -> tzinfo:
-    """A zone by IANA name or as ``-08:00``. Raises EvaluationError."""
-    if ":" in name:
-        match = _OFFSET.fullmatch(name)
-        if match is None:
-            raise EvaluationError("conversion", f"invalid time zone offset {name[:100]!r}")
-        hours, minutes = int(match[1]), int(match[2])
-        offset = timedelta(minutes=hours * 60 - minutes if name.startswith("-") else hours * 60 + minutes)
-        if abs(offset) >= timedelta(days=1):
-            raise EvaluationError("conversion", f"invalid time zone offset {name[:100]!r}")
-        return timezone(offset)
-    if name in ("", "UTC", "Local"):
-        return UTC
-    try:
-        return ZoneInfo(name)
+        found = ZoneInfo(zone)
     except (LookupError, ValueError, OSError):
-        raise EvaluationError("conversion", f"unknown time zone {name[:100]}") from None
+        raise EvaluationError("conversion", f"unknown time zone {zone[:100]}") from None
+    # datetime ends with the years 1 and 9999. No rules are older than 1800, and they repeat after four centuries.
+    seconds = max(moment.nanos // NANOS, _FIRST_RULES)
+    seconds -= _FOUR_CENTURIES * _DAY if seconds > _LAST_RULES else 0
+    offset = (_EPOCH + timedelta(seconds=seconds)).astimezone(found).utcoffset()
+    return int(offset.total_seconds()) if offset is not None else 0
 
 
-_DATE_PARTS: Final[dict[str, Callable[[datetime], int]]] = {
-    "getFullYear": lambda local: local.year,
-    "getMonth": lambda local: local.month - 1,
-    "getDayOfYear": lambda local: local.timetuple().tm_yday - 1,
-    "getDayOfMonth": lambda local: local.day - 1,
-    "getDate": lambda local: local.day,
-    "getDayOfWeek": lambda local: local.isoweekday() % 7,
-    "getHours": lambda local: local.hour,
-    "getMinutes": lambda local: local.minute,
-    "getSeconds": lambda local: local.second,
+def _numeric_offset(text: str) -> int:
+    match = _OFFSET.fullmatch(text)
+    hours, minutes = (
+        (int(part) if len(part) <= _DIGITS else INT_MAX + 1 for part in match.groups()) if match else (0, 0)
+    )
+    if match is None or not (INT_MIN <= hours <= INT_MAX and INT_MIN <= minutes <= INT_MAX):
+        raise EvaluationError("conversion", f"invalid time zone offset {text[:100]!r}")
+    total = hours * 60 - minutes if text.startswith("-") else hours * 60 + minutes
+    nanos = (total * 60 * NANOS - INT_MIN) % 2**64 + INT_MIN  # 64 bits, as the reference multiplies
+    return int(nanos / NANOS)
+
+
+_DATE_PARTS: Final[dict[str, Callable[[_Day, int], int]]] = {
+    "getFullYear": lambda day, second: day.year,
+    "getMonth": lambda day, second: day.month - 1,
+    "getDayOfYear": lambda day, second: day.of_year,
+    "getDayOfMonth": lambda day, second: day.day - 1,
+    "getDate": lambda day, second: day.day,
+    "getDayOfWeek": lambda day, second: day.of_week,
+    "getHours": lambda day, second: second // 3600,
+    "getMinutes": lambda day, second: second // 60 % 60,
+    "getSeconds": lambda day, second: second % 60,
 }
 _SPANS: Final = {"getHours": 3600 * NANOS, "getMinutes": 60 * NANOS, "getSeconds": NANOS, "getMilliseconds": 10**6}
 
 
 def _milliseconds(moment: Timestamp, zone: str = "") -> int:
-    _zone(zone)  # Offsets are whole minutes: the zone changes nothing, but it must exist.
+    _offset(moment, zone)  # Offsets are whole seconds: the zone changes nothing, but it must exist.
     return moment.nanos % NANOS // 10**6
 
 
@@ -143,7 +170,7 @@ def _part(name: str) -> Callable[..., int]:
     if name == "getMilliseconds":
         return _milliseconds
     pick = _DATE_PARTS[name]
-    return lambda moment, zone="": pick(_local(moment, _zone(zone)))
+    return lambda moment, zone="": pick(*_local(moment, _offset(moment, zone)))
 
 
 def _whole(unit: int) -> Callable[[Any], int]:

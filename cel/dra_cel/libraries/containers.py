@@ -7,7 +7,7 @@ from typing import Any, Final
 from dra_cel.equality import contains
 from dra_cel.errors import CostLimitExceeded, EvaluationError, no_overload
 from dra_cel.types import DYN, RUNTIME, list_of, map_of, type_of
-from dra_cel.values import MISSING, Uint, find
+from dra_cel.values import MISSING, Made, Uint, find
 
 TEXT_LIMIT: Final = 2_000_000
 """Longest text or bytes that an expression may build."""
@@ -21,7 +21,7 @@ class Accumulator(list[Any]):
     __slots__ = ()
 
 
-class MapAccumulator(dict[Any, Any]):
+class MapAccumulator(Made):
     """The map under construction in a fold."""
 
     __slots__ = ()
@@ -60,8 +60,18 @@ def size(value: Any) -> int:
     return int(found)
 
 
+def is_key(value: Any) -> bool:
+    """Whether a value may stand in ``container[...]``, whatever the container is."""
+    return type(value) in _KEY_CLASSES
+
+
+_KEY_CLASSES: Final = frozenset({str, int, Uint, bool, float})
+
+
 def lookup(container: Any, key: Any) -> Any:
-    """The entry of a map or list, or MISSING. Raises EvaluationError for a key that no list can have."""
+    """The entry of a map or list, or MISSING. Raises EvaluationError for a key that nothing can have."""
+    if not is_key(key):
+        raise EvaluationError("other", f"a {type_of(key).name} cannot be an index")
     if isinstance(container, dict):
         found = find(container, key)
         if found is MISSING and isinstance(container, DefaultMap):
@@ -80,8 +90,9 @@ def index(container: Any, key: Any) -> Any:
         return found
     if isinstance(container, (list, tuple)):
         raise EvaluationError("index", f"index out of bounds: {key}")
-    shown = f"{key}" if isinstance(key, (str, int, float)) else f"a {type_of(key).name}"
-    raise EvaluationError("no-such-key", f"no such key: {shown[:100]}")
+    raise EvaluationError(
+        "no-such-key", f"no such key: {str(key).lower() if isinstance(key, bool) else str(key)[:100]}"
+    )
 
 
 def _position(key: Any) -> int:

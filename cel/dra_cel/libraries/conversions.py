@@ -145,7 +145,7 @@ def to_string(value: Any) -> str:
     return str(value)
 
 
-def _to_timestamp(value: Any) -> Timestamp:
+def to_timestamp(value: Any) -> Timestamp:
     if isinstance(value, str):
         return clock.parse_timestamp(value)
     if not TIMESTAMP_MIN <= value <= TIMESTAMP_MAX:
@@ -153,7 +153,7 @@ def _to_timestamp(value: Any) -> Timestamp:
     return Timestamp(value * NANOS)
 
 
-def _to_duration(value: Any) -> Duration:
+def to_duration(value: Any) -> Duration:
     return clock.parse_duration(value) if isinstance(value, str) else _impossible(value, DURATION)
 
 
@@ -185,7 +185,7 @@ LIBRARY: Final = (
         ),
     ),
     _convert("double", DOUBLE, _to_double, INT, STRING, UINT),
-    _convert("duration", DURATION, _to_duration, INT, STRING),
+    _convert("duration", DURATION, to_duration, INT, STRING),
     _convert("int", INT, _to_int, DOUBLE, DURATION, STRING, TIMESTAMP, UINT),
     Function(
         "string",
@@ -195,7 +195,7 @@ LIBRARY: Final = (
             *(glob((source,), STRING, to_string) for source in (BOOL, DOUBLE, DURATION, INT, TIMESTAMP, UINT)),
         ),
     ),
-    _convert("timestamp", TIMESTAMP, _to_timestamp, INT, STRING),
+    _convert("timestamp", TIMESTAMP, to_timestamp, INT, STRING),
     _convert("uint", UINT, _to_uint, DOUBLE, INT, STRING),
     Function("dyn", (glob((A,), DYN, _same),), guarded=False),
     Function("type", (glob((A,), type_type(A), type_of),), guarded=False),

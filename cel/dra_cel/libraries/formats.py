@@ -1,4 +1,7 @@
-"""Named formats: ``format.dns1123Label().validate(text)`` gives the complaints, or nothing."""
+"""Named formats: ``format.dns1123Label().validate(text)`` gives the complaints, or nothing.
+
+Complaints are values that expressions may compare, and whose lengths cost: their texts are those of Kubernetes.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*", re.ASCII)
 _OLD_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _NAME: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
+_LABEL_VALUE: Final = re.compile(f"({_NAME.pattern})?", re.ASCII)
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})", re.ASCII)
 _DATE: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})", re.ASCII)
@@ -42,6 +46,8 @@ class FormatValue(Opaque):
 
     __slots__ = ("check", "name", "pattern_length")
     cel_type = FORMAT
+    no_key = True
+    survives_repacking = True
 
     def __init__(self, name: str, pattern_length: int, check: Check) -> None:
         self.name = name
@@ -52,20 +58,64 @@ class FormatValue(Opaque):
         return self.name
 
 
-def _pattern(pattern: re.Pattern[str], limit: int, what: str) -> Check:
+def _too_long(text: str, limit: int) -> list[str]:
+    return [f"must be no more than {limit} bytes"] if len(text.encode("utf-8", "replace")) > limit else []
+
+
+def _rule(rule: str, pattern: re.Pattern[str], *examples: str) -> str:
+    """The complaint about a text that does not match a pattern."""
+    shown = " or ".join(f"'{example}', " for example in examples)
+    return f"{rule} (e.g. {shown}regex used for validation is '{pattern.pattern}')"
+
+
+def _pattern(pattern: re.Pattern[str], limit: int, complaint: str) -> Check:
     def check(text: str) -> list[str]:
-        complaints = (
-            [f"must be no more than {limit} characters"] if len(text.encode("utf-8", "replace")) > limit else []
-        )
-        return complaints if pattern.fullmatch(text) else [*complaints, f"must be {what}"]
+        return _too_long(text, limit) + ([] if pattern.fullmatch(text) else [complaint])
 
     return check
 
 
-_label: Final = _pattern(_LABEL, 63, "lower case letters, digits and '-', with a letter or digit at both ends")
-_subdomain: Final = _pattern(_SUBDOMAIN, 253, "labels of lower case letters, digits and '-', separated by '.'")
-_old_label: Final = _pattern(_OLD_LABEL, 63, "lower case letters, digits and '-', starting with a letter")
-_name_part: Final = _pattern(_NAME, 63, "letters, digits, '-', '_' and '.', with a letter or digit at both ends")
+_ENDS: Final = "and must start and end with an alphanumeric character"
+_LABEL_RULE: Final = _rule(
+    f"a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', {_ENDS}",
+    _LABEL,
+    "my-name",
+    "123-abc",
+)
+_subdomain: Final = _pattern(
+    _SUBDOMAIN,
+    253,
+    _rule(
+        f"a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', {_ENDS}",
+        _SUBDOMAIN,
+        "example.com",
+    ),
+)
+_old_label: Final = _pattern(
+    _OLD_LABEL,
+    63,
+    _rule(
+        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
+        "character, and end with an alphanumeric character",
+        _OLD_LABEL,
+        "my-name",
+        "abc-123",
+    ),
+)
+_CHARACTERS: Final = f"consist of alphanumeric characters, '-', '_' or '.', {_ENDS}"
+_NAME_RULE: Final = _rule(f"must {_CHARACTERS}", _NAME, "MyName", "my.name", "123-abc")
+_name_part: Final = _pattern(_NAME, 63, _NAME_RULE)
+_label_value: Final = _pattern(
+    _LABEL_VALUE,
+    63,
+    _rule(f"a valid label must be an empty string or {_CHARACTERS}", _LABEL_VALUE, "MyValue", "my_value", "12345"),
+)
+
+
+def _label(text: str) -> list[str]:
+    if _LABEL.fullmatch(text):
+        return _too_long(text, 63)
+    return [*_too_long(text, 63), "must not contain dots" if _SUBDOMAIN.fullmatch(text) else _LABEL_RULE]
 
 
 def _prefix_of(check: Check) -> Check:
@@ -76,17 +126,16 @@ def _prefix_of(check: Check) -> Check:
 def _qualified_name(text: str) -> list[str]:
     prefix, slash, name = text.rpartition("/")
     if "/" in prefix:
-        return ["must be a name with at most one prefix, separated by '/'"]
+        return [
+            f"a valid label key {_NAME_RULE} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        ]
     complaints: list[str] = []
     if slash:
-        complaints = [f"prefix part {line}" for line in _subdomain(prefix)] if prefix else ["prefix part is empty"]
+        wrong = _subdomain(prefix) if prefix else ["must be non-empty"]
+        complaints = [f"prefix part {line}" for line in wrong]
     if not name:
         complaints.append("name part must be non-empty")
     return complaints + [f"name part {line}" for line in _name_part(name)]
-
-
-def _label_value(text: str) -> list[str]:
-    return _name_part(text) if text else []
 
 
 def _is_date(text: str) -> bool:
@@ -107,6 +156,11 @@ def _is_datetime(text: str) -> bool:
     return match is not None and _is_date(day) and match[1] <= "23" and match[2] <= "59" and match[3] <= "59"
 
 
+def _uri(text: str) -> list[str]:
+    complaint = urls.request_fault(text)
+    return [] if complaint is None else [complaint]
+
+
 def _passing(passes: Callable[[str], object], complaint: str) -> Check:
     return lambda text: [] if passes(text) else [complaint]
 
@@ -122,7 +176,7 @@ FORMATS: Final = {
         ("dns1123SubdomainPrefix", 60, _prefix_of(_subdomain)),
         ("dns1035LabelPrefix", 30, _prefix_of(_old_label)),
         ("labelValue", 40, _label_value),
-        ("uri", 1103, _passing(urls.is_request_uri, "is not a URI")),
+        ("uri", 1103, _uri),
         ("uuid", 70, _passing(_UUID.fullmatch, "does not match the UUID format")),
         ("byte", 84, _passing(_BASE64.fullmatch, "invalid base64")),
         ("date", 71, _passing(_is_date, "invalid date")),

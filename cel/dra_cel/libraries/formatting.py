@@ -1,6 +1,6 @@
 """``"%s has %d".format([...])``: the placeholders, at run time and as a check of literals.
 
-``%f`` and ``%e`` print as the reference does for English: with thousands separators, and as ``1.5×10³``.
+``%f`` and ``%e`` print as the reference does for English: with thousands separators, and as ``1.500000×10⁰³``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from .containers import TEXT_LIMIT, bounded
 from .conversions import to_string
 
 _CLAUSE: Final = re.compile(r"%(?:(%)|(\.[0-9]*)?(.)?)", re.DOTALL)
-_PRECISION_LIMIT: Final = 250
+_PRECISION_LIMIT: Final = 1_000_000
+_EXACT_DECIMALS: Final = 1100  # no double has more
+_PRECISION_DIGITS: Final = 18
 _SUPERSCRIPTS: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _PRINTABLE: Final = frozenset(
     {"list", "map", "int", "uint", "double", "bool", "string", "timestamp", "bytes", "duration", "type", "null_type"}
@@ -69,7 +71,7 @@ def _precision(text: str | None) -> int:
     if text is None:
         return 6
     digits = text[1:]
-    if not digits or len(digits) > 9 or int(digits) > _PRECISION_LIMIT:
+    if not digits or len(digits) > _PRECISION_DIGITS:
         raise EvaluationError("format", f"could not parse formatting clause: precision {text!r} is not possible")
     return int(digits)
 
@@ -105,6 +107,8 @@ def _print(letter: str, precision: int, value: Any) -> str:
     if letter == "d":
         return str(int(value))
     if letter in "fe":
+        if precision // 10 > _PRECISION_LIMIT:
+            return "%!(NOVERB)"
         return _decimal(float(value), precision) if letter == "f" else _scientific(float(value), precision)
     if letter in "xX" and isinstance(value, (str, bytes)):
         digits = (value.encode("utf-8", "replace") if isinstance(value, str) else value).hex()
@@ -119,14 +123,26 @@ def _special(value: float) -> str | None:
 
 
 def _decimal(value: float, precision: int) -> str:
-    return _special(value) or f"{value if value else 0.0:,.{precision}f}"
-
-
-def _scientific(value: float, precision: int) -> str:
+    """With so many decimals. The reference keeps the least number of them in 8 bits and the greatest in 16."""
     if (special := _special(value)) is not None:
         return special
-    mantissa, _, exponent = f"{value if value else 0.0:.{precision}e}".partition("e")
-    return f"{mantissa}×10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+    most = precision % 2**16
+    least = precision % 2**8
+    text = f"{value if value else 0.0:,.{min(most, _EXACT_DECIMALS)}f}"
+    if least == most:
+        return text
+    whole, _, decimals = text.partition(".")
+    decimals = decimals[:least] + decimals[least:].rstrip("0")
+    return f"{whole}.{decimals}" if decimals else whole
+
+
+def _scientific(value: float, width: int) -> str:
+    """With six decimals: what was meant as the precision is the least width (in 16 bits) in the reference."""
+    text = _special(value)
+    if text is None:
+        mantissa, _, exponent = f"{value if value else 0.0:.6e}".partition("e")
+        text = f"{mantissa}×10{exponent.removeprefix('+').translate(_SUPERSCRIPTS)}"
+    return text.rjust(width % 2**16)
 
 
 class _Plain:
@@ -191,9 +207,9 @@ def _literal(value: Any) -> str:
         case bool() | Type() | None:
             return _Plain().text(value)
         case str():
-            return _quoted(value)
+            return quoted(value)
         case bytes():
-            return "b" + _quoted(to_string(value))
+            return "b" + quoted(to_string(value))
         case Uint() | int():
             return str(int(value))
         case float():
@@ -212,7 +228,7 @@ _GO_ESCAPES: Final = {
 }  # fmt: skip
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     return '"' + "".join(_GO_ESCAPES.get(character) or _visible(character) for character in text) + '"'
 
 

@@ -10,7 +10,7 @@ from dra_cel import effort
 from dra_cel.charges import LIST_BASE, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, exactly, size_of
 from dra_cel.declarations import Function, glob, method
 from dra_cel.equality import contains, equal, order
-from dra_cel.errors import CostLimitExceeded, EvaluationError, no_overload
+from dra_cel.errors import EvaluationError, EvaluationStopped, no_overload
 from dra_cel.types import (
     BOOL,
     BYTES,
@@ -26,7 +26,7 @@ from dra_cel.types import (
     param,
     type_of,
 )  # fmt: skip
-from dra_cel.values import MISSING, UINT_MAX, Duration, Uint, find, unwrap_key, wrap_key
+from dra_cel.values import MISSING, UINT_MAX, Duration, Made, Uint, find, unwrap_key, wrap_key
 
 from .containers import LIST_LIMIT, MapAccumulator, bounded
 from .operators import add
@@ -95,7 +95,7 @@ def _position(items: Sequence[Any], wanted: Any, positions: range) -> int:
         try:
             if equal(items[position], wanted):
                 return position
-        except CostLimitExceeded:
+        except EvaluationStopped:
             raise
         except EvaluationError:
             continue
@@ -144,7 +144,9 @@ def _distinct(items: Sequence[Any]) -> list[Any]:
     return kept
 
 
-def _sort_by(items: Sequence[Any], keys: Sequence[Any]) -> list[Any]:
+def _sort_by(items: Any, keys: Any) -> list[Any]:
+    if not isinstance(items, (list, tuple)) or not isinstance(keys, (list, tuple)):
+        raise no_overload("sort", items)
     if len(items) != len(keys):
         raise EvaluationError("other", "sorting needs as many keys as the list has elements")
     bounded(len(keys) ** 2, _PAIRS_LIMIT)
@@ -175,7 +177,7 @@ def _intersects(left: Sequence[Any], right: Sequence[Any]) -> bool:
 
 def _insert(mapping: dict[Any, Any], *entry: Any) -> dict[Any, Any]:
     """The map with one entry more, or with all those of another map. The one under construction is extended."""
-    grown = mapping if isinstance(mapping, MapAccumulator) else dict(mapping)
+    grown = mapping if isinstance(mapping, MapAccumulator) else Made(mapping)
     pairs = [entry] if len(entry) == 2 else [(unwrap_key(key), value) for key, value in entry[0].items()]
     for key, value in pairs:
         if find(grown, key) is not MISSING:
@@ -208,8 +210,15 @@ def _flatten_estimate(operands: Sequence[Operand]) -> Estimate:
 
 
 def _flatten_count(values: Sequence[Any], result: Any) -> int:
-    depth = values[1] if len(values) > 1 and type(values[1]) is int else 1
-    return max(int(size_of(values[0]) * float(depth)), 0) + 1 + LIST_BASE
+    depth = values[1] if len(values) > 1 else 1
+    if type(depth) is not int:
+        raise EvaluationStopped("other", "flatten: the depth is no int")
+    return (_as_uint64(size_of(values[0]) * float(depth)) + 1 + LIST_BASE) % 2**64
+
+
+def _as_uint64(product: float) -> int:
+    """What the reference's conversion of a float makes of negative and of too large numbers."""
+    return int(product) % 2**64 if -(2.0**63) <= product < 2.0**64 else 2**63
 
 
 def _made_count(values: Sequence[Any], result: Any) -> int:
@@ -225,7 +234,9 @@ def _pairwise(operand: int, factor: float = 2.0) -> Rule:
 
     def count(values: Sequence[Any], result: Any) -> int:
         keys = values[operand]
-        if not isinstance(keys, (list, tuple)) or not keys:
+        if not isinstance(keys, (list, tuple)):
+            raise EvaluationStopped("other", "internal error: the charge of comparing elements needs a list")
+        if not keys:
             return 1 + LIST_BASE
         each = 2.0 + (PER_CHARACTER if isinstance(keys[0], (str, bytes)) else 0.0)
         return int(len(keys) ** 2 * each) + 1 + LIST_BASE
@@ -278,10 +289,12 @@ LIBRARY: Final = (
         tuple(
             method((list_of(t),), list_of(t), lambda items: _sort_by(items, items), _sorting(0, t)) for t in COMPARABLE
         ),
+        guarded=False,
     ),
     Function(
         "@sortByAssociatedKeys",
         tuple(method((_LIST, list_of(t)), _LIST, _sort_by, _sorting(1, t)) for t in COMPARABLE),
+        guarded=False,
     ),
     Function("lists.range", (glob((INT,), list_of(INT), _range, _MAKE),)),
     Function("reverse", (method((_LIST,), _LIST, _reverse, _REVERSE),)),

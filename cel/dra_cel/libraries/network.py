@@ -22,6 +22,7 @@ class IpValue(Opaque):
 
     __slots__ = ("address",)
     cel_type = IP
+    compared_as_key = True
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -39,6 +40,7 @@ class CidrValue(Opaque):
 
     __slots__ = ("address", "bits")
     cel_type = CIDR
+    compared_as_key = True
 
     def __init__(self, address: Address, bits: int) -> None:
         self.address = address
@@ -193,6 +195,7 @@ LIBRARY: Final = (
             method((CIDR, STRING), BOOL, _contains_ip, _containment(network=False, text=True)),
             method((CIDR, IP), BOOL, _contains_ip, _containment(network=False, text=False)),
         ),
+        rule=_containment(network=False, text=False),
     ),
     Function(
         "containsCIDR",
@@ -200,5 +203,6 @@ LIBRARY: Final = (
             method((CIDR, STRING), BOOL, _contains_cidr, _containment(network=True, text=True)),
             method((CIDR, CIDR), BOOL, _contains_cidr, _containment(network=True, text=False)),
         ),
+        rule=_containment(network=True, text=False),
     ),
 )

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dra_cel.charges import COMPARISON, FIXED, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of
 from dra_cel.declarations import Function, Implementation, glob, method
 from dra_cel.equality import equal, order
-from dra_cel.errors import CostLimitExceeded, EvaluationError, no_overload
+from dra_cel.errors import EvaluationError, EvaluationStopped, no_overload
 from dra_cel.types import (
     BOOL,
     BYTES,
@@ -65,7 +65,7 @@ def unequal(left: Any, right: Any) -> bool:
     """``!=``: values that cannot be compared are different, although ``==`` would refuse them."""
     try:
         return not equal(left, right)
-    except CostLimitExceeded:
+    except EvaluationStopped:
         raise
     except EvaluationError:
         return True
@@ -171,8 +171,12 @@ def invert(value: Any) -> bool:
 def _opaque_equal(operands: Sequence[Operand]) -> Estimate:
     """Kubernetes' own types compare in one step, if both sides are known to be of the same one."""
     if operands[0].type == operands[1].type:
-        if operands[0].type in (QUANTITY, SEMVER, IP, CIDR, URL):
+        if operands[0].type in (QUANTITY, SEMVER, IP, CIDR):
             return Estimate(ONE)
+        if operands[0].type == URL:
+            # The reference means the larger of both, but looks at the right one twice.
+            size = operands[1].known_size or ONE
+            return Estimate(Range(1, size.max).scaled(PER_CHARACTER))
         if operands[0].type == FORMAT:
             return Estimate(Range(1, 7))
     return COMPARISON.estimate(operands)
@@ -197,7 +201,9 @@ def _concatenation(factor: float | None) -> Rule:
     return Rule(estimate, lambda values, result: scale(size_of(values[0]) + size_of(values[1]), factor))
 
 
-_IN_LIST: Final = Rule(lambda operands: Estimate(operands[1].size), lambda values, result: size_of(values[1]))
+_IN_LIST: Final = Rule(
+    lambda operands: Estimate(operands[1].size.scaled(1.0)), lambda values, result: size_of(values[1])
+)
 
 
 def _operator(name: str, run: Implementation, *signatures: tuple[Sequence[Type], Type], rule: Rule = FIXED) -> Function:

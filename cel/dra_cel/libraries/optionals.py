@@ -12,7 +12,7 @@ from typing import Any, Final
 from dra_cel.declarations import Function, Implementation, glob, method
 from dra_cel.errors import EvaluationError, no_overload
 from dra_cel.types import BOOL, INT, Type, list_of, map_of, optional_of, param
-from dra_cel.values import NONE, Duration, Opaque, Optional
+from dra_cel.values import NANOS, NONE, TIMESTAMP_MIN, Duration, Optional, Timestamp
 
 from .containers import index
 
@@ -25,18 +25,18 @@ _MAP: Final = map_of(K, V)
 
 def is_zero(value: Any) -> bool:
     """Whether a value is its type's zero: empty, 0, false, null."""
-    if isinstance(value, Opaque):
-        return False
     if isinstance(value, Duration):
         return value.nanos == 0
-    if isinstance(value, Optional):
-        return not value.present
+    if isinstance(value, Timestamp):
+        return value.nanos == TIMESTAMP_MIN * NANOS
     return value is None or (isinstance(value, (bool, int, float, str, bytes, list, tuple, dict)) and not value)
 
 
 def get(optional: Optional) -> Any:
     if not optional.present:
         raise EvaluationError("optional-none", "optional.none() dereference")
+    if isinstance(optional.value, EvaluationError):
+        raise optional.value
     return optional.value
 
 

@@ -19,6 +19,7 @@ class SemverValue(Opaque):
 
     __slots__ = ("precedence", "version")
     cel_type = SEMVER
+    no_key = True
 
     def __init__(self, version: Version) -> None:
         self.version = version

@@ -170,7 +170,8 @@ def _contains_count(values: Sequence[Any], result: Any) -> int:
 
 def _quote_estimate(operands: Sequence[Operand]) -> Estimate:
     size = operands[0].size
-    return Estimate(size.scaled(PER_CHARACTER), size.plus(size).plus(exactly(2)) if size != UNKNOWN else UNKNOWN)
+    # The reference's sum overflows: the quoted form of a text of unknown size is taken to be empty.
+    return Estimate(size.scaled(PER_CHARACTER), Range(size.min + 2, (2 * size.max + 2) % 2**64))
 
 
 def _first_count(values: Sequence[Any], result: Any) -> int:
@@ -186,7 +187,11 @@ _JOIN: Final = Rule(
 )
 _AFFIX: Final = Rule(_affix_estimate, _first_count, lambda operands: operands[0].size.scaled(PER_CHARACTER))
 _CONTAINS: Final = Rule(_contains_estimate, _contains_count)
-_QUOTE: Final = Rule(_quote_estimate, _first_count)
+_QUOTE: Final = Rule(
+    _quote_estimate,
+    _first_count,
+    result_ceiling=lambda operands: operands[0].size.times(exactly(2)).plus(exactly(2)),
+)
 _WALK: Final = traversal(sized=True)
 
 _TEXTS: Final = list_of(STRING)

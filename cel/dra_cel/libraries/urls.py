@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import Any, ClassVar, Final
 from urllib.parse import quote, unquote, unquote_plus
 
@@ -14,12 +15,22 @@ from dra_cel.errors import EvaluationError
 from dra_cel.types import BOOL, STRING, URL, Type, list_of, map_of
 from dra_cel.values import Opaque
 
+from .formatting import quoted
+
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})", re.ASCII)
 _USER: Final = re.compile(r"[A-Za-z0-9\-._~:!$&'()*+,;=%@]*", re.ASCII)
-_HOST: Final = re.compile(
-    r"(?:[A-Za-z0-9\-_.~!$&'()*+,;=:\[\]<>\"]|[^\x00-\x7f]|%[89A-Fa-f][0-9A-Fa-f]|%25)*", re.ASCII
+_HOST_SIGNS: Final = "-_.~!$&'()*+,;=:[]<>\""
+_HOST_CHARACTER: Final = rf"[A-Za-z0-9{re.escape(_HOST_SIGNS)}]|[^\x00-\x7f]|%[89A-Fa-f][0-9A-Fa-f]|%25"
+_HOST: Final = re.compile(f"(?:{_HOST_CHARACTER})*", re.ASCII)
+_ZONE: Final = re.compile(
+    "|".join(
+        [f"(?:{_HOST_CHARACTER}|%[46][1-9A-F]|%[57][0-9A]|%3[0-9]"]
+        + [f"%{ord(sign):02X}" for sign in " " + _HOST_SIGNS]
+    )
+    + ")*",
+    re.ASCII | re.IGNORECASE,
 )
 _PORT: Final = re.compile(r"(?::[0-9]*)?", re.ASCII)
 _PATH_SAFE: Final = "$&+,/:;=@"
@@ -79,7 +90,7 @@ def _split(text: str, *, request: bool) -> Url:
     if (scheme or (not request and not rest.startswith("///"))) and rest.startswith("//"):
         authority, slash, tail = rest[2:].partition("/")
         rest = slash + tail
-        user, host = _authority(authority)
+        user, host = _authority(scheme, authority)
     return Url(scheme, "", user, host, _escaped_path(rest), query, "")
 
 
@@ -92,23 +103,38 @@ def _scheme(text: str) -> tuple[str, str]:
     return "", text
 
 
-def _authority(text: str) -> tuple[str, str]:
+def _authority(scheme: str, text: str) -> tuple[str, str]:
     user, at, host = text.rpartition("@")
     if at and (not _USER.fullmatch(user) or _BAD_ESCAPE.search(user)):
         raise _Invalid("net/url: invalid userinfo")
-    if host.startswith("["):
-        end = host.rfind("]")
-        if end < 0:
-            raise _Invalid("missing ']' in host")
-        port = host[end + 1 :]
-    else:
-        colon = host.rfind(":")
-        port = host[colon:] if colon >= 0 else ""
+    if "[" in host:
+        return unquote(user), _ip_literal(host)
+    # Only schemes other than http and https may have lists of hosts, whose ports are not looked at.
+    colon = host.find(":") if scheme in ("http", "https") else host.rfind(":")
+    port = host[colon:] if colon >= 0 else ""
     if not _PORT.fullmatch(port):
         raise _Invalid(f"invalid port {port!r} after host")
     if not _HOST.fullmatch(host):
         raise _Invalid("invalid character in host name")
     return unquote(user), unquote(host)
+
+
+def _ip_literal(host: str) -> str:
+    """``[IPv6 address]:port``, where ``%25`` starts the zone of an address."""
+    address, bracket, port = host[1:].rpartition("]")
+    if not host.startswith("[") or "[" in address or not bracket or "[" in port:
+        raise _Invalid("invalid IP-literal")
+    if not _PORT.fullmatch(port):
+        raise _Invalid(f"invalid port {port!r} after host")
+    plain, percent, zone = address.partition("%25")
+    if not _HOST.fullmatch(plain) or not _ZONE.fullmatch(zone):
+        raise _Invalid("invalid character in host name")
+    name = unquote(plain) + unquote(percent + zone)
+    try:
+        IPv6Address(name)
+    except ValueError as error:
+        raise _Invalid(f"invalid host: {error}") from None
+    return f"[{name}]{port}"
 
 
 def _escaped_path(path: str) -> str:
@@ -127,17 +153,18 @@ def parse(text: str) -> Url:
         if _BAD_ESCAPE.search(fragment):
             raise _Invalid("invalid URL escape")
     except (_Invalid, UnicodeError) as error:
-        message = f"URL parse error during conversion from string: {text[:200]!r}: {error}"
+        message = f"URL parse error during conversion from string: parse {quoted(text[:200])}: {error}"
         raise EvaluationError("conversion", message) from None
     return Url(found.scheme, found.opaque, found.user, found.host, found.path, found.query, unquote(fragment))
 
 
-def is_request_uri(text: str) -> bool:
+def request_fault(text: str) -> str | None:
+    """What is wrong with a text as a URL of a request line, or None."""
     try:
         _split(text, request=True)
-    except (_Invalid, UnicodeError):
-        return False
-    return True
+    except (_Invalid, UnicodeError) as error:
+        return f"parse {quoted(text)}: {error}"
+    return None
 
 
 def _query(url: Url) -> dict[str, list[str]]:
@@ -152,7 +179,7 @@ def _query(url: Url) -> dict[str, list[str]]:
 
 LIBRARY: Final = (
     Function("url", (glob((STRING,), URL, parse, traversal(sized=True)),)),
-    Function("isURL", (glob((STRING,), BOOL, is_request_uri),)),
+    Function("isURL", (glob((STRING,), BOOL, lambda text: request_fault(text) is None),)),
     Function("getScheme", (method((URL,), STRING, lambda url: url.scheme),)),
     Function("getHost", (method((URL,), STRING, lambda url: url.host),)),
     Function("getHostname", (method((URL,), STRING, lambda url: url.hostname),)),
