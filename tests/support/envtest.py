@@ -64,12 +64,12 @@ def real_api_server(binaries: Path, folder: Path) -> Iterator[Path]:
                 f"--token-auth-file={folder / 'tokens'}",
                 *("--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={key}"),
                 *(f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.0.0.0/24"),
-                "--kubelet-preferred-address-types=InternalIP",
+                *("--advertise-address=127.0.0.1", "--kubelet-preferred-address-types=InternalIP"),
                 *("--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"),
                 "--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",
             )
         )
-        _wait_for(f"https://127.0.0.1:{secure}/readyz")
+        _wait_for(f"https://127.0.0.1:{secure}/readyz", folder)
         manager = binaries / "kube-controller-manager"
         if manager.exists():
             arguments = (f"--kubeconfig={kubeconfig}", f"--controllers={_CONTROLLERS}", "--leader-elect=false")
@@ -92,7 +92,7 @@ def _process(folder: Path, program: Path, *arguments: str) -> Iterator[None]:
             process.wait()
 
 
-def _wait_for(url: str, seconds: float = 60.0) -> None:
+def _wait_for(url: str, folder: Path, seconds: float = 60.0) -> None:
     context = ssl._create_unverified_context()  # the server signs its own certificate at start
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {_TOKEN}"})
     deadline = time.monotonic() + seconds
@@ -100,9 +100,10 @@ def _wait_for(url: str, seconds: float = 60.0) -> None:
         try:
             with urllib.request.urlopen(request, context=context, timeout=2):
                 return
-        except OSError:
+        except OSError as error:
             if time.monotonic() > deadline:
-                raise
+                ends = "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in sorted(folder.glob("*.log")))
+                raise TimeoutError(f"{url} does not answer after {seconds:.0f} s: {error}\n{ends}") from error
             time.sleep(0.2)
 
 
