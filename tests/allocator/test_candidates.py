@@ -258,7 +258,9 @@ def test_excluded_nodes_have_a_reason() -> None:
     made = lab(THREE, [claim(request("r", A, count=3))])
     candidates = made.allocator.candidates(made.claims, made.usage)
     assert candidates.refusal is not None
-    assert "needs 3" in candidates.refusal.line()
+    assert candidates.refusal.line() == (
+        "claim default/c, request r: 2 devices: 2 match; needs 3 (the node with most free matching devices)"
+    )
     assert "n1" not in candidates
 
 

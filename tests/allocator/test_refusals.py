@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from allocator_lab import Lab, claim, device, first_available, held, lab, pool, request, sub
 from dra_api.quantity import Quantity
-from dra_operator.allocator import DeviceId, Features, NodeFailure, Refused, Rule, Usage
+from dra_operator.allocator import DeviceId, Failed, Features, GaveUp, NodeFailure, Refused, Rule, Usage
 
 Json = dict[str, Any]
 GALLERY = Path(__file__).with_name("refusals.txt")
@@ -276,3 +276,51 @@ def test_one_line_stays_short_however_many_pools_are_in_trouble() -> None:
     assert len(outcome.refusal.line()) < 400
     assert outcome.refusal.line().endswith("and 298 more)")
     assert len(outcome.refusal.pools) == 300
+
+
+def test_giving_up_says_what_to_change() -> None:
+    assert str(GaveUp("n1", 1)) == (
+        "node n1: gave up after 1 step without an answer: the requests can be combined in too many ways; "
+        "ask for fewer devices in one claim, or loosen its constraints"
+    )
+
+
+ERRORS: dict[str, tuple[Lab, str]] = {
+    "a selector that fails names the request, the device and what that publishes": (
+        lab(
+            pool(device("a", model="A", capacity={"memory": 1})),
+            [claim(request("r", 'device.attributes["drv"].x == 1'))],
+        ),
+        "claim default/c: selector #0: CEL runtime error: no such key: x (claim default/c, request r; device drv/p/a "
+        "publishes attributes: model; capacity: memory); correct the name, or allow for devices without it, as in "
+        'device.attributes["domain"].?name.orValue("")',
+    ),
+    "a class that is missing": (
+        lab(FOUR, [claim(request("r", deviceClassName="gpu"))]),
+        "claim default/c, request r: could not retrieve device class gpu: it does not exist: create it, or correct "
+        "deviceClassName",
+    ),
+    "more devices than a claim may have": (
+        lab(FOUR, [claim(request("r", count=33))]),
+        "claim default/c: number of requested devices 33 exceeds the claim limit of 32: divide the requests among "
+        "several claims",
+    ),
+    "all devices of a pool that is not complete": (
+        lab(announced(FOUR, resourceSliceCount=2), [claim(request("r", allocationMode="All"))]),
+        "claim default/c, request r: asks for all devices, but resource pool drv/p is currently being updated, since "
+        "it announces 2 slices of its newest generation and has 1: have its driver publish the whole pool, or ask for a "
+        "number of devices",
+    ),
+    "all devices though they differ": (
+        lab(FOUR, [claim(request("r", allocationMode="All"), constraints=[ROOT])]),
+        "claim default/c, request r: cannot add device drv/p/a2 because a claim constraint would not be satisfied: all "
+        "must have equal drv/root; ask for a number of devices, or narrow the selectors",
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "text"), ERRORS.values(), ids=ERRORS.keys())
+def test_errors_name_object_field_and_remedy(made: Lab, text: str) -> None:
+    outcome = made.decide()
+    assert isinstance(outcome, Failed)
+    assert str(outcome.error) == text

@@ -95,7 +95,7 @@ class NodeIndex:
             needs=want.need,
             devices=want.tally.best(),
             matching=want.tally.best(),
-            detail="(the node with most free matching devices)",
+            detail=" (the node with most free matching devices)",
         )
 
 

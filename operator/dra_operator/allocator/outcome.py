@@ -17,6 +17,7 @@ from dra_api.resource import AllocationResult
 
 from .errors import AllocationError
 from .refusal import Refusal
+from .wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class GaveUp:
 
     def __str__(self) -> str:
         return (
-            f"node {self.node}: gave up after {self.steps} steps without an answer: the requests can be combined in "
-            "too many ways; ask for fewer devices in one claim, or loosen its constraints"
+            f"node {self.node}: gave up after {counted(self.steps, 'step')} without an answer: the requests can be "
+            "combined in too many ways; ask for fewer devices in one claim, or loosen its constraints"
         )
 
 

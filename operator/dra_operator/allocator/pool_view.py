@@ -18,6 +18,7 @@ from .ids import DeviceId, PoolId
 from .memo import Memo
 from .selectors import Compiled, Verdicts
 from .slices import Slice
+from .wording import counted
 
 Requests = tuple[tuple[str, Quantity], ...]
 Amounts = dict[str, Quantity]
@@ -71,7 +72,8 @@ class PoolView:
         """Why the pool cannot be used, as a sentence that names it."""
         told = f"resource pool {self.pool} is {self.status.value}, since"
         if self.status is Status.INCOMPLETE:
-            return f"{told} it announces {self._announced} slices of its newest generation and has {self._found}"
+            announced = counted(self._announced, "slice")
+            return f"{told} it announces {announced} of its newest generation and has {self._found}"
         twice = next((name for name, count in Counter(d.name for d in self.devices).items() if count > 1), None)
         if twice is not None:
             return f"{told} two devices are named {twice}"
