@@ -101,6 +101,20 @@ def uneven_shares(size: int) -> Lab:
     return lab(pool(*members), [claim(*wanted)])
 
 
+def whole_shares(size: int) -> Lab:
+    """Partitions that may be shared, but of which a share takes all; GPUs hold two of three, and one more is wanted."""
+    gpus = size // 4
+    members = [
+        device(f"g{gpu}-{n}", u=10 * gpu + n, capacity={"mem": 8}, consumes={f"g{gpu}": {"slices": n}}, extra=MULTI)
+        for gpu in range(gpus)
+        for n in (1, 2, 3)
+    ]
+    counters = {f"g{gpu}": {"slices": 3} for gpu in range(gpus)}
+    wanted = [request(f"r{i}", f'device.attributes["drv"].u != {1000 + i}') for i in range(2 * gpus + 1)]
+    claims = [claim(*wanted[start : start + 32], name=f"c{start}") for start in (0, 32)]
+    return lab(pool(*members, counters=counters), claims)
+
+
 def pairs(size: int) -> Lab:
     """Pairs of an equal value, one pair more than there are values; no value has enough for two pairs."""
     values = min(size // 4, 15)
@@ -172,6 +186,7 @@ FAMILIES = {
     "partitions": partitions,
     "halves or wholes": halves_or_wholes,
     "shares": shares,
+    "shares that take the whole device": whole_shares,
     "uneven shares": uneven_shares,
 }
 

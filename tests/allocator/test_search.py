@@ -138,7 +138,7 @@ GIVES: dict[str, tuple[Lab, Any]] = {
     ),
     "more than 32 in one alternative keep the search from a device that raises, also in a search that looks ahead": (
         lab(
-            pool(*(device(f"d{i:02}", k=i // 20, **({"ok": True} if i != 31 else {})) for i in range(40))),
+            pool(*(device(f"d{i:02}", k=i // 31, ok=True) for i in range(31)), device("d31", k=1), device("d32", k=1)),
             [
                 claim(
                     first_available("r", sub("x", 'device.attributes["drv"].ok', count=29), sub("y", count=1)),

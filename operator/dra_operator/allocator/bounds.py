@@ -14,7 +14,8 @@ from .constraints import Distinct
 from .flow import Demand, Supply, feasible
 from .groups import groups_suffice
 from .problem import Problem
-from .sums import Sums, offers
+from .sharing import Sharing
+from .sums import Sums
 from .symmetry import split
 
 
@@ -23,10 +24,10 @@ class Bounds:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._shareable = problem.view.shareable if problem.sharing else 0
-        self._sums = Sums(problem)
-        self._least_amounts: dict[int, dict[str, int]] = {}
-        self._offers = offers(problem)
+        self._sharing = Sharing(problem)
+        self.several = self._sharing.several
+        """Devices that several requests may get."""
+        self._sums = Sums(problem, self.several)
 
     def suffice(self, ahead: Ahead, opened: list[Open]) -> bool:
         """All bounds hold."""
@@ -34,7 +35,7 @@ class Bounds:
             return False
         if not self._sums.counters_suffice(ahead, opened) or not self._sums.capacity_suffices(ahead, opened):
             return False
-        if not groups_suffice(ahead, opened, self._shareable):
+        if not groups_suffice(ahead, opened, self.several):
             return False
         distinct = {
             constraint for request in opened for constraint in request.bound if isinstance(constraint, Distinct)
@@ -44,7 +45,7 @@ class Bounds:
     def devices_suffice(self, ahead: Ahead, opened: list[Open]) -> bool:
         """The matching bound over ordinary requests."""
         demands = _demands(
-            ((request.devices(ahead), request.need(ahead)) for request in opened if not request.admin), self._shareable
+            ((request.devices(ahead), request.need(ahead)) for request in opened if not request.admin), self.several
         )
         together = 0
         for demand in demands:
@@ -55,33 +56,14 @@ class Bounds:
 
     def _supplies(self, together: int, wanted: set[int]) -> list[Supply]:
         """What the devices can yield; plain devices that the same requests want count together."""
-        supplies = [Supply(1 << device, self._shares(device)) for device in each(together & self._shareable)]
-        single = together & ~self._shareable
+        supplies = [Supply(1 << device, self._sharing.most(device)) for device in each(together & self.several)]
+        single = together & ~self.several
         for counters in self._problem.counters:
             for devices, limit in counters.bottlenecks(single):
                 supplies.append(Supply(devices, limit))
                 single &= ~devices
         supplies.extend(Supply(devices, devices.bit_count()) for devices in split([single], wanted))
         return supplies
-
-    def _shares(self, device: int) -> int:
-        """At most so many further shares of a device."""
-        least = self._least_amounts.get(device)
-        if least is None:
-            least = self._least_amounts[device] = self._least_share(device)
-        left = self._problem.shares.left(device)
-        return min(
-            (left[name] // amount for name, amount in least.items() if amount > 0), default=len(self._problem.domains)
-        )
-
-    def _least_share(self, device: int) -> dict[str, int]:
-        """The least that any request would consume of each capacity."""
-        least: dict[str, int] = {}
-        for amounts, usable in self._offers:
-            if usable >> device & 1:
-                for name, amount in amounts.get(device, {}).items():
-                    least[name] = min(amount.nanos, least.get(name, amount.nanos))
-        return least
 
     def values_suffice(self, constraint: Distinct, ahead: Ahead, opened: list[Open]) -> bool:
         """Each device of the requests in scope needs a value of its own."""
@@ -96,12 +78,12 @@ def _positions(sets: Iterable[int], devices: int) -> int:
     return sum(1 << position for position, members in enumerate(sets) if members & devices)
 
 
-def _demands(wanted: Iterable[tuple[int, int]], shareable: int) -> list[Demand]:
+def _demands(wanted: Iterable[tuple[int, int]], several: int) -> list[Demand]:
     """What is wanted of the same devices is one demand, unless two requests may get the same device."""
     apart: list[Demand] = []
     needs: dict[int, int] = {}
     for devices, need in wanted:
-        if devices & shareable:
+        if devices & several:
             apart.append(Demand(devices, need))
         elif need:
             needs[devices] = needs.get(devices, 0) + need

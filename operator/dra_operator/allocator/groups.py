@@ -14,19 +14,19 @@ from .constraints import Match
 from .flow import Demand, Supply, feasible
 
 
-def groups_suffice(ahead: Ahead, opened: Sequence[Open], shareable: int) -> bool:
+def groups_suffice(ahead: Ahead, opened: Sequence[Open], several: int) -> bool:
     """False only when the groups of some attribute certainly cannot all find a value."""
     return all(
         len(groups) < 2 or _find_values(column, groups, ahead)
-        for column, groups in _by_column(ahead, opened, shareable).items()
+        for column, groups in _by_column(ahead, opened, several).items()
     )
 
 
-def _by_column(ahead: Ahead, opened: Sequence[Open], shareable: int) -> dict[Column, list[list[Open]]]:
+def _by_column(ahead: Ahead, opened: Sequence[Open], several: int) -> dict[Column, list[list[Open]]]:
     """The groups of each attribute; no request is in two of them, and no device can serve two requests."""
     members: dict[Match, list[Open]] = {}
     for request in opened:
-        if not request.admin and not request.devices(ahead) & shareable:
+        if not request.admin and not request.devices(ahead) & several:
             for constraint in request.bound:
                 if isinstance(constraint, Match):
                     members.setdefault(constraint, []).append(request)

@@ -122,6 +122,11 @@ class Counters:
         """The consuming devices by what they consume."""
         return [(charges, devices << self._offset) for charges, devices in self._groups.groups]
 
+    @property
+    def paid(self) -> int:
+        """Devices that are charged already, and may be shared further."""
+        return self._paid
+
     def admit(self, devices: int, taker: Taker) -> int:
         return devices & (~self._closed | self._paid)
 

@@ -113,7 +113,7 @@ class Lookahead:
         for request in forced:
             together |= request.devices(ahead)
         others = frozenset.intersection(*(request.bound for request in forced)) - {constraint}
-        least = 0 if together & self._problem.view.shareable else sum(request.need(ahead) for request in forced)
+        least = 0 if together & self._bounds.several else sum(request.need(ahead) for request in forced)
         allowed = 0
         for devices in _columns(constraint, together):
             if devices.bit_count() >= least and self._common(devices, forced, others, ahead):
@@ -150,7 +150,7 @@ class Lookahead:
             if not found:
                 return False
             total += least
-        if together & self._problem.view.shareable:
+        if together & self._bounds.several:
             return True
         return together.bit_count() >= total and all(_at_most(other, together) >= total for other in others)
 

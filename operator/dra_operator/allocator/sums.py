@@ -14,8 +14,8 @@ from .ahead import Ahead, Open
 from .bits import each
 from .counter_table import Kind
 from .knapsack import fill
-from .pool_view import Amounts
 from .problem import Problem
+from .sharing import offers
 
 Name = TypeVar("Name")
 
@@ -23,8 +23,9 @@ Name = TypeVar("Name")
 class Sums:
     """Each method is False only when the requests ahead certainly cannot all be served."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, several: int) -> None:
         self._problem = problem
+        self._several = several
         self._shares = _shares(problem)
         self._least_charges: dict[int, Mapping[Kind, int]] = {}
 
@@ -67,7 +68,7 @@ class Sums:
         known = self._least_charges.get(devices)
         if known is None:
             groups = (group for table in self._problem.counters for group in table.costs_by_kind)
-            free = devices & (self._problem.view.shareable | ~self._problem.view.consuming)
+            free = devices & (self._several | ~self._problem.view.consuming)
             known = {} if free else _least(costs for costs, group in groups if devices & group)
             self._least_charges[devices] = known
         return known
@@ -95,17 +96,6 @@ class Share:
     amounts: dict[int, dict[str, int]]
     least: dict[str, int]
     """The least that any usable device gives, whichever is chosen."""
-
-
-def offers(problem: Problem) -> list[tuple[Mapping[int, Amounts], int]]:
-    """What a share of each device consumes, and the devices of which such shares may be taken; each once."""
-    found: dict[int, tuple[Mapping[int, Amounts], int]] = {}
-    for domains in problem.domains:
-        for domain in domains:
-            amounts, usable = found.get(id(domain.amounts), (domain.amounts, 0))
-            if amounts:
-                found[id(amounts)] = amounts, usable | domain.usable
-    return list(found.values())
 
 
 def _shares(problem: Problem) -> dict[int, Share]:

@@ -15,7 +15,7 @@ from .bits import each
 from .columns import Column
 from .domain import Domain
 from .problem import Problem
-from .sums import offers
+from .sharing import offers
 
 SMALL: Final = 8
 """Up to so many devices a set is looked at device by device."""
