@@ -308,8 +308,8 @@ ERRORS: dict[str, tuple[Lab, str]] = {
     "all devices of a pool that is not complete": (
         lab(announced(FOUR, resourceSliceCount=2), [claim(request("r", allocationMode="All"))]),
         "claim default/c, request r: asks for all devices, but resource pool drv/p is currently being updated, since "
-        "it announces 2 slices of its newest generation and has 1: have its driver publish the whole pool, or ask for a "
-        "number of devices",
+        "it announces 2 slices of its newest generation and has 1: have its driver publish the whole pool, or ask for "
+        "a number of devices",
     ),
     "all devices though they differ": (
         lab(FOUR, [claim(request("r", allocationMode="All"), constraints=[ROOT])]),
