@@ -7,7 +7,7 @@ from typing import Any
 
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Allocator, Features
-from dra_operator.placement import ExtendedResources, NoPlace, NotReady, plan, ready_claims
+from dra_operator.placement import ExtendedResources, NoPlace, NotReady, decided, plan, ready_claims
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -68,11 +68,7 @@ def would_fit(world: Any, key: str) -> bool:
     allocator = Allocator(cluster.inventory, new_share_id=lambda: "share")
     extended = ExtendedResources(pod, cluster.classes_serving(pod))
     planning = plan(pod, claims, cluster.node_states(), allocator, cluster.ledger.usage, extended=extended)
-    while True:
-        try:
-            next(planning)
-        except StopIteration as end:
-            return not isinstance(end.value, NoPlace)
+    return not isinstance(decided(planning), NoPlace)
 
 
 @given(STEPS)

@@ -10,7 +10,7 @@ from dra_api.core import Node, Pod
 from dra_api.quantity import Quantity
 from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Inventory, Usage
-from dra_operator.placement import ExtendedResources, Nodes, NodeState, NoPlace, Plan, plan
+from dra_operator.placement import ExtendedResources, Nodes, NodeState, NoPlace, Plan, decided, plan
 
 
 class Attributes:
@@ -92,10 +92,4 @@ def decide(
     extended: ExtendedResources | None = None,
 ) -> Plan | NoPlace:
     states = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
-    planning = plan(pod, claims, states, devices, Usage(), extended=extended)
-    while True:
-        try:
-            next(planning)
-        except StopIteration as end:
-            answer: Plan | NoPlace = end.value
-            return answer
+    return decided(plan(pod, claims, states, devices, Usage(), extended=extended))

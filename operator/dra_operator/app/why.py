@@ -19,7 +19,7 @@ from dra_operator.placement import (
     NodeFilter,
     NoPlace,
     NotReady,
-    Plan,
+    decided,
     extended_claims,
     plan,
     ready_claims,
@@ -93,24 +93,11 @@ def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[s
     if text is not None:
         yield f"pod {pod.key} fits no node: {text}"
         return
-    answer = _planned(cluster, allocator, pod, claims, extended)
+    answer = decided(plan(pod, claims, cluster.node_states(), allocator, cluster.ledger.usage, extended=extended))
     if isinstance(answer, NoPlace) and answer.is_error:
         yield f"pod {pod.key} is held back on all nodes by an error: {answer.message}"
         return
     yield from _node_by_node(cluster, allocator, pod, claims, extended)
-
-
-def _planned(
-    cluster: Cluster, allocator: Allocator, pod: Pod, claims: list[ResourceClaim], extended: ExtendedResources
-) -> Plan | NoPlace:
-    """What the operator would decide."""
-    planning = plan(pod, claims, cluster.node_states(), allocator, cluster.ledger.usage, extended=extended)
-    while True:
-        try:
-            next(planning)
-        except StopIteration as end:
-            answer: Plan | NoPlace = end.value
-            return answer
 
 
 def _node_by_node(

@@ -9,7 +9,7 @@ from .extended import ExtendedClaim, ExtendedResources
 from .filters import NodeFilter
 from .node import NodeState
 from .nodes import Nodes
-from .plan import Planning, plan
+from .plan import Planning, decided, plan
 from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, served_resources, subtract
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "PodClaim",
     "add",
     "binding_state",
+    "decided",
     "extended_claims",
     "node_requests",
     "plan",

@@ -47,3 +47,13 @@ def plan(
     except (AllocationError, Aborted) as error:
         return NoPlace(str(error), is_error=True)
     return min(attempt.fits, key=lambda fit: fit[0])[1]
+
+
+def decided(planning: Planning) -> Plan | NoPlace:
+    """The answer of a plan, in one go."""
+    while True:
+        try:
+            next(planning)
+        except StopIteration as end:
+            answer: Plan | NoPlace = end.value
+            return answer
