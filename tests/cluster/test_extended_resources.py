@@ -38,8 +38,10 @@ def recorded(name: str, resource: str = GPU) -> dict[str, Any]:
     return {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": [mapping]}}
 
 
-def device_class(version: int, resource: str | None = GPU, name: str = "gpu", uid: str = "1") -> DeviceClass:
-    metadata = {"name": name, "uid": uid, "resourceVersion": str(version)}
+def device_class(
+    version: int, resource: str | None = GPU, name: str = "gpu", uid: str = "1", created: str | None = None
+) -> DeviceClass:
+    metadata = {"name": name, "uid": uid, "resourceVersion": str(version), "creationTimestamp": created}
     return convert(DeviceClass, {"metadata": metadata, "spec": {"extendedResourceName": resource}})
 
 
@@ -77,6 +79,29 @@ def test_a_class_that_no_longer_serves_the_resource_wakes_the_pod_since_another_
     assert cluster.put(device_class(3, "example.com/other")) == (PLACE,)
     cluster.put(device_class(4))
     assert cluster.remove(DeviceClass, "gpu") == (PLACE,)
+
+
+def test_prj_018_the_youngest_class_serves_whatever_happened_before_and_every_class_its_own_name(
+    cluster: Cluster,
+) -> None:
+    def serving() -> str | None:
+        return cluster.classes_serving(pod(1)).get(GPU)
+
+    old = device_class(1, name="old", uid="old", created="2026-01-01T00:00:00Z")
+    young = device_class(2, name="young", uid="young", created="2026-02-01T00:00:00Z")
+    assert serving() is None
+    for class_ in (young, old):
+        cluster.put(class_)
+        assert serving() == "young"
+    for name in ("old", "young"):
+        implicit = "deviceclass.resource.kubernetes.io/" + name
+        assert cluster.classes_serving(pod(1, implicit)) == {implicit: name}
+    cluster.put(device_class(3, "example.com/other", "young", "young", created="2026-02-01T00:00:00Z"))
+    assert serving() == "old"
+    cluster.remove(DeviceClass, "old")
+    assert serving() is None
+    implicit = "deviceclass.resource.kubernetes.io/young"
+    assert cluster.classes_serving(pod(1, implicit)) == {implicit: "young"}
 
 
 def test_a_pod_that_has_its_node_is_not_woken(cluster: Cluster) -> None:

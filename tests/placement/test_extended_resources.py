@@ -21,7 +21,7 @@ from dra_operator.placement import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_lab import allocator, claim, decide, node, wants
+from placement_lab import Watched, allocator, claim, decide, node, wants
 
 GPU, NIC = "example.com/gpu", "example.com/nic"
 CLASSES = {GPU: "gpu", NIC: "gpu"}
@@ -168,13 +168,17 @@ def test_a_resource_that_only_the_overhead_asks_for_can_be_mapped_to_no_containe
     assert answer.is_error
 
 
-def test_many_nodes_of_two_kinds_are_searched_by_the_index() -> None:
-    """The only node that fits is the fullest of 300; a third of them have a device plugin with nothing left."""
-    plugins = [counting(f"p{number:03}", {GPU: "1"}, gpu="1") for number in range(100)]
-    others = [node(f"n{number:03}") for number in range(199)]
-    answer = placed(asking({GPU: "1"}), *plugins, *others, node("only", used={"cpu": "3"}), only=["x"])
+@pytest.mark.parametrize("with_plugin", [0, 10, 100])
+def test_of_many_nodes_only_those_are_looked_at_that_may_serve_the_resource(with_plugin: int) -> None:
+    """The only node that fits is the fullest; some others have a device plugin with nothing left."""
+    plugins = [counting(f"plugin-{number:03}", {GPU: "1"}, gpu="1") for number in range(with_plugin)]
+    others = [node(f"bare-{number:03}") for number in range(200)]
+    nodes = Watched([*plugins, *others, node("only", used={"cpu": "3"})])
+    pod = asking({GPU: "1"})
+    answer = decide(pod, [], nodes, allocator(only=["x"]), ExtendedResources(pod, CLASSES))
     assert isinstance(answer, Plan)
     assert answer.node == "only"
+    assert {name.partition("-")[0] for name in nodes.looked} == {"only", *(["plugin"] if with_plugin else [])}
 
 
 @given(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +14,6 @@ from dra_operator.allocator import Allocated, Usage
 from dra_operator.placement import (
     Binding,
     NodeFilter,
-    Nodes,
     NodeState,
     NoPlace,
     NotReady,
@@ -27,7 +25,7 @@ from dra_operator.placement import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_lab import allocator, claim, decide, node, pod, prefers, wants
+from placement_lab import Watched, allocator, claim, decide, node, pod, prefers, wants
 
 
 def place(pod: Pod, *nodes: NodeState) -> Plan | NoPlace:
@@ -190,18 +188,6 @@ def test_the_order_of_the_nodes_does_not_matter(order: list[str]) -> None:
 
 
 # --- many nodes ---
-
-
-class Watched(Nodes):
-    """Notes which nodes are looked at."""
-
-    def __init__(self, states: Sequence[NodeState]) -> None:
-        super().__init__(states)
-        self.looked: list[str] = []
-
-    def get(self, name: str) -> NodeState | None:
-        self.looked.append(name)
-        return super().get(name)
 
 
 MANY = [node(f"n{number:03}") for number in range(300)]

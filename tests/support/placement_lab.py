@@ -25,6 +25,18 @@ class Attributes:
         return predicate
 
 
+class Watched(Nodes):
+    """Notes which nodes are looked at."""
+
+    def __init__(self, states: Sequence[NodeState]) -> None:
+        super().__init__(states)
+        self.looked: list[str] = []
+
+    def get(self, name: str) -> NodeState | None:
+        self.looked.append(name)
+        return super().get(name)
+
+
 def node(name: str, *, used: dict[str, str] | None = None, **fields: Any) -> NodeState:
     body = {
         "metadata": {"name": name, "labels": fields.get("labels", {})},

@@ -61,7 +61,7 @@ class PodPlacer:
 
     async def handle(self, key: str) -> None:
         """One attempt. Ends with the pod bound, or waiting with a reason in its status."""
-        await self._settle_leftovers(key)
+        await self._settle_unanswered(key)
         commit = Commit(self._cluster, self._writing, self._queue.add)
         async with self._planning:
             await asyncio.sleep(0)  # one plan per turn of the loop, however many keys are ready
@@ -188,7 +188,7 @@ class PodPlacer:
         self._events.warning(pod, "FailedScheduling", message)
         await self._pods.report_waiting(pod, reason, message)
 
-    async def _settle_leftovers(self, key: str) -> None:
+    async def _settle_unanswered(self, key: str) -> None:
         """Allocations of an earlier attempt whose write ended in silence: only the server knows what became of them.
 
         Until it has told, they stay in the ledger, and the pod is not tried again.
@@ -196,7 +196,7 @@ class PodPlacer:
         for entry in self._cluster.ledger.in_flight_for(key):
             with suppress(NotFound):
                 await self._claims.read(entry.claim)
-            self._cluster.ledger.settle(entry.claim.metadata.uid)
+            self._queue.add(self._cluster.settle(entry.claim.metadata.uid))
 
 
 async def _in_slices(planning: Planning) -> Plan | NoPlace:
