@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, NamedTuple
 
@@ -74,6 +74,8 @@ class FakeApi:
         self.calls: list[Call] = []
         self.before: Fault = lambda call: None
         self.after: Fault = lambda call: None
+        self.way: Callable[[], Awaitable[None]] = at_once
+        """How long a request takes to the server, and an answer back; what happened can be seen by watches before."""
         self.generate: Callable[[str], str] = lambda base: f"{base}{len(self.calls):05d}"
         self._revision = 100
         self._uids = 0
@@ -114,12 +116,12 @@ class FakeApi:
     # --- the client protocol ---
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
-        with self._call("get", resource, None, name):
+        async with self._call("get", resource, None, name):
             return copy.deepcopy(self._find(resource, namespace, name))
 
     async def create(self, resource: Resource, body: Obj, namespace: str | None = None) -> Obj:
         meta = body["metadata"]
-        with self._call("create", resource, None, meta.get("name", "")):
+        async with self._call("create", resource, None, meta.get("name", "")):
             obj = copy.deepcopy(body)
             meta = obj["metadata"]
             if not meta.get("name"):
@@ -132,7 +134,7 @@ class FakeApi:
 
     async def update(self, resource: Resource, body: Obj, subresource: str | None = None) -> Obj:
         meta = body["metadata"]
-        with self._call("update", resource, subresource, meta["name"]):
+        async with self._call("update", resource, subresource, meta["name"]):
             old = self._find(resource, meta.get("namespace"), meta["name"])
             if meta.get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
                 raise Conflict(409, "Conflict", "the object has been modified")
@@ -156,7 +158,7 @@ class FakeApi:
         field_manager: str | None = None,
         force: bool = False,
     ) -> Obj:
-        with self._call("patch", resource, subresource, name):
+        async with self._call("patch", resource, subresource, name):
             obj = copy.deepcopy(self._find(resource, namespace, name))
             if patch.get("metadata", {}).get("uid") not in (None, obj["metadata"]["uid"]):
                 raise Conflict(409, "Conflict", "uid mismatch")
@@ -172,7 +174,7 @@ class FakeApi:
     async def create_subresource(
         self, resource: Resource, name: str, subresource: str, body: Obj, namespace: str | None = None
     ) -> Obj:
-        with self._call("create", resource, subresource, name):
+        async with self._call("create", resource, subresource, name):
             assert subresource == "binding"
             pod = copy.deepcopy(self._find(resource, namespace, name))
             if pod["spec"].get("nodeName") or pod["metadata"]["uid"] != body["metadata"]["uid"]:
@@ -186,7 +188,7 @@ class FakeApi:
     async def delete(
         self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None
     ) -> Obj:
-        with self._call("delete", resource, None, name):
+        async with self._call("delete", resource, None, name):
             obj = copy.deepcopy(self._find(resource, namespace, name))
             if uid not in (None, obj["metadata"]["uid"]):
                 raise Conflict(409, "Conflict", "the UID in the precondition does not match")
@@ -248,13 +250,19 @@ class _Call:
     def __init__(self, api: FakeApi, call: Call) -> None:
         self._api, self._call = api, call
 
-    def __enter__(self) -> None:
+    async def __aenter__(self) -> None:
+        await self._api.way()
         self._api.calls.append(self._call)
         _raise(self._api.before(self._call))
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._api.way()
         if error is None:
             _raise(self._api.after(self._call))
+
+
+async def at_once() -> None:
+    """No time at all."""
 
 
 def _merged(old: Any, patch: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -12,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 GPU = "example.com/gpu"
-HAPPENING = ["pod", "pod", "end", "node", "fewer devices", "more devices", "cordon", "uncordon"]
+HAPPENING = ["pod", "pod", "sharer", "end", "node", "fewer devices", "more devices", "cordon", "uncordon"]
 HAPPENING += ["serving class", "no serving class", "device plugin", "no device plugin"]
 STEPS = st.lists(
     st.tuples(
@@ -28,10 +30,12 @@ STEPS = st.lists(
 def step(world: Any, make: Any, what: str, number: int) -> None:
     """One thing that happens in the cluster; things that cannot happen now do not."""
     api, node, pod, claim = world.api, f"node-{number // 2 % 2}", f"pod-{number}", f"claim-{number}"
+    if what == "sharer":
+        what, number, pod, claim = "pod", 2, f"sharer-{number}", "shared"
     if what == "pod" and number > 3 and (PODS, "ns", pod) not in api.objects:
         api.add(PODS, make.pod(pod, containers=[make.asking("main", **{GPU: "1"})]))
     elif what == "pod" and (PODS, "ns", pod) not in api.objects:
-        wanted = {"requests": {"cpu": "3"}}
+        wanted = {"requests": {"cpu": "1" if claim == "shared" else "3"}}
         uses = [make.use(claim)] if number else []
         if (RESOURCE_CLAIMS, "ns", claim) not in api.objects:
             api.add(RESOURCE_CLAIMS, make.claim(claim, count=1 + number % 2))
@@ -71,21 +75,36 @@ def would_fit(world: Any, key: str) -> bool:
     return not isinstance(decided(planning), NoPlace)
 
 
-@given(STEPS)
-@example([("pod", 2, True), ("pod", 0, True), ("end", 2, True)])
-@example([("fewer devices", 0, True), ("pod", 2, True), ("more devices", 0, True)])
-@example([("pod", 4, True), ("serving class", 0, True)])
-@example([("pod", 4, True), ("device plugin", 0, True)])
-@example([("serving class", 0, True), ("pod", 2, True), ("pod", 4, True), ("end", 2, True)])
-@example([("serving class", 0, True), ("pod", 4, True), ("pod", 5, True), ("end", 4, True)])
-@example([("cordon", 0, True), ("pod", 2, True), ("uncordon", 0, True)])
+def delays(world: Any, ticks: list[int]) -> Callable[[], Awaitable[None]]:
+    """Requests and answers take so long in turn; meanwhile others act, and watches bring what happened."""
+    rest = itertools.cycle(ticks)
+
+    async def way() -> None:
+        for _ in range(next(rest)):
+            await world.tick()
+
+    return way
+
+
+@given(STEPS, st.lists(st.integers(0, 3), min_size=1, max_size=5))
+@example([("sharer", 1, False), ("sharer", 2, True)], [0, 2])
+@example([("pod", 2, True), ("pod", 0, True), ("end", 2, True)], [0])
+@example([("fewer devices", 0, True), ("pod", 2, True), ("more devices", 0, True)], [0])
+@example([("pod", 4, True), ("serving class", 0, True)], [0])
+@example([("pod", 4, True), ("device plugin", 0, True)], [0])
+@example([("serving class", 0, True), ("pod", 2, True), ("pod", 4, True), ("end", 2, True)], [0])
+@example([("serving class", 0, True), ("pod", 4, True), ("pod", 5, True), ("end", 4, True)], [0])
+@example([("cordon", 0, True), ("pod", 2, True), ("uncordon", 0, True)], [0])
 @settings(max_examples=100, deadline=None)
-def test_nobody_waits_for_what_is_there(worlds: Any, make: Any, steps: list[tuple[str, int, bool]]) -> None:
+def test_nobody_waits_for_what_is_there(
+    worlds: Any, make: Any, steps: list[tuple[str, int, bool]], ticks: list[int]
+) -> None:
     async def history() -> None:
         world = worlds(Features())
         world.api.add(DEVICE_CLASSES, make.device_class())
         step(world, make, "node", 0)
         world.start()
+        world.api.way = delays(world, ticks)
         async with world.running():
             for what, number, wait in steps:
                 step(world, make, what, number)

@@ -29,6 +29,7 @@ from .store import Change
 from .template import ClaimTemplate
 
 if TYPE_CHECKING:
+    from .ledger import InFlight
     from .view import Cluster
 
 
@@ -120,6 +121,12 @@ def devices_freed(cluster: Cluster) -> Keys:
     by_claim, by_resource = cluster.pods_by_claim, cluster.pods_by_resource
     waiting = (key for key, interest in cluster.waiting.items() if interest.devices)
     return _place(key for key in waiting if key in by_claim or key in by_resource)
+
+
+def write_over(cluster: Cluster, entry: InFlight) -> Keys:
+    """The other pods of a claim: while its allocation was under way they were not tried."""
+    pods = cluster.pods_by_claim.keys(entry.claim.key)
+    return _place(pod for pod in pods if pod != entry.pod and pod in cluster.waiting)
 
 
 def room_freed(cluster: Cluster) -> Keys:

@@ -100,6 +100,11 @@ class Cluster:
         self.loads.forget(key)
         return triggers.room_freed(self)
 
+    def settle(self, uid: str) -> Keys:
+        """The write of an in-flight allocation is over: who waits for that; the event about it may have come before."""
+        entry = self.ledger.settle(uid)
+        return NOTHING if entry is None else triggers.write_over(self, entry)
+
     def note_waiting(self, key: str, interest: Interest) -> None:
         """What can help the pod: ``EVERYTHING`` when an attempt begins, less when it ended and found out."""
         if key in self.waiting:

@@ -21,7 +21,7 @@ from dra_api.references import consumer_of, is_reserved_for, pod_as_consumer
 from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import ApiError, Conflict, KubeError, ServerError
 
-from dra_operator.cluster import Cluster, DeviceTaken, Keys
+from dra_operator.cluster import Cluster, DeviceTaken, Key, Keys
 from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
 from dra_operator.placement import ExtendedClaim, Plan, PodClaim
 
@@ -111,7 +111,7 @@ class Commit:
             if not is_answer(error):
                 self._unknown.add(claim.metadata.uid)
             raise
-        self._cluster.ledger.settle(claim.metadata.uid)
+        self._wake(self._cluster.settle(claim.metadata.uid))
         return written
 
     async def _serve_extended_resources(self) -> list[ResourceClaim]:
@@ -175,10 +175,11 @@ class Commit:
         self._wake(tuple(key for key in others if key.object != self._pod.key))  # this pod waits for its back-off
 
     def _give_back_devices(self) -> Keys:
+        others: list[Key] = []
         for entry in self._cluster.ledger.in_flight_for(self._pod.key):
             if entry.claim.metadata.uid not in self._unknown:
-                self._cluster.ledger.settle(entry.claim.metadata.uid)
-        return self._cluster.wanting_devices()
+                others += self._cluster.settle(entry.claim.metadata.uid)
+        return (*others, *self._cluster.wanting_devices())
 
 
 def is_answer(error: KubeError) -> bool:
