@@ -115,6 +115,13 @@ def whole_shares(size: int) -> Lab:
     return lab(pool(*members, counters=counters), claims)
 
 
+def administrators(size: int) -> Lab:
+    """Requests with admin access, which no other request of their claim may share a device with: one device too few."""
+    count = size // 2
+    wanted = [request("a", count=3, adminAccess=True), request("b", count=2, adminAccess=True)]
+    return lab(pool(*(device(f"d{i}", u=i) for i in range(count))), [claim(*wanted, request("r", count=count - 4))])
+
+
 def pairs(size: int) -> Lab:
     """Pairs of an equal value, one pair more than there are values; no value has enough for two pairs."""
     values = min(size // 4, 15)
@@ -175,6 +182,7 @@ def too_many_before_an_error(size: int) -> Lab:
 FAMILIES = {
     "something impossible before an error": behind_the_impossible,
     "too many requests before an error": too_many_before_an_error,
+    "administrators": administrators,
     "pairs": pairs,
     "memory in eighths": memory_in_eighths,
     "wasted shares": wasted_shares,

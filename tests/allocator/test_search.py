@@ -19,7 +19,7 @@ from allocator_lab import (
     sub,
 )
 from dra_api.quantity import Quantity
-from dra_operator.allocator import Allocated, DeviceId, Failed, Features, GaveUp, Usage
+from dra_operator.allocator import Allocated, DeviceId, Failed, Features, GaveUp, Usage, search
 
 A, B = 'device.attributes["drv"].model == "A"', 'device.attributes["drv"].model == "B"'
 MODELS = pool(device("a1", model="A"), device("b1", model="B"), device("a2", model="A"))
@@ -306,6 +306,13 @@ GIVES: dict[str, tuple[Lab, Any]] = {
         ),
         [["r=drv/p/a"], ["q=drv/p/a"]],
     ),
+    "admin access gets a share of a device of which another request takes all": (
+        lab(
+            pool(device("a", capacity={"mem": 4}, extra=MULTI)),
+            [claim(request("r"), request("q", adminAccess=True))],
+        ),
+        [["r=drv/p/a", "q=drv/p/a"]],
+    ),
     "a selector that raises is fatal when its device is reached": (
         lab(pool(device("a"), device("b", k=1)), [claim(request("r", 'device.attributes["drv"].k == 1'))]),
         "error",
@@ -342,6 +349,14 @@ def only_result(made: Lab) -> Any:
     assert isinstance(outcome, Allocated)
     (result,) = outcome.results
     return result
+
+
+@pytest.mark.parametrize(("made", "expected"), GIVES.values(), ids=GIVES.keys())
+def test_gives_the_same_when_it_looks_ahead_from_the_start(
+    made: Lab, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "PATIENCE", -1)
+    assert made.devices() == expected
 
 
 def test_a_share_says_what_it_consumes() -> None:
@@ -387,6 +402,8 @@ def test_node_selectors_of_slices_are_merged() -> None:
 
 def test_the_same_for_devices_everywhere() -> None:
     assert only_result(lab(pool(device("a"), allNodes=True), [claim(request("r"))])).node_selector is None
+    named = only_result(lab(pool(device("a"), allNodes=True, nodeName=""), [claim(request("r"))])).node_selector
+    assert named is not None  # no name at all is something else than an empty one
 
 
 def test_configuration_of_classes_and_claim() -> None:

@@ -27,8 +27,13 @@ class Open(NamedTuple):
         return cls(alternatives, scopes[0].intersection(*scopes), frozenset().union(*scopes))
 
     @property
+    def claim(self) -> int:
+        """The claim that the request is of."""
+        return self.alternatives[0][0].claim
+
+    @property
     def admin(self) -> bool:
-        """Some alternative has admin access, which other requests do not get in the way of."""
+        """Some alternative has admin access, which the requests of other claims do not get in the way of."""
         return any(domain.alternative.admin for domain, _ in self.alternatives)
 
     def ruled_in(self, ahead: Ahead) -> list[tuple[Domain, int]]:

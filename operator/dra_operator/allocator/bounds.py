@@ -43,22 +43,36 @@ class Bounds:
         return all(self.values_suffice(constraint, ahead, opened) for constraint in distinct)
 
     def devices_suffice(self, ahead: Ahead, opened: list[Open]) -> bool:
-        """The matching bound over ordinary requests."""
-        demands = _demands(
-            ((request.devices(ahead), request.need(ahead)) for request in opened if not request.admin), self.several
+        """The matching bound over ordinary requests, and over all requests of each claim that has others.
+
+        What admin access takes, other claims may have as well, but no other request of its own claim.
+        """
+        if not self._devices_suffice(ahead, (request for request in opened if not request.admin)):
+            return False
+        exempt = self._problem.admin_exempt
+        return all(
+            self._devices_suffice(ahead, (request for request in opened if request.claim == claim), exempt=exempt)
+            for claim in {request.claim for request in opened if request.admin}
         )
+
+    def _devices_suffice(self, ahead: Ahead, requests: Iterable[Open], *, exempt: bool = False) -> bool:
+        """``exempt``: some of the requests need neither counters nor capacity, so that these limit nothing."""
+        demands = _demands(((request.devices(ahead), request.need(ahead)) for request in requests), self.several)
         together = 0
         for demand in demands:
             together |= demand.devices
         if not together & self._problem.view.consuming and _roomy(demands):
             return True
-        return feasible(demands, self._supplies(together, {demand.devices for demand in demands}))
+        return feasible(demands, self._supplies(together, {demand.devices for demand in demands}, exempt=exempt))
 
-    def _supplies(self, together: int, wanted: set[int]) -> list[Supply]:
+    def _supplies(self, together: int, wanted: set[int], *, exempt: bool) -> list[Supply]:
         """What the devices can yield; plain devices that the same requests want count together."""
-        supplies = [Supply(1 << device, self._sharing.most(device)) for device in each(together & self.several)]
+        supplies = [
+            Supply(1 << device, len(self._problem.domains) if exempt else self._sharing.most(device))
+            for device in each(together & self.several)
+        ]
         single = together & ~self.several
-        for counters in self._problem.counters:
+        for counters in [] if exempt else self._problem.counters:
             for devices, limit in counters.bottlenecks(single):
                 supplies.append(Supply(devices, limit))
                 single &= ~devices

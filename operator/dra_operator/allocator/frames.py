@@ -134,7 +134,7 @@ class Pick(Frame):
             self.outcome = End.LIMIT
             self._rest = 0
         elif self._guide is not None:
-            self._rest &= ~self._guide.like(self.device)
+            self._rest &= ~self._guide.like(state, self.device)
 
     def follow(self, search: Search) -> Frame | None:
         if self._missing > 1:

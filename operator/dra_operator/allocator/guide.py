@@ -61,9 +61,13 @@ class Guide:
             ahead = self._lookahead.everything()
         return self._lookahead.after(ahead, state, step, domain, missing, behind)
 
-    def like(self, device: int) -> int:
-        """The devices that fail when this one fails, which has just been given back."""
+    def like(self, state: State, device: int) -> int:
+        """The devices that fail when this one fails, which has just been given back.
+
+        Admin access takes devices that another claim of this call has taken already: those are different.
+        """
         members = self._like.get(device, 0)
+        members &= state.taken if state.taken >> device & 1 else ~state.taken
         if members and self._problem.view.shareable >> device & 1:
             left = self._problem.shares.left
             mine = left(device)

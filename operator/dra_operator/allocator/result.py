@@ -92,7 +92,7 @@ class Results:
         for number in devices:
             device, slice_ = view.devices[number], view.origin(number)
             source = device if slice_.spec.per_device_node_selection else slice_.spec
-            if source.node_name or device.binds_to_node:
+            if source.node_name is not None or device.binds_to_node:
                 return _only(view.node)
             if source.node_selector is not None:
                 term = _term(claim, slice_, device, source.node_selector, view.node)

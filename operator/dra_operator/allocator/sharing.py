@@ -21,7 +21,11 @@ class Sharing:
         self._offers = offers(problem)
         self._least: dict[int, dict[str, int]] = {}
         self.several = sum(1 << device for device in self._find_several())
-        """Devices that several requests may get. Those whose counters are paid already count, too: they are free."""
+        """Devices that several requests may get.
+
+        Those whose counters are paid already count, too: they are free. When admin access is exempt, all that can be
+        shared do: whatever is left of them, admin access gets them as well.
+        """
 
     def most(self, device: int) -> int:
         """At most so many further shares of a device."""
@@ -44,6 +48,8 @@ class Sharing:
 
     def _find_several(self) -> Iterator[int]:
         shareable = self._problem.view.shareable if self._problem.sharing else 0
+        if self._problem.admin_exempt:
+            return each(shareable)
         paid = 0
         for counters in self._problem.counters:
             paid |= counters.paid

@@ -3,7 +3,8 @@
 Two devices are interchangeable when they are in the same domains, have the same values in all constrained
 attributes and consume the same counters. When the search fails with one, it fails with the other, so only
 the first is tried. Of devices that can be shared, only those are alike that also have the same capacity
-left at the moment (see ``Guide.like``); those that consume counters besides are told apart.
+left at the moment, and for admin access only those that another claim of the call has taken as well (see
+``Guide.like``); those that can be shared and consume counters besides are told apart.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ def interchangeable(problem: Problem) -> dict[int, int]:
 def _sees_order(domain: Domain) -> bool:
     """Devices that are equal by themselves are not equal for the domain.
 
-    Admin access sees devices as free that others do not. A request for all devices under a constraint fails
-    or ends the attempt, depending on whether the first of them is in use or violates the constraint.
+    A request for all devices under a constraint fails or ends the attempt, depending on whether the first of them
+    is in use or violates the constraint.
     """
-    return domain.alternative.admin or (domain.alternative.everything and bool(domain.constraints))
+    return domain.alternative.everything and bool(domain.constraints)
 
 
 def split(classes: Iterable[int], by: Iterable[int]) -> list[int]:
