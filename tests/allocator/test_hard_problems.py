@@ -117,7 +117,7 @@ def whole_shares(size: int) -> Lab:
 
 def administrators(size: int) -> Lab:
     """Requests with admin access, which no other request of their claim may share a device with: one device too few."""
-    count = size // 2
+    count = min(size // 2, 31)
     wanted = [request("a", count=3, adminAccess=True), request("b", count=2, adminAccess=True)]
     return lab(pool(*(device(f"d{i}", u=i) for i in range(count))), [claim(*wanted, request("r", count=count - 4))])
 
