@@ -179,7 +179,16 @@ def too_many_before_an_error(size: int) -> Lab:
     return lab(pool(*(device(f"d{i}", u=i) for i in range(count))), claims)
 
 
+def around_nothing(size: int) -> Lab:
+    """One request more than there are devices; among them one for no devices at all, whose selector would raise."""
+    count = min(size, 31)
+    requests = [request(f"r{i}", f'device.attributes["drv"].u != {1000 + i}') for i in range(count + 1)]
+    requests.insert(count // 2, request("none", "device.nothing", count=0))
+    return lab(pool(*(device(f"d{i}", u=i) for i in range(count))), [claim(*requests)])
+
+
 FAMILIES = {
+    "too many requests, one of them for nothing": around_nothing,
     "something impossible before an error": behind_the_impossible,
     "too many requests before an error": too_many_before_an_error,
     "administrators": administrators,

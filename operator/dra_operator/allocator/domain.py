@@ -49,10 +49,11 @@ class Domain:
     def quiet(self) -> bool:
         """Searching the domain cannot meet a fatal error.
 
-        All devices are taken in order: when the first of them cannot be had, no constraint is looked at.
+        Where no device is needed, none is looked at. All devices are taken in order: when the first of them cannot be
+        had, no constraint is looked at.
         """
         first = self.collected & -self.collected
-        return not self.raised and not (self.constraints and first & self.usable)
+        return not (self.need and self.raised) and not (self.constraints and first & self.usable)
 
     def narrow(self, rule: Rule, devices: int) -> None:
         """Records what a filter left."""
