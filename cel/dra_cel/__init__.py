@@ -13,6 +13,7 @@ from .admission import admission_policies
 from .device import DEVICE_SELECTORS, PreparedDevice, device_selectors, prepare
 from .environment import Environment
 from .errors import CelError, CompileError, CostLimitExceeded, EvaluationError, Issue
+from .references import Reference
 from .selector import Program, Selector, compile
 from .validation import selector_check
 
@@ -26,6 +27,7 @@ __all__ = [
     "Issue",
     "PreparedDevice",
     "Program",
+    "Reference",
     "Selector",
     "admission_policies",
     "compile",

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .constants import Constants
-from .tree import Fold, Ident, Node, Select, nodes, walk_chain
+from .tree import Call, Fold, Ident, Node, Select, nodes, walk_chain
 
 Path = tuple[str, ...]
 
 
-def references(root: Node, constants: Constants) -> frozenset[str]:
-    """``domain/id`` of everything that is looked up by a constant name, also through names that ``cel.bind`` gave."""
+class Reference(NamedTuple):
+    """An attribute or capacity by its qualified name."""
+
+    kind: str
+    """``attributes`` or ``capacity``, as in ``device.attributes``."""
+    domain: str
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.domain}/{self.id}"
+
+
+def references(root: Node, constants: Constants) -> frozenset[Reference]:
+    """Everything that is looked up, or asked for with ``in``, by constant names; also through names of ``cel.bind``."""
     bound: dict[str, Path] = {}
-    found: set[str] = set()
+    found: set[Reference] = set()
     for node in nodes(root):  # parents first, so that a name is bound before its uses are met
         if isinstance(node, Fold) and node.is_bind:
             bound[node.accu] = _path(node.init, bound, constants)
         path = _path(node, bound, constants)
+        if isinstance(node, Call) and node.function == "@in":
+            name = constants.get(node.args[0])
+            path = (*_path(node.args[1], bound, constants), name) if isinstance(name, str) else ()
         if len(path) >= 4 and path[0] == "device" and path[1] in ("attributes", "capacity"):
-            found.add(f"{path[2]}/{path[3]}")
+            found.add(Reference(*path[1:4]))
     return frozenset(found)
 
 

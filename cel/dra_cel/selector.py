@@ -19,7 +19,7 @@ from .lexer import Source
 from .machine import Machine, run
 from .macros import Macros
 from .parser import parse
-from .references import references
+from .references import Reference, references
 from .tree import Node
 from .types import Type, type_of
 from .validators import validate
@@ -86,8 +86,8 @@ class Selector(Program):
         self._fast = compile_selector(self._root, environment, self._constants) if provable else None
 
     @cached_property
-    def references(self) -> frozenset[str]:
-        """The attributes and capacities that the expression names, as ``domain/id``."""
+    def references(self) -> frozenset[Reference]:
+        """The attributes and capacities that the expression names."""
         return references(self._root, self._constants)
 
     def matches(self, device: PreparedDevice) -> bool:

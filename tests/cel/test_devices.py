@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.resource import Device
-from dra_cel import CompileError, EvaluationError, Selector, compile, device_selectors, prepare, selector_check
+from dra_cel import (
+    CompileError,
+    EvaluationError,
+    Reference,
+    Selector,
+    compile,
+    device_selectors,
+    prepare,
+    selector_check,
+)
 
 DRIVER = "gpu.example.com"
 RAW: dict[str, Any] = {
@@ -99,10 +108,16 @@ def test_values_longer_than_the_api_allows_are_evaluated_under_the_limit() -> No
 def test_references_name_what_is_looked_up_by_constant_names() -> None:
     selector = Selector(
         f'cel.bind(gpu, device.attributes["{DRIVER}"], gpu.model == "x" && gpu[device.driver] == 1) && '
-        'device.capacity["a.example.com"].?memory.hasValue() && has(device.attributes["b.example.com"]["x"].y)',
+        'device.capacity["a.example.com"].?memory.hasValue() && has(device.attributes["b.example.com"]["x"].y) && '
+        '"z" in device.attributes["c.example.com"] && 1 in [2, 3]',
         device_selectors(),
     )
-    assert selector.references == {f"{DRIVER}/model", "a.example.com/memory", "b.example.com/x"}
+    assert selector.references == {
+        Reference("attributes", DRIVER, "model"),
+        Reference("capacity", "a.example.com", "memory"),
+        Reference("attributes", "b.example.com", "x"),
+        Reference("attributes", "c.example.com", "z"),
+    }
 
 
 def test_published_names_are_qualified() -> None:

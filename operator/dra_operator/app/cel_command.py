@@ -153,7 +153,7 @@ def _verdict(selector: Selector, device: PreparedDevice) -> tuple[str, str]:
     if not isinstance(verdict, EvaluationError):
         return ("matches" if verdict else "does not match"), f" (cost {cost})"
     published = device.published()
-    missing = sorted(selector.references - set(published))
+    missing = sorted({str(reference) for reference in selector.references} - set(published))
     detail = f": {verdict.message}"
     if missing:
         detail += f"; it does not publish {', '.join(missing)}, but {', '.join(published) or 'nothing'}"

@@ -1,29 +1,18 @@
-"""Selectors beside what devices publish: that shows at once which of both is wrong.
-
-Which attributes and capacities an expression reads is told from its text, for the usual ways of writing it. What is
-written in another way is left out.
-"""
+"""Selectors beside what devices publish: that shows at once which of both is wrong."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dra_api.resource import Device, DeviceAttribute
+from dra_cel import CompileError, Reference, compile, device_selectors
 
 from dra_operator.allocator.columns import lookup
 from dra_operator.allocator.node_view import NodeView
 from dra_operator.allocator.selectors import Compiled, Selector
 from dra_operator.allocator.wording import counted, listed
 
-READ = re.compile(
-    r"""device\.(?P<kind>attributes|capacity)\s*\[\s*\??\s*["'](?P<domain>[^"']+)["']\s*\]"""
-    r"""\s*(?:\.\s*\??\s*|\[\s*\??\s*["'])(?P<name>[A-Za-z_][\w-]*)"""
-)
-ASKED = re.compile(
-    r"""["'](?P<name>[A-Za-z_][\w-]*)["']\s+in\s+device\.(?P<kind>attributes|capacity)\s*\[\s*["'](?P<domain>[^"']+)["']"""
-)
 SHOWN = 3  # values of an attribute, names of attributes
 
 
@@ -34,28 +23,33 @@ def mismatch(selectors: Sequence[Selector], view: NodeView, compiled: Compiled) 
         count = view.selected((selector,), compiled).true.bit_count()
         text = " ".join(selector.expression.split())
         yield f"{selector} matches {count} of {counted(total, 'device')}: {text}"
-    text = "\n".join(selector.expression for selector in selectors)
-    if re.search(r"\bdevice\.driver\b", text):
+    if any("device.driver" in selector.expression for selector in selectors):
         drivers = Counter(view.driver(number) for number in range(total))
         yield f"drivers of the devices: {_values(drivers)}"
-    read = {
-        found.group("kind", "domain", "name"): None for pattern in (READ, ASKED) for found in pattern.finditer(text)
-    }
-    for kind, domain, name in read:
-        yield _published(view, kind, domain, name)
+    for reference in sorted({read for selector in selectors for read in _read(selector)}):
+        yield _published(view, reference)
 
 
-def _published(view: NodeView, kind: str, domain: str, name: str) -> str:
+def _read(selector: Selector) -> frozenset[Reference]:
+    """What the selector names; nothing when it does not compile, which is said elsewhere."""
+    try:
+        return compile(selector.expression, device_selectors(list_attributes=True)).references
+    except CompileError:
+        return frozenset()
+
+
+def _published(view: NodeView, reference: Reference) -> str:
+    kind, domain, _ = reference
     values: Counter[str] = Counter()
     names: dict[str, None] = {}
     for number, device in enumerate(view.devices):
-        value = _value(device, view.driver(number), kind, f"{domain}/{name}")
+        value = _value(device, view.driver(number), kind, str(reference))
         values.update(() if value is None else (value,))
         members = (device.attributes if kind == "attributes" else device.capacity) or {}
         names.update(
             (key.removeprefix(f"{domain}/"), None) for key in members if _is_in(key, domain, view.driver(number))
         )
-    what = f"{'attribute' if kind == 'attributes' else 'capacity'} {domain}/{name}"
+    what = f"{'attribute' if kind == 'attributes' else 'capacity'} {reference}"
     if not values:
         there = (
             f"in {domain} they publish {listed(sorted(names), 2 * SHOWN)}" if names else f"nor any other of {domain}"
