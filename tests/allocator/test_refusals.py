@@ -84,6 +84,10 @@ SITUATIONS: dict[str, tuple[Rule, Lab]] = {
         Rule.SELECTOR,
         lab(pool(*EIGHT), [claim(request("r", A, B))]),
     ),
+    "too few devices match, and not all of these are usable": (
+        Rule.SELECTOR,
+        lab(pool(*EIGHT[3:]), [claim(request("r", B, count=4))], usage=held("drv/p/b0")),
+    ),
     "too few devices match": (
         Rule.SELECTOR,
         lab(pool(*EIGHT), [claim(request("r", B, count=3))]),

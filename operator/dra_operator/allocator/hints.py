@@ -29,7 +29,11 @@ def _selectors(shortage: Shortage) -> Hint:
     matching = problem.matching(domain).bit_count()
     if matching:
         how = "be published" if matching == devices else "match"
-        return Hint("", f"ask for at most {counted(matching, 'device')}; {shortage.missing} more would have to {how}")
+        more = f"{max(1, domain.need) - matching} more would have to {how}"
+        usable = domain.usable.bit_count()
+        if usable < matching:
+            more += f", and {counted(matching - usable, 'device that matches', 'devices that match')} to become usable"
+        return Hint("", f"ask for at most {counted(usable, 'device')}; {more}" if usable else more)
     idle = [one for one in selectors if not problem.view.selected((one,), problem.compiled).true]
     if not idle:
         return Hint(f" (no device matches all {len(selectors)} selectors)", "change selectors that exclude each other")
