@@ -67,6 +67,8 @@ def _alike(left: Any, right: Any, pending: list[_Pair], outermost: bool) -> bool
             for value in (left.value, right.value):
                 if isinstance(value, EvaluationError):
                     raise value
+            if isinstance(left.value, Opaque) and right.value is None:
+                raise no_overload("_==_", left.value, right.value)
             pending.append((left.value, right.value, outermost))
         return True
     if isinstance(left, Type):

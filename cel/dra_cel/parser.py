@@ -1,8 +1,9 @@
 """Tokens to tree.
 
 A descent over CEL's grammar, run by :func:`walk` so that nesting does not use the Python stack. Nesting is limited as
-in the reference: no rule of the grammar may be inside itself more than 250 times, where a chain of operators or of
-selections counts as nesting and a chain of ``&&`` or ``||`` does not.
+in the reference, in two ways: no rule of the grammar may be inside itself more than 250 times, and no path through
+the tree may meet more than 250 operators, selections and calls of methods. Chains of operators and of selections nest
+on their left in the second sense only; ``&&`` and ``||`` take any number of terms, and count in neither.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class _Parser:
         self.tokens = tokens(source)
         self.index = 0
         self.depths = {"expression": 0, "relation": 0, "calculation": 0, "member": 0}
+        self.height = 0
+        """Operators, selections and methods on the longest path through what was parsed last."""
 
     # --- tokens -----------------------------------------------------------------------------
 
@@ -68,7 +71,17 @@ class _Parser:
     def enter(self, rule: str) -> None:
         self.depths[rule] += 1
         if self.depths[rule] > DEPTH_LIMIT:
-            self.source.fail(self.token.at, f"the expression is nested more than {DEPTH_LIMIT} levels deep")
+            self.too_deep()
+
+    def raised(self, *below: int) -> int:
+        """Note that a node was put on top of others of these heights; the result is its own."""
+        self.height = 1 + max(below)
+        if self.height > DEPTH_LIMIT:
+            self.too_deep()
+        return self.height
+
+    def too_deep(self) -> NoReturn:
+        self.source.fail(self.token.at, f"the expression is nested more than {DEPTH_LIMIT} levels deep")
 
     # --- operators --------------------------------------------------------------------------
 
@@ -82,9 +95,12 @@ class _Parser:
         self.enter("expression")
         node: Node = yield self.logical("||")
         if question := self.take("?"):
+            below = [self.height]
             yes: Node = yield self.logical("||")
+            below.append(self.height)
             self.expect(":")
             no: Node = yield self.expression()
+            self.raised(*below, self.height)
             node = Call(question.at, "_?_:_", None, [node, yes, no])
         self.depths["expression"] -= 1
         return node
@@ -94,9 +110,12 @@ class _Parser:
         term = self.relation if operator == "&&" else lambda: self.logical("&&")
         first: Node = yield term()
         terms = [first]
+        height = self.height
         at = self.token.at
         while self.take(operator):
             terms.append((yield term()))
+            height = max(height, self.height)
+        self.height = height
         return first if len(terms) == 1 else Call(at, f"_{operator}_", None, terms)
 
     def relation(self) -> Walk[Node]:
@@ -114,11 +133,12 @@ class _Parser:
         if counted:
             self.enter(rule)
         node: Node = yield operand()  # type: ignore[operator]  # one of the bound methods above
+        height = self.height
         while operator := self.take(*operators):
-            self.enter(rule)
             self.enter(rule)
             right: Node = yield operand()  # type: ignore[operator]  # as above
             self.depths[rule] -= 1
+            height = self.raised(height, self.height)
             node = Call(operator.at, "@in" if operator.kind == "in" else f"_{operator.kind}_", None, [node, right])
         self.depths[rule] = before
         return node
@@ -143,18 +163,20 @@ class _Parser:
 
     def member(self) -> Walk[Node]:
         """A primary followed by any number of ``.name``, ``.method(...)`` and ``[index]``."""
-        before = self.depths["member"]
         self.enter("member")
+        self.height = 0
         node: Node = yield self.primary()
         while operator := self.take(".", "["):
-            self.enter("member")
+            height = self.height
             optional = self.take("?") is not None
             if operator.kind == "[":
                 index: Node = yield self.expression()
                 self.expect("]")
+                self.raised(height, self.height)
                 node = Call(operator.at, "_[?_]" if optional else "_[_]", None, [node, index])
                 continue
             name = self.name_after_dot()
+            self.height = 0
             if optional:
                 node = Call(operator.at, "_?._", None, [node, Literal(name.at, name.text)])
             elif opening := self.take("("):
@@ -162,7 +184,8 @@ class _Parser:
                 node = self.macros.expand(self.source, opening.at, name.text, node, args)
             else:
                 node = Select(operator.at, node, name.text)
-        self.depths["member"] = before
+            self.raised(height, self.height)
+        self.depths["member"] -= 1
         return node
 
     def name_after_dot(self) -> Token:
@@ -173,10 +196,12 @@ class _Parser:
     def arguments(self) -> Walk[list[Node]]:
         """The arguments of a call, up to and with the closing parenthesis."""
         args: list[Node] = []
+        highest = 0
         if self.take(")"):
             return args
         while True:
             args.append((yield self.expression()))
+            self.height = highest = max(highest, self.height)
             if self.expect(",", ")").kind == ")":
                 return args
 
@@ -241,11 +266,13 @@ class _Parser:
     def list_literal(self, at: int) -> Walk[Node]:
         elements: list[Node] = []
         optional: set[int] = set()
+        highest = 0
         while not self.take("]"):
             if not (elements == [] and self.token.kind == ","):
                 if self.take("?"):
                     optional.add(len(elements))
                 elements.append((yield self.expression()))
+                self.height = highest = max(highest, self.height)
             if not self.take(","):
                 self.expect("]")
                 break
@@ -256,14 +283,17 @@ class _Parser:
 
     def map_literal(self, at: int) -> Walk[Node]:
         entries: list[Entry] = []
+        highest = 0
         if self.take(","):
             self.expect("}")
             return MapLiteral(at, entries)
         while not self.take("}"):
             optional = self.take("?") is not None
             key: Node = yield self.expression()
+            highest = max(highest, self.height)
             colon = self.expect(":")
             value: Node = yield self.expression()
+            self.height = highest = max(highest, self.height)
             entries.append(Entry(colon.at, key, value, optional))
             if not self.take(","):
                 self.expect("}")
@@ -272,6 +302,7 @@ class _Parser:
 
     def struct_literal(self, name: str) -> Walk[Node]:
         literal = StructLiteral(self.expect("{").at, name)
+        highest = 0
         if self.take(","):
             self.expect("}")
             return literal
@@ -280,6 +311,7 @@ class _Parser:
             field = self.name_after_dot()
             self.expect(":")
             value: Node = yield self.expression()
+            self.height = highest = max(highest, self.height)
             literal.fields.append(Field(field.at, field.text, value, optional))
             if not self.take(","):
                 self.expect("}")

@@ -68,7 +68,7 @@ def _alike(items: list[tuple[Node, bool]], source: Source) -> list[Issue]:
         type_ = node.type.params[0] if optional and node.type.params else node.type
         if wanted is None:
             wanted = type_
-        elif type_ != wanted:
+        elif type_ != wanted and not (type_.kind == wanted.kind and type_.nullable | wanted.nullable):
             message = f"expected type '{wanted.label}' but found '{type_.label}'"
             return [source.issue(node.at, "type-mismatch", message)]
     return []

@@ -13,7 +13,7 @@ from typing import Any, Final
 from dra_cel import effort
 from dra_cel.charges import PER_CHARACTER, Estimate, Rule, scale, size_of
 from dra_cel.declarations import Function, method
-from dra_cel.errors import EvaluationError
+from dra_cel.errors import EvaluationError, EvaluationStopped
 from dra_cel.types import DYN, STRING, Type, list_of, type_of
 from dra_cel.values import Duration, Timestamp, Uint, unwrap_key
 
@@ -103,7 +103,12 @@ def _print(letter: str, precision: int, value: Any) -> str:
     if type_.kind not in ALLOWED[letter] or (special and value not in ("NaN", "Infinity", "-Infinity")):
         raise EvaluationError("format", not_printable(letter, type_))
     if letter == "s":
-        return _Plain().text(value)
+        try:
+            return _Plain().text(value)
+        except EvaluationStopped:
+            raise
+        except EvaluationError as error:
+            raise EvaluationError("format", f"error during formatting: {error.message}") from None
     if letter == "d":
         return str(int(value))
     if letter in "fe":

@@ -109,6 +109,7 @@ def subtract(left: Any, right: Any) -> Any:
         if kind is Duration or kind is Timestamp:
             return Duration(left.nanos - right.nanos)
     if kind is Timestamp and type(right) is Duration:
+        _whole(-right.nanos)  # the reference adds the opposite, which the longest span does not have
         return Timestamp(left.nanos - right.nanos, left.offset)
     raise no_overload("_-_", left, right)
 

@@ -7,6 +7,7 @@ are that integer and exponent, ``amount`` is the exact number of billionths that
 
 from __future__ import annotations
 
+import math
 import re
 from functools import lru_cache
 from typing import Any, Final
@@ -127,8 +128,19 @@ def _as_integer(quantity: QuantityValue) -> int:
 
 def _as_float(quantity: QuantityValue) -> float:
     if quantity.value is not None:
-        return float(quantity.value) * float(f"1e{quantity.exponent}") if quantity.exponent else float(quantity.value)
-    return float(quantity.amount) * 1e-9
+        exponent = quantity.exponent
+        return float(quantity.value) * _power_of_ten(exponent) if exponent else float(quantity.value)
+    try:
+        return float(quantity.amount) * 1e-9
+    except OverflowError:
+        return math.inf if quantity.amount > 0 else -math.inf
+
+
+def _power_of_ten(exponent: int) -> float:
+    """A power of ten as the reference has it: the product of two rounded ones, not always the nearest double."""
+    steps, rest = divmod(abs(exponent), 32)
+    coarse = float(f"1e{32 * steps if exponent > 0 else -32 * steps}")
+    return coarse * float(f"1e{rest}") if exponent > 0 else coarse / float(f"1e{rest}")
 
 
 def _summed(left: QuantityValue, right: QuantityValue, sign: int) -> QuantityValue:
@@ -136,6 +148,8 @@ def _summed(left: QuantityValue, right: QuantityValue, sign: int) -> QuantityVal
     amount = left.amount + sign * right.amount
     if left.value is None or right.value is None:
         return QuantityValue(amount)
+    if sign < 0 and right.value == INT_MIN:
+        return _summed(left, right, 1)  # negated in 64 bits, the least integer remains what it is
     if right.value == 0:
         return QuantityValue(amount, left.value, left.exponent)
     if left.value == 0:
