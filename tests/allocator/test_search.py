@@ -36,6 +36,13 @@ def distinct(attribute: str, *requests: str) -> dict[str, Any]:
     return {"distinctAttribute": attribute, "requests": list(requests)}
 
 
+def overdrawn() -> Usage:
+    """A state in which 5 of the capacity ``mem`` of device ``a`` are consumed."""
+    usage = Usage()
+    usage.take_share(DeviceId("drv", "p", "a"), "share", {"mem": 5 * 10**9})
+    return usage
+
+
 GIVES: dict[str, tuple[Lab, Any]] = {
     "no claims need nothing": (lab(MODELS, []), []),
     "a claim without requests gets an empty result": (lab(MODELS, [claim()]), [[]]),
@@ -291,6 +298,21 @@ GIVES: dict[str, tuple[Lab, Any]] = {
         ),
         [["r=drv/p/b"]],
     ),
+    "a list of valid values that is empty forbids nothing": (
+        lab(
+            pool(device("a", capacity={"mem": {"value": "8", "requestPolicy": {"default": "1", "validValues": []}}})),
+            [claim(request("r", capacity={"requests": {"mem": "3"}}))],
+        ),
+        [["r=drv/p/a"]],
+    ),
+    "not even a share of nothing fits where more is consumed than there is": (
+        lab(
+            pool(device("a", capacity={"mem": {"value": "4", "requestPolicy": {"default": "0"}}}, extra=MULTI)),
+            [claim(request("r"))],
+            usage=overdrawn(),
+        ),
+        "none",
+    ),
     "admin access sees devices in use": (
         lab(MODELS, [claim(request("r", adminAccess=True))], usage=held("drv/p/a1")),
         [["r=drv/p/a1"]],
@@ -366,6 +388,25 @@ def test_a_share_says_what_it_consumes() -> None:
     (given,) = result.devices.results
     assert given.share_id == "share-0"
     assert given.consumed_capacity == {"mem": Quantity("4"), "cores": Quantity("4")}
+
+
+CONSUMES = {
+    "less than the least": ("1", {"min": "1500m", "step": "1500m"}, "1500m"),
+    "the least, which is no whole number, where steps are": ("1500m", {"min": "1500m", "step": "1500m"}, "2"),
+    "the least without steps": ("1500m", {"min": "1500m"}, "1500m"),
+    "more than the least": ("3", {"min": "2", "step": "2"}, "4"),
+    "a step": ("4", {"min": "2", "step": "2"}, "4"),
+}
+
+
+@pytest.mark.parametrize(("wanted", "allowed", "expected"), CONSUMES.values(), ids=CONSUMES.keys())
+def test_a_share_of_a_range_consumes_whole_steps(wanted: str, allowed: dict[str, str], expected: str) -> None:
+    capacity = {"mem": {"value": "8", "requestPolicy": {"default": "8", "validRange": allowed}}}
+    made = lab(
+        pool(device("a", capacity=capacity, extra=MULTI)), [claim(request("r", capacity={"requests": {"mem": wanted}}))]
+    )
+    (given,) = only_result(made).devices.results
+    assert given.consumed_capacity == {"mem": Quantity(expected)}
 
 
 def test_results_copy_what_binding_needs() -> None:

@@ -28,7 +28,7 @@ def consumed(requested: Quantity | None, capacity: DeviceCapacity) -> Quantity:
 
 
 def _rounded_to_range(requested: Quantity, least: Quantity, step: Quantity | None) -> Quantity:
-    if requested <= least:
+    if requested < least:
         return least
     if step is None or not step.rounded_up():
         return requested
@@ -43,7 +43,7 @@ def violates(amount: Quantity, policy: CapacityRequestPolicy | None) -> bool:
         return False
     if policy.valid_range is not None:
         return _outside(amount, policy.valid_range)
-    return policy.valid_values is not None and amount not in policy.valid_values
+    return bool(policy.valid_values) and amount not in (policy.valid_values or ())
 
 
 def _outside(amount: Quantity, allowed: CapacityRequestPolicyRange) -> bool:

@@ -26,8 +26,8 @@ class Gap(NamedTuple):
 
     @property
     def filled(self) -> float:
-        """How much of what is wanted there is."""
-        return self.left / self.wanted
+        """How much of what is wanted there is; less than nothing where even nothing is too much."""
+        return self.left / max(1, self.wanted)
 
 
 def _closest(gaps: Mapping[int, list[Gap]]) -> Gap:
