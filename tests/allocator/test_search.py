@@ -36,10 +36,10 @@ def distinct(attribute: str, *requests: str) -> dict[str, Any]:
     return {"distinctAttribute": attribute, "requests": list(requests)}
 
 
-def overdrawn() -> Usage:
-    """A state in which 5 of the capacity ``mem`` of device ``a`` are consumed."""
+def consumed(amount: str) -> Usage:
+    """A state in which so much of the capacity ``mem`` of device ``a`` is consumed."""
     usage = Usage()
-    usage.take_share(DeviceId("drv", "p", "a"), "share", {"mem": 5 * 10**9})
+    usage.take_share(DeviceId("drv", "p", "a"), "share", {"mem": Quantity(amount).nanos})
     return usage
 
 
@@ -309,7 +309,15 @@ GIVES: dict[str, tuple[Lab, Any]] = {
         lab(
             pool(device("a", capacity={"mem": {"value": "4", "requestPolicy": {"default": "0"}}}, extra=MULTI)),
             [claim(request("r"))],
-            usage=overdrawn(),
+            usage=consumed("5"),
+        ),
+        "none",
+    ),
+    "less than nothing consumed does not make room for more than there is": (
+        lab(
+            pool(device("a", capacity={"mem": 4}, extra=MULTI)),
+            [claim(request("r", capacity={"requests": {"mem": "5"}}))],
+            usage=consumed("-5"),
         ),
         "none",
     ),

@@ -65,7 +65,9 @@ def capacity_hint(shortage: Shortage) -> Hint:
             gaps[device] = found
     if gaps:
         return _too_little(problem, _closest(gaps), requests)
-    return forbidden or Hint(
+    if forbidden or not unknown:
+        return forbidden or Hint()  # a state in which less than nothing is consumed: nobody can say what is missing
+    return Hint(
         f" with {requests[unknown]} of {unknown}, a capacity that no free device has",
         f"correct the name {unknown} in the capacity of {shortage.request}",
     )
