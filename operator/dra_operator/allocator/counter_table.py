@@ -20,7 +20,8 @@ class CounterTable:
     """Counters numbered through all sets of a pool.
 
     Counts all slices of the generation, also those for other nodes, since their devices draw on the same
-    counters. Slices that the node sees come first: of two devices with one name theirs counts.
+    counters. Slices that the node sees come first: of two devices with one name theirs counts, also when it
+    consumes nothing.
     ``consistent`` is False when a set is defined twice or a device consumes from nowhere.
     """
 
@@ -34,7 +35,7 @@ class CounterTable:
         numbers = self._number([s for s in slices if s.has_counters])
         for slice_ in slices:
             for device in slice_.devices:
-                if device.consumes_counters:
+                if device.consumes_counters or numbers:
                     self._charge(device, numbers)
 
     def _number(self, slices: list[Slice]) -> dict[tuple[str, str], int]:
