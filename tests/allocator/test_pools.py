@@ -87,12 +87,12 @@ SEES: dict[str, tuple[list[Any], Any, Any]] = {
     ),
     "a device that consumes nothing, unlike one of its name on another node": (
         [
-            slice_("s", device("a"), count=3),
+            slice_("s", device("a"), device("b", consumes={"y": {"c": 1}}), count=3),
             slice_("t", device("a", consumes={"y": {"c": 2}}), count=3, node="n2"),
             slice_("u", count=3, nodeName="n1", sharedCounters=[{"name": "y", "counters": {"c": {"value": "1"}}}]),
         ],
         [["r=drv/p/a"]],
-        [["r=drv/p/a"]],
+        [["r=drv/p/a", "r=drv/p/b"]],
     ),
     "consumption from an unknown counter set": (
         [
