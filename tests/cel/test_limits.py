@@ -33,6 +33,7 @@ BOMBS = {
     "a range of a trillion": "lists.range(1000000000000).size() > 1",
     "sorting a long list": "lists.range(100000).sort().size() > 1",
     "sets of long lists": "sets.contains(lists.range(100000), lists.range(100000))",
+    "decimals of a wide format": 'lists.range(1000).all(x, "%.65000e".format([0.1]).size() > 1)',
     "nested loops": "lists.range(900).all(x, lists.range(900).all(y, lists.range(900).all(z, true)))",
     "joining long texts": f"lists.range(60000).map(x, '{'a' * 500}').join().size() > 1",
     "replacing nothing": f"'{'a' * 50000}'.replace('', '{'b' * 500}').size() > 1",
@@ -156,3 +157,16 @@ def test_mutated_texts_raise_nothing_but_our_errors() -> None:
             error.excerpt()
         except EvaluationError:
             continue
+
+
+@pytest.mark.parametrize(
+    ("why", "pattern"),
+    [
+        ("more characters than a selector may have", '"a".charAt(0) + lists.range(11000).map(x, "a").join()'),
+        ("classes that take memory to parse", 'lists.range(501).map(x, "\\\\pL").join()'),
+    ],
+)
+def test_patterns_that_expressions_build_are_limited(why: str, pattern: str) -> None:
+    with pytest.raises(EvaluationError) as raised:
+        Selector(f'"a".matches({pattern})', ENVIRONMENT).matches(DEVICE)
+    assert raised.value.kind == "regex"

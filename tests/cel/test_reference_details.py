@@ -154,6 +154,52 @@ DETAILS: list[tuple[str, str, bool | str, int | None]] = [
         82,
     ),
     ("the null of JSON", "google.protobuf.Value{null_value: google.protobuf.NullValue.NULL_VALUE} == null", True, 41),
+    # types
+    (
+        "of several overloads lists go before texts",
+        'cel.bind(v, device.attributes["x"].y.value(), v.indexOf("a") == 1 && v.startsWith("a"))',
+        "no-matching-overload",
+        None,
+    ),
+    ("wrappers mix with what they wrap", "[1, google.protobuf.Int64Value{value: 0}] != []", True, 50),
+    # optionals
+    (
+        "a version in an optional does not compare with null in one",
+        'device.attributes["gpu.example.com"].?ver == optional.of(null)',
+        "no-such-overload",
+        6,
+    ),
+    # times
+    (
+        "a time minus the longest span overflows",
+        'timestamp("2021-01-01T00:00:00Z") - duration("-2562047h47m16.854775808s") == timestamp(0)',
+        "overflow",
+        2,
+    ),
+    # quantities
+    (
+        "the least integer subtracted leaves a negative sum",
+        'sign(quantity("80Gi").sub(-9223372036854775808)) == -1',
+        True,
+        4,
+    ),
+    (
+        "great powers of ten are products of two",
+        'quantity("8.4e100").asApproximateFloat() == 8.400000000000001e100',
+        True,
+        3,
+    ),
+    (
+        "amounts beyond all doubles are infinite",
+        'quantity("12345678901234567890e500").asApproximateFloat() > 1e308',
+        True,
+        5,
+    ),
+    # formats
+    ("bytes that are no text cannot be printed", '"%s".format([b"\\xff"]) == ""', "format", 1),
+    # patterns
+    ("a large pattern is compiled", '"Ä".matches("\\\\p{^Lu}{1000}|Ä")', True, 4),
+    ("a bad pattern of a call with computed parts fails at run time", '"a".find("[" + "") == ""', "regex", 2),
 ]
 
 
@@ -196,6 +242,26 @@ MAXIMA = [
 @pytest.mark.parametrize(("expression", "most"), [row[1:] for row in MAXIMA], ids=[row[0] for row in MAXIMA])
 def test_estimates_as_the_reference_does(expression: str, most: int) -> None:
     assert Selector(expression, ENVIRONMENT).max_cost == most
+
+
+NESTED = [
+    ("operators of one chain nest in one way", "1" + "+1" * 249 + " == 1", True),
+    ("one more is too deep", "1" + "+1" * 250 + " == 1", False),
+    ("operators of two kinds add up", "1" + "+1*1" * 248 + " == 1", True),
+    ("right operands in parentheses nest twice", "1+(" * 124 + "1" + ")" * 124 + " == 1", True),
+    ("they are too deep much earlier", "1+(" * 125 + "1" + ")" * 125 + " == 1", False),
+    ("bindings nest once", "cel.bind(x, 1, " * 249 + "true" + ")" * 249, True),
+    ("250 bindings are too deep", "cel.bind(x, 1, " * 250 + "true" + ")" * 250, False),
+    ("selections under has()", "has(dyn({})" + ".a" * 250 + ")", True),
+    ("251 selections are too deep", "has(dyn({})" + ".a" * 251 + ")", False),
+    ("indexes count with what is around them", "dyn([])" + "[0]" * 249 + " == 1", True),
+    ("one index more is too deep", "dyn([])" + "[0]" * 250 + " == 1", False),
+]
+
+
+@pytest.mark.parametrize(("expression", "fine"), [row[1:] for row in NESTED], ids=[row[0] for row in NESTED])
+def test_nesting_is_limited_in_two_ways(expression: str, fine: bool) -> None:
+    assert (outcome(expression)[0] != "syntax") is fine
 
 
 COMPLAINTS = {

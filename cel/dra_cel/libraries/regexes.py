@@ -11,20 +11,50 @@ from dra_cel.errors import EvaluationError
 
 _OPTIONS: Final = re2.Options()
 _OPTIONS.log_errors = False  # A bad pattern is the author's error, not a matter for our standard error.
+_LARGE: Final = re2.Options()
+_LARGE.log_errors = False
+_LARGE.max_mem = 64 << 20  # The reference takes even more; few patterns need it, so few are remembered.
 _SHORT: Final = 128
+PATTERN_LIMIT: Final = 10_240
+"""Characters of a pattern (of a whole selector, in Kubernetes' API)."""
+CLASS_LIMIT: Final = 500
+r"""Classes like ``\pL`` in a pattern: each takes 30 kB while it is parsed."""
+
+
+def compile_pattern(pattern: str) -> Any:
+    """The compiled pattern. Raises EvaluationError."""
+    if len(pattern) > PATTERN_LIMIT:
+        raise EvaluationError("regex", f"error parsing regexp: more than {PATTERN_LIMIT} characters")
+    if pattern.count("\\p") + pattern.count("\\P") > CLASS_LIMIT:
+        raise EvaluationError("regex", f"error parsing regexp: more than {CLASS_LIMIT} Unicode classes")
+    if _matches_bytes(pattern):
+        raise EvaluationError("regex", r"error parsing regexp: \C is not supported")
+    return _compile(pattern) or _compile_large(pattern)
 
 
 @lru_cache(maxsize=512)
-def compile_pattern(pattern: str) -> Any:
-    """The compiled pattern. Raises EvaluationError."""
-    if _matches_bytes(pattern):
-        raise EvaluationError("regex", r"error parsing regexp: \C is not supported")
+def _compile(pattern: str) -> Any:
+    """The compiled pattern, or None if it is too large for the usual limit."""
     try:
         return re2.compile(pattern, _OPTIONS)
     except (re2.error, UnicodeEncodeError) as error:
-        detail = error.args[0] if error.args else ""
-        text = detail.decode("utf-8", "replace") if isinstance(detail, bytes) else str(error)
-        raise EvaluationError("regex", f"error parsing regexp: {text}") from None
+        message = _message(error)
+        if "too large" in message:
+            return None
+        raise EvaluationError("regex", f"error parsing regexp: {message}") from None
+
+
+@lru_cache(maxsize=4)
+def _compile_large(pattern: str) -> Any:
+    try:
+        return re2.compile(pattern, _LARGE)
+    except re2.error as error:
+        raise EvaluationError("regex", f"error parsing regexp: {_message(error)}") from None
+
+
+def _message(error: Exception) -> str:
+    detail = error.args[0] if error.args else ""
+    return detail.decode("utf-8", "replace") if isinstance(detail, bytes) else str(error)
 
 
 def _matches_bytes(pattern: str) -> bool:
@@ -55,9 +85,16 @@ def _matches_short(text: str, pattern: str) -> bool:
 
 
 def find(text: str, pattern: str) -> str:
-    """The first match, or the empty text."""
+    """The first match, or the empty text. Remembered like the answers of ``matches``."""
+    return _find_short(text, pattern) if len(text) <= _SHORT and len(pattern) <= _SHORT else _find(text, pattern)
+
+
+def _find(text: str, pattern: str) -> str:
     match = _search(compile_pattern(pattern), text)
     return match.group() if match else ""
+
+
+_find_short: Final = lru_cache(maxsize=4096)(_find)
 
 
 def _search(compiled: Any, text: str) -> Any:
