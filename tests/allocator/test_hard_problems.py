@@ -179,6 +179,14 @@ def too_many_before_an_error(size: int) -> Lab:
     return lab(pool(*(device(f"d{i}", u=i) for i in range(count))), claims)
 
 
+def nothing_left_to_raise_on(size: int) -> Lab:
+    """As many requests as devices, and behind them one whose selector would raise, if any device was left for it."""
+    count = min(size, 31)
+    requests = (request(f"r{i}", f'device.attributes["drv"].u != {1000 + i}') for i in range(count))
+    claims = [claim(*requests), claim(request("raises", 'device.attributes["drv"].k == 1'), name="d")]
+    return lab(pool(*(device(f"d{i}", u=i) for i in range(count))), claims)
+
+
 def around_nothing(size: int) -> Lab:
     """One request more than there are devices; among them one for no devices at all, whose selector would raise."""
     count = min(size, 31)
@@ -189,6 +197,7 @@ def around_nothing(size: int) -> Lab:
 
 FAMILIES = {
     "too many requests, one of them for nothing": around_nothing,
+    "nothing left to raise on": nothing_left_to_raise_on,
     "something impossible before an error": behind_the_impossible,
     "too many requests before an error": too_many_before_an_error,
     "administrators": administrators,

@@ -65,6 +65,20 @@ class Bounds:
             return True
         return feasible(demands, self._supplies(together, {demand.devices for demand in demands}, exempt=exempt))
 
+    def one_is_left(self, devices: int, ahead: Ahead, opened: list[Open]) -> bool:
+        """The requests may leave one of these devices over, whatever it lacks besides."""
+        shareable = self._problem.view.shareable if self._problem.sharing else 0
+        if devices & shareable:
+            return True
+        wanted = [(request.devices(ahead), request.need(ahead)) for request in opened if not request.admin]
+        demands = _demands([*wanted, (devices, 1)], shareable)
+        together = 0
+        for demand in demands:
+            together |= demand.devices
+        parts = split([together & ~shareable], {demand.devices for demand in demands})
+        supplies = [Supply(1 << device, len(self._problem.domains)) for device in each(together & shareable)]
+        return feasible(demands, supplies + [Supply(part, part.bit_count()) for part in parts])
+
     def _supplies(self, together: int, wanted: set[int], *, exempt: bool) -> list[Supply]:
         """What the devices can yield; plain devices that the same requests want count together."""
         supplies = [

@@ -9,21 +9,22 @@ For every alternative that is still ahead a set of devices is kept (``Ahead``), 
 3. by bounds over everything ahead (``bounds``).
 
 Only branches without any solution are cut. A branch in which a fatal error may be met is never cut, since
-the reference would meet it: nothing is asked of the first step that is not ``quiet``, nor of what is behind it.
+the reference would meet it: of the first step that is not ``quiet`` is only asked whether a device is left to choose
+or to fail on, and nothing of what is behind it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-
-from dra_api.resource import RESULTS_LIMIT
+from collections.abc import Iterable
+from itertools import chain
 
 from .ahead import Ahead, Open
 from .bits import each
 from .bounds import Bounds
 from .constraints import Constraint, Distinct, Match
 from .domain import Domain
+from .horizon import find_horizons
 from .problem import Problem
 from .state import State
 
@@ -33,19 +34,9 @@ class Lookahead:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._horizons = self._find_horizons()
+        self._horizons = find_horizons(problem)
         self._bounds = Bounds(problem)
         self._steps = [Open.of(*((domain, domain.need) for domain in domains)) for domains in problem.domains]
-
-    def _find_horizons(self) -> list[int]:
-        """For each step the first one from there on at which a fatal error may be met; the end when there is none."""
-        reached, end = self._problem.reached, len(self._problem.domains)
-        loud = {step for step, domains in enumerate(reached) if not all(domain.quiet for domain in domains)}
-        loud |= _limited(reached, {reached[step][0].claim for step in loud})
-        horizons = [end] * (end + 1)
-        for step in reversed(range(len(reached))):
-            horizons[step] = step if step in loud else horizons[step + 1]
-        return horizons
 
     @property
     def quiet_from(self) -> int:
@@ -69,7 +60,8 @@ class Lookahead:
         """What is ahead before the first choice; None when there is no solution."""
         opened = self._steps[: self._horizons[0]]
         touched = {constraint for request in opened for constraint in request.touching}
-        return self._narrowed(self.everything(), opened, touched)
+        ahead = self._narrowed(self.everything(), opened, touched)
+        return ahead if ahead is not None and self._arrives(0, ahead, opened, None) else None
 
     def after(self, before: Ahead, state: State, step: int, chosen: Domain, missing: int, rest: int) -> Ahead | None:
         """What is ahead after ``chosen`` took a device and still misses some from ``rest``."""
@@ -90,7 +82,18 @@ class Lookahead:
                     if domain.alternative.everything:
                         continue
                 ahead[domain.number] = new
-        return self._narrowed(ahead, opened + self._steps[step + 1 : self._horizons[step]], touched)
+        opened += self._steps[step + 1 : self._horizons[step]]
+        narrowed = self._narrowed(ahead, opened, touched)
+        return narrowed if narrowed is not None and self._arrives(step, narrowed, opened, state) else None
+
+    def _arrives(self, step: int, ahead: Ahead, opened: list[Open], state: State | None) -> bool:
+        """The first step at which an error may be met finds a device to choose or to fail on."""
+        devices = 0
+        for domain in chain.from_iterable(self._problem.domains[self._horizons[step] :][:1]):
+            if domain.alternative.everything or domain.alternative.admin or not domain.need:
+                return True
+            devices |= (domain.usable | domain.raised) & ~(state.blocked(domain) if state is not None else 0)
+        return self._horizons[step] == len(self._problem.domains) or self._bounds.one_is_left(devices, ahead, opened)
 
     def _narrowed(self, ahead: Ahead, opened: list[Open], touched: set[Constraint]) -> Ahead | None:
         if not all(request.alive(ahead) for request in opened):
@@ -153,19 +156,6 @@ class Lookahead:
         if together & self._bounds.several:
             return True
         return together.bit_count() >= total and all(_at_most(other, together) >= total for other in others)
-
-
-def _limited(steps: Sequence[tuple[Domain, ...]], claims: set[int]) -> set[int]:
-    """The steps of those of the claims that may exceed the limit of results.
-
-    Exceeding it abandons the request before, which may keep the search from a device that raises. A branch that is
-    cut does not tell whether it would have ended so.
-    """
-    most = Counter[int]()
-    for domains in steps:
-        most[domains[0].claim] += max(domain.need for domain in domains)
-    claims = {claim for claim in claims if most[claim] > RESULTS_LIMIT}
-    return {step for step, domains in enumerate(steps) if domains[0].claim in claims}
 
 
 def _at_most(constraint: Constraint, devices: int) -> int:
