@@ -78,6 +78,7 @@ class Environment:
     """See the module. ``accepts_result`` decides which output types are allowed; ``result_rule`` says it in words.
 
     ``type_names`` are names that stand for a type at run time; those of ``checked_names`` only do so for the checker.
+    ``bindings`` tells whether there is a ``cel.bind``.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Environment:
     accepts_result: Callable[[Type], bool] = lambda output: True
     result_rule: str = "any type"
     cost_limit: int = 1_000_000
+    bindings: bool = True
 
     def knows_type(self, name: str) -> bool:
         return name in self.type_names or name in self.checked_names

@@ -230,12 +230,13 @@ _RECEIVER: Final[Mapping[tuple[str, int], Expander]] = {
 class Macros:
     """The macros while one expression is parsed; ``copied`` counts towards COPY_LIMIT."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bindings: bool = True) -> None:
+        self.bindings = bindings
         self.copied = 0
 
     def expand(self, source: Source, at: int, name: str, target: Node | None, args: list[Node]) -> Node:
         """The node for a call: its expansion, or the call itself."""
         table = _GLOBAL if target is None else _RECEIVER
-        expander = table.get((name, len(args)))
+        expander = table.get((name, len(args))) if self.bindings or name != "bind" else None
         node = expander(Expansion(self, source, at, name, target, args)) if expander else None
         return node if node is not None else Call(at, name, target, args)

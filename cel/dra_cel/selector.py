@@ -41,7 +41,7 @@ class Program:
 
     def _prepare(self) -> None:
         expression, environment = self.expression, self.environment
-        self._root: Node = parse(expression, Macros())
+        self._root: Node = parse(expression, Macros(bindings=environment.bindings))
         self.output_type: Type = check(self._root, self._source, environment)
         validate(self._root, self._source)
         if not environment.accepts_result(self.output_type):

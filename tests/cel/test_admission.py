@@ -68,7 +68,23 @@ def test_the_result_type_is_part_of_the_environment() -> None:
         Program("'text'", admission_policies())
 
 
-@pytest.mark.parametrize("expression", ["variables.nosuch == 1", "request.nosuch == 1", "device.driver == ''"])
-def test_unknown_names_are_refused(expression: str) -> None:
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "variables.nosuch == 1",
+        "request.nosuch == 1",
+        "request.uid == ''",
+        "device.driver == ''",
+        "namespaceObject.nosuch == 1",
+        "namespaceObject.metadata.name == 1",
+        "cel.bind(x, 1, x == 1)",
+    ],
+)
+def test_unknown_names_and_wrong_types_are_refused(expression: str) -> None:
     with pytest.raises(CompileError):
         Program(expression, admission_policies())
+
+
+def test_a_value_of_unknown_type_is_no_verdict() -> None:
+    with pytest.raises(CompileError, match="must evaluate to bool"):
+        Program("object.spec.enabled", admission_policies())
