@@ -210,6 +210,7 @@ async def test_e2e_053_an_external_claim_beside_an_extended_resource_of_a_device
         return next((pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName")), None)
 
     first = await until("one pod placed", one_runs)
+    await scene.runs(first)
     second = ({"tester-0", "tester-1"} - {first}).pop()
     assert await scene.environment(first) == EXTERNAL
     await scene.pending(second, says=f"Insufficient {resource}")

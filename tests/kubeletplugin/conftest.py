@@ -33,6 +33,8 @@ class FakeApi:
         self._oldest = 0
         self._numbers = itertools.count(1)
         self._changed = asyncio.Condition()
+        self._watched: dict[object, int] = {}
+        """For each watch the latest change that its reader has dealt with."""
 
     # --- what tests do ---
 
@@ -41,11 +43,14 @@ class FakeApi:
         return [obj for key, obj in sorted(self.objects.items()) if key[0] == "resourceslices"]
 
     async def put(self, resource: Resource, body: dict[str, Any]) -> dict[str, Any]:
-        """Create or replace an object, as somebody else would."""
+        """Create or replace an object, as somebody else would; returns when all watches have brought it."""
         meta = body.setdefault("metadata", {})
         meta.setdefault("uid", str(uuid.uuid4()))
         kind = "MODIFIED" if self._key(resource, meta) in self.objects else "ADDED"
-        return await self._put(resource, body, kind)
+        made = await self._put(resource, body, kind)
+        number = int(made["metadata"]["resourceVersion"])
+        await self.until(lambda: all(seen >= number for seen in self._watched.values()))
+        return made
 
     async def remove(self, resource: Resource, name: str) -> None:
         """Delete an object, as somebody else would."""
@@ -107,17 +112,22 @@ class FakeApi:
 
     async def watch(self, resource: Resource, *, resource_version: str, **selectors: str) -> AsyncIterator[Event]:
         await self._request("watch", resource)
-        seen = int(resource_version)
-        while True:
-            async with self._changed:
-                await self._changed.wait_for(partial(self._has_news, seen))
-                if self._oldest > seen:
-                    raise Gone(410, "Expired", "too old resource version")
-                news = [event for event in self._history if _number(event) > seen]
-            for event in news:
-                seen = _number(event)
-                if event.object["kind"] == resource.kind and _selected(event.object, selectors):
-                    yield copy.deepcopy(event)
+        seen, reader = int(resource_version), object()
+        try:
+            while True:
+                async with self._changed:
+                    self._watched[reader] = seen
+                    self._changed.notify_all()
+                    await self._changed.wait_for(partial(self._has_news, seen))
+                    if self._oldest > seen:
+                        raise Gone(410, "Expired", "too old resource version")
+                    news = [event for event in self._history if _number(event) > seen]
+                for event in news:
+                    seen = _number(event)
+                    if event.object["kind"] == resource.kind and _selected(event.object, selectors):
+                        yield copy.deepcopy(event)
+        finally:
+            self._watched.pop(reader, None)
 
     async def _request(self, verb: str, resource: Resource) -> None:
         async with self._changed:
