@@ -125,7 +125,8 @@ class _Estimator:
             return known
         shape = self.shape(self.path(node))
         if shape is not None:
-            self.sizes[id(node)] = Range(0, shape.size)
+            most = max(shape.size, len(shape.fields)) if self.strict else shape.size
+            self.sizes[id(node)] = Range(0, most)
             return self.sizes[id(node)]
         if is_scalar(node.type):
             return ONE

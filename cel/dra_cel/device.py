@@ -137,12 +137,13 @@ def _environment(*, new: bool, consumable_capacity: bool, list_attributes: bool)
     capacity = Shape(ENTRIES, name, Shape(0))
     domain = Shape(DOMAIN_LENGTH)
     shape = Shape(
+        0,  # the reference declares no size for the device either
         fields={
             "driver": domain,
             "allowMultipleAllocations": Shape(1),
             "attributes": Shape(ENTRIES, domain, attributes),
             "capacity": Shape(ENTRIES, domain, capacity),
-        }
+        },
     )
     more = [includes.LIBRARY] if list_attributes or not new else []
     allowed = (BOOL, ANY, DYN) if list_attributes else (BOOL, ANY)

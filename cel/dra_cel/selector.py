@@ -23,6 +23,7 @@ from .references import Reference, references
 from .tree import Node
 from .types import Type, type_of
 from .validators import validate
+from .values import Optional
 
 
 class Program:
@@ -110,6 +111,8 @@ class Selector(Program):
         if device.fault is not None:
             return device.fault, 0
         value, cost = self.trace(device.bindings, cost_limit)
+        while isinstance(value, Optional) and value.present:
+            value = value.value
         if type(value) is not bool and not isinstance(value, EvaluationError):
             value = EvaluationError("not-bool", f"the result is of type {type_of(value)}, not bool")
         return value, cost

@@ -203,6 +203,11 @@ DETAILS: list[tuple[str, str, bool | str, int | None]] = [
 ]
 
 
+def test_an_optional_answer_counts_as_what_it_holds() -> None:
+    assert outcome("dyn(optional.of(device.driver != ''))")[0] is True
+    assert outcome("dyn(optional.none())")[0] == "not-bool"
+
+
 def outcome(expression: str) -> tuple[bool | str, int | None]:
     """The answer or the kind of the error, and the cost."""
     try:
@@ -234,6 +239,7 @@ MAXIMA = [
         'strings.quote(string(1.5)) >= "a"',
         1844674407370955265,
     ),
+    ("the device has no size", "dyn(string(1)) == device", 3),
     ("comparing URLs is estimated by the size of the right one", 'url("a:b") == url("https://example.com/a?b=c")', 7),
     ("sizes are rounded to doubles on the way", "1 in [].slice(100, 9223372036854775807)", 2**64 - 1),
 ]
