@@ -48,8 +48,7 @@ def constrained(problem: Problem, domain: Domain, constraint: Constraint) -> tup
     if isinstance(constraint, Distinct):
         hint = _too_few_values(constraint, need, devices)
     else:
-        matching = _union(steps, problem.matching) & problem.view.here
-        hint = _too_few_equal(constraint, need, devices, matching)
+        hint = _too_few_equal(constraint, need, devices, lambda: _union(steps, problem.matching) & problem.view.here)
     return (need, hint) if hint is not None else None
 
 
@@ -61,12 +60,13 @@ def _too_few_values(constraint: Constraint, need: int, devices: int) -> Hint | N
     return Hint(f" with {constraint}, there {_are(values)} {counted(values, 'value')}", _loosen(values, attribute))
 
 
-def _too_few_equal(constraint: Constraint, need: int, devices: int, matching: int) -> Hint | None:
+def _too_few_equal(constraint: Constraint, need: int, devices: int, match: Callable[[], int]) -> Hint | None:
     column = constraint.column
     best = max(column.having.items(), key=lambda item: (item[1] & devices).bit_count(), default=(("", ""), 0))
     most = (best[1] & devices).bit_count()
     if most >= need:
         return None
+    matching = match()
     once = max(column.having.items(), key=lambda item: (item[1] & matching).bit_count(), default=best)
     ready, free = (once[1] & matching).bit_count(), (once[1] & devices).bit_count()
     fix = _loosen(most, column.attribute)
