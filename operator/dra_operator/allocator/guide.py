@@ -34,16 +34,7 @@ class Guide:
         self._like = interchangeable(problem)
         introduce(problem, self._lookahead.quiet_from)
         self.failed: dict[object, End] = {}
-        self._ahead = [self._behind(step) for step in range(len(problem.domains))]
-
-    def _behind(self, step: int) -> tuple[list[Domain], list[Ledger]]:
-        """The domains behind a step, and the ledgers of the step and behind."""
-        domains = [domain for later in self._problem.domains[step + 1 :] for domain in later]
-        ledgers: dict[int, Ledger] = {}
-        for domain in (*self._problem.domains[step], *domains):
-            for ledger in domain.ledgers:
-                ledgers[id(ledger)] = ledger
-        return domains, list(ledgers.values())
+        self._ahead = _ahead(problem)
 
     def sees(self, step: int) -> bool:
         """Looking ahead is allowed: no fatal error can be met at the step itself."""
@@ -87,3 +78,15 @@ class Guide:
             tuple((later.usable | later.raised) & ~state.blocked(later) for later in domains),
             tuple(ledger.state() for ledger in ledgers),
         )
+
+
+def _ahead(problem: Problem) -> list[tuple[list[Domain], list[Ledger]]]:
+    """For each step the domains behind it, and the ledgers of the step and behind."""
+    found: list[tuple[list[Domain], list[Ledger]]] = []
+    behind: list[Domain] = []
+    ledgers: dict[int, Ledger] = {}
+    for domains in reversed(problem.domains):
+        ledgers = ledgers | {id(ledger): ledger for domain in domains for ledger in domain.ledgers}
+        found.append((behind, list(ledgers.values())))
+        behind = [*domains, *behind]
+    return found[::-1]
