@@ -117,6 +117,41 @@ def groups(size: int) -> Json:
     return case(pool(*devices), claim(*map(request, names), constraints=[matched("root", *names)]))
 
 
+def pairs(size: int) -> Json:
+    """Pairs of requests that must agree, one pair more than there are values; no value has devices for two pairs."""
+    values = min(size // 4, 15)
+    devices = [device(f"d{value:02}-{n}", root=value, serial=n) for value in range(values) for n in range(3)]
+    names = [(f"r{pair}a", f"r{pair}b") for pair in range(values + 1)]
+    wanted = [request(name) for pair in names for name in pair]
+    return case(pool(*devices), claim(*wanted, constraints=[matched("root", *pair) for pair in names]))
+
+
+def eighths(size: int) -> Json:
+    """GPUs cut as real ones are, memory in eighths; what is wanted fits exactly, with the small partitions first."""
+    gpus = max(1, size // 8)
+    counters = {f"gpu{gpu}": {"units": 7} | {f"memory-{eighth}": 1 for eighth in range(8)} for gpu in range(gpus)}
+    devices = [
+        device(f"g{gpu}-{width}-{start}", width=width, consumes={f"gpu{gpu}": {"units": units, **memory}})
+        for gpu in range(gpus)
+        for width, units, starts in ((1, 1, range(7)), (2, 2, (0, 2, 4)), (4, 3, (0, 4)))
+        for start in starts
+        for memory in [{f"memory-{eighth}": 1 for eighth in range(start, start + width)}]
+    ]
+    widths = [1] * 2 * gpus + [2] * gpus + [4] * gpus
+    wanted = [request(f"r{i}", f'device.attributes["drv"].width == {width}') for i, width in enumerate(widths)]
+    return case(pool(*devices, counters=counters), *claims_for(wanted))
+
+
+def shares(size: int) -> Json:
+    """Devices of 10, shares of 6 and 3: their sum fits, but each device keeps a rest that nobody can use."""
+    count = size // 4
+    multiple = {"allowMultipleAllocations": True}
+    devices = [device(f"d{i:02}", capacity={"memory": "10"}, extra=multiple) for i in range(count)]
+    amounts = ([6, 3, 3] * count)[: 10 * count // 4]
+    wanted = [request(f"r{i}", capacity={"requests": {"memory": str(amount)}}) for i, amount in enumerate(amounts)]
+    return case(pool(*devices), *claims_for(wanted))
+
+
 HARD: dict[str, Family] = {
     "pigeonhole: n requests, n-1 devices": pigeonhole,
     "chain of matchAttribute, late solution": lambda size: chain(size, solvable=True),
@@ -125,4 +160,7 @@ HARD: dict[str, Family] = {
     "distinctAttribute, one value too few": distinct,
     "partitions with counters, one too many": partitions,
     "one request for one device too many (32 of 31)": subsets,
+    "pairs that must agree, one pair too many": pairs,
+    "GPUs in eighths, an exact fit": eighths,
+    "shares that leave a rest": shares,
 }

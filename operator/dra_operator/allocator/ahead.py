@@ -19,22 +19,20 @@ class Open(NamedTuple):
     """Constraints that at least one device falls under, whichever alternative is used."""
     touching: frozenset[Constraint]
     """Constraints of any alternative."""
+    admin: bool
+    """Some alternative has admin access, which the requests of other claims do not get in the way of."""
 
     @classmethod
     def of(cls, *alternatives: tuple[Domain, int]) -> Open:
         """A request with these alternatives and needs."""
         scopes = [frozenset(domain.constraints if need else ()) for domain, need in alternatives]
-        return cls(alternatives, scopes[0].intersection(*scopes), frozenset().union(*scopes))
+        admin = any(domain.alternative.admin for domain, _ in alternatives)
+        return cls(alternatives, scopes[0].intersection(*scopes), frozenset().union(*scopes), admin)
 
     @property
     def claim(self) -> int:
         """The claim that the request is of."""
         return self.alternatives[0][0].claim
-
-    @property
-    def admin(self) -> bool:
-        """Some alternative has admin access, which the requests of other claims do not get in the way of."""
-        return any(domain.alternative.admin for domain, _ in self.alternatives)
 
     def ruled_in(self, ahead: Ahead) -> list[tuple[Domain, int]]:
         """The alternatives that are still possible."""

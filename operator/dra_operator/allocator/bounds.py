@@ -13,6 +13,7 @@ from .bits import each
 from .constraints import Distinct
 from .flow import Demand, Supply, feasible
 from .groups import groups_suffice
+from .headroom import Headroom
 from .problem import Problem
 from .sharing import Sharing
 from .sums import Sums
@@ -27,7 +28,8 @@ class Bounds:
         self._sharing = Sharing(problem)
         self.several = self._sharing.several
         """Devices that several requests may get."""
-        self._sums = Sums(problem, self.several)
+        self._headrooms = [Headroom(counters) for counters in problem.counters]
+        self._sums = Sums(problem, self._headrooms, self.several)
 
     def suffice(self, ahead: Ahead, opened: list[Open]) -> bool:
         """All bounds hold."""
@@ -86,8 +88,8 @@ class Bounds:
             for device in each(together & self.several)
         ]
         single = together & ~self.several
-        for counters in [] if exempt else self._problem.counters:
-            for devices, limit in counters.bottlenecks(single):
+        for headroom in [] if exempt else self._headrooms:
+            for devices, limit in headroom.bottlenecks(single):
                 supplies.append(Supply(devices, limit))
                 single &= ~devices
         supplies.extend(Supply(devices, devices.bit_count()) for devices in split([single], wanted))

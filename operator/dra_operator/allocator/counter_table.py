@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from dra_api.resource import Device
 
@@ -71,6 +72,14 @@ class CounterTable:
         return left
 
 
+class Block(NamedTuple):
+    """Devices and counters that have nothing to do with those of other blocks."""
+
+    groups: list[tuple[Charges, int]]
+    devices: int
+    counters: tuple[int, ...]
+
+
 class CounterGroups:
     """The consuming devices of a view by what they consume; fixed as long as the view lives."""
 
@@ -81,6 +90,7 @@ class CounterGroups:
         self.of = {device: index for index, (_, devices) in enumerate(groups) for device in each(devices)}
         self.kinds = _kinds(names, groups)
         """The kinds that each counter is of."""
+        self.blocks = _blocks(groups)
         self.costs = self._costs()
         """What devices consume, summed over all sets for each kind of counter, and the devices that do."""
         touching: dict[int, set[int]] = {}
@@ -119,3 +129,26 @@ def _kinds(names: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> list[
     for name, amount in most.items():
         alike[amount] = alike.get(amount, frozenset()) | {name}
     return [(name, alike[most[name]]) if len(alike.get(most.get(name, 0), ())) > 1 else (name,) for name in names]
+
+
+def _blocks(groups: Sequence[tuple[Charges, int]]) -> list[Block]:
+    """Groups that draw on a common counter are in one block."""
+    members: dict[int, list[int]] = {}
+    home: dict[int, int] = {}
+    """The block of each counter, by the number of some group in it."""
+    for index, (charges, _) in enumerate(groups):
+        members[index] = [index]
+        joined = {index, *(home[number] for number, _ in charges if number in home)}
+        largest = max(joined, key=lambda block: len(members[block]))
+        for block in joined - {largest}:
+            members[largest] += (moved := members.pop(block))
+            home.update((number, largest) for group in moved for number, _ in groups[group][0])
+        home.update((number, largest) for number, _ in charges)
+    return [_block([groups[index] for index in sorted(indexes)]) for indexes in members.values()]
+
+
+def _block(groups: list[tuple[Charges, int]]) -> Block:
+    devices = 0
+    for _, group in groups:
+        devices |= group
+    return Block(groups, devices, tuple(sorted({number for charges, _ in groups for number, _ in charges})))

@@ -9,15 +9,14 @@ filter (``domain``), applied once before the search.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
 from dra_api.quantity import Quantity
 
 from .bits import each
-from .counter_table import Charges, CounterGroups, Kind
-from .knapsack import fill
+from .counter_table import Block, Charges, CounterGroups, Kind
 
 
 class Taker(Protocol):
@@ -107,8 +106,10 @@ class Counters:
 
     def __init__(self, groups: CounterGroups, offset: int, left: list[int], shareable: int, paid: int) -> None:
         self._groups = groups
-        self._offset = offset
-        self._left = left
+        self.offset = offset
+        """The number of the pool's first device on the node."""
+        self.left = left
+        """What is left of each counter at the moment."""
         self._shareable = shareable << offset
         self._paid = paid << offset
         self._holders: dict[int, int] = {}
@@ -117,10 +118,20 @@ class Counters:
         """Devices that what is left does not suffice for."""
         self._check(range(len(groups.groups)))
 
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """The counters in blocks, with devices as the pool numbers them."""
+        return self._groups.blocks
+
+    @property
+    def kinds(self) -> Sequence[tuple[Kind, ...]]:
+        """The kinds that each counter is of."""
+        return self._groups.kinds
+
     @cached_property
     def groups(self) -> list[tuple[Charges, int]]:
         """The consuming devices by what they consume."""
-        return [(charges, devices << self._offset) for charges, devices in self._groups.groups]
+        return [(charges, devices << self.offset) for charges, devices in self._groups.groups]
 
     @property
     def paid(self) -> int:
@@ -152,79 +163,38 @@ class Counters:
         self._charge(device, 1)
 
     def state(self) -> Hashable:
-        return (tuple(self._left), self._paid)
+        return (tuple(self.left), self._paid)
 
     def left_by_name(self) -> dict[str, int]:
         """What is left, summed over all sets for each counter name."""
         left: dict[str, int] = {}
-        for name, amount in zip(self._groups.names, self._left, strict=True):
+        for name, amount in zip(self._groups.names, self.left, strict=True):
             left[name] = left.get(name, 0) + max(0, amount)
         return left
-
-    def room_by_kind(self, devices: int) -> dict[Kind, int]:
-        """What these devices can use of what is left, summed over all sets for each kind of counter."""
-        sizes: dict[int, set[int]] = {}
-        for charges, group in self.groups:
-            if devices & group:
-                for number, amount in charges:
-                    sizes.setdefault(number, set()).add(amount)
-        room: dict[Kind, int] = {}
-        for number, amounts in sizes.items():
-            usable = fill(self._left[number], frozenset(amounts))
-            for kind in self._groups.kinds[number]:
-                room[kind] = room.get(kind, 0) + usable
-        return room
 
     @cached_property
     def costs_by_kind(self) -> list[tuple[dict[Kind, int], int]]:
         """The consuming devices by what they consume, summed over all sets for each kind of counter."""
-        return [(costs, devices << self._offset) for costs, devices in self._groups.costs]
-
-    def bottlenecks(self, devices: int) -> list[tuple[int, int]]:
-        """Sets of the devices with how many of each can be taken together at most.
-
-        Each group counts for the counter of which it takes the largest part.
-        """
-        members: dict[int, int] = {}
-        amounts: dict[int, list[tuple[int, int]]] = {}
-        for charges, group in self.groups:
-            if devices & group:
-                number, amount = max(charges, key=lambda charge: charge[1] / max(1, self._left[charge[0]]))
-                if amount > 0:
-                    members[number] = members.get(number, 0) | devices & group
-                    amounts.setdefault(number, []).append((amount, (devices & group).bit_count()))
-        return [(members[number], _most(self._left[number], amounts[number])) for number in members]
+        return [(costs, devices << self.offset) for costs, devices in self._groups.costs]
 
     def _pays(self, device: int) -> bool:
         """The device consumes counters, and the allocated state has not charged them yet."""
-        if device - self._offset not in self._groups.of:
+        if device - self.offset not in self._groups.of:
             return False
         return not self._paid >> device & 1 or device in self._holders
 
     def _charge(self, device: int, sign: int) -> None:
-        group = self._groups.of[device - self._offset]
+        group = self._groups.of[device - self.offset]
         for number, amount in self._groups.groups[group][0]:
-            self._left[number] += sign * amount
+            self.left[number] += sign * amount
         self._check(self._groups.near[group])
 
     def _check(self, groups: Iterable[int]) -> None:
         """Opens and closes groups by what is left of their counters."""
-        left = self._left
+        left = self.left
         for index in groups:
             charges, devices = self._groups.groups[index]
             if self._overdrawn or any(amount > left[number] for number, amount in charges):
-                self._closed |= devices << self._offset
+                self._closed |= devices << self.offset
             else:
-                self._closed &= ~(devices << self._offset)
-
-
-def _most(room: int, amounts: list[tuple[int, int]]) -> int:
-    """How many fit into the room when the smallest go first; ``amounts`` says how many there are of each size."""
-    most = 0
-    for amount, count in sorted(amounts):
-        fitting = min(count, max(0, room) // amount)
-        most += fitting
-        room -= fitting * amount
-        if fitting < count:
-            break
-    return most
+                self._closed &= ~(devices << self.offset)

@@ -6,13 +6,14 @@ Requests that could be served without drawing on a counter or capacity take noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from .ahead import Ahead, Open
 from .bits import each
 from .counter_table import Kind
+from .headroom import Headroom
 from .knapsack import fill
 from .problem import Problem
 from .sharing import offers
@@ -23,22 +24,22 @@ Name = TypeVar("Name")
 class Sums:
     """Each method is False only when the requests ahead certainly cannot all be served."""
 
-    def __init__(self, problem: Problem, several: int) -> None:
+    def __init__(self, problem: Problem, headrooms: Sequence[Headroom], several: int) -> None:
         self._problem = problem
+        self._headrooms = headrooms
         self._several = several
         self._shares = _shares(problem)
         self._least_charges: dict[int, Mapping[Kind, int]] = {}
 
     def counters_suffice(self, ahead: Ahead, opened: list[Open]) -> bool:
         """Summed over all sets, no kind of counter may be asked for more than can be had of it."""
-        tables = self._problem.counters
-        if not tables:
+        if not self._headrooms:
             return True
         ordinary = [request for request in opened if not request.admin]
         together = 0
         for request in ordinary:
             together |= request.devices(ahead)
-        room = _total(table.room_by_kind(together) for table in tables)
+        room = _total(room for headroom in self._headrooms for room in headroom.rooms(together))
         wanted = _total(
             _least(_times(need, self._charges(ahead[domain.number])) for domain, need in request.ruled_in(ahead))
             for request in ordinary
