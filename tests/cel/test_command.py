@@ -102,10 +102,28 @@ def test_a_selector_that_does_not_compile_is_shown_with_its_place(
         ("{", "Expecting"),
         ('{"cases": 1}', "expected a list of cases"),
         ('[{"device": {"driver": "a"}}]', "case 0"),
-        ('[{"expression": "true", "device": "nosuch"}]', "nosuch"),
+        ('[{"expression": 7, "device": {}}]', "case 0: expression: Expected `str`"),
+        ('[{"expression": "true"}]', "case 0: device is missing"),
+        ('[{"expression": "true", "device": ["a"]}]', "case 0: device: Expected `object`"),
+        ('[{"expression": "true", "device": {"driver": 7}}]', "case 0: device: driver: Expected `str`"),
+        ('[{"expression": "true", "device": {}, "costLimit": "a"}]', "case 0: costLimit: Expected `int`"),
+        ('{"devices": {"a": {}}, "cases": [{"expression": "true", "device": "nosuch"}]}', "'nosuch'; it has a"),
+        ('{"devices": [], "cases": []}', "devices: Expected `object`"),
         ('[{"expression": "true", "device": {"attributes": {"a": {"int": "x"}}}}]', "attributes"),
     ],
-    ids=["no JSON", "no list", "a case without expression", "an unknown device", "a malformed device"],
+    ids=[
+        "no JSON",
+        "no list",
+        "a case without expression",
+        "an expression that is no text",
+        "a case without device",
+        "a device that is no object",
+        "a driver that is no text",
+        "a limit that is no number",
+        "an unknown device",
+        "devices that are no table",
+        "a malformed device",
+    ],
 )
 def test_unusable_files_are_named(
     content: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -120,6 +138,9 @@ def test_unusable_files_are_named(
 
 def test_missing_arguments_and_files_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call() == 2
+    assert call("cases.json", "-e", "true") == 2
+    assert call("cases.json", "-f", "slices.yaml") == 2
+    assert call("cases.json", "--repeat", "-1") == 2
     assert call("-e", "true") == 2
     assert call("-e", "true", "-f", str(tmp_path / "nosuch.yaml")) == 2
     assert "nosuch.yaml" in capsys.readouterr().err

@@ -184,7 +184,10 @@ def test_a_bad_case_costs_only_its_own_answer(capsys: pytest.CaptureFixture[str]
     assert "case 1: expected an object, got int" in said.err
 
 
-@pytest.mark.parametrize("arguments", [[], ["x.json", "-f", "y.yaml"], ["x.json", "--repeat", "0"], ["missing.json"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["x.json", "-f", "y.yaml"], ["x.json", "--repeat", "0"], ["x.json", "--node", "n"], ["missing.json"]],
+)
 def test_wrong_usage_ends_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert main(["simulate", *arguments]) == 2
     assert capsys.readouterr().err.startswith("dra-operator simulate: ")
@@ -237,6 +240,7 @@ def test_a_refusal_is_told_in_full(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "node n1: does not fit" in told
     assert "default/c, request r needs 3 devices" in told
     assert "node n2: does not fit" in told
+    assert told.startswith("node n2 is not in the files, and tried as one without labels\n")
 
 
 def test_an_allocated_claim_holds_its_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -313,6 +317,8 @@ BAD_OBJECTS: dict[str, tuple[list[Json], list[str]]] = {
     ),
     "no claim": ([CLASS, *SLICES], ["no claim to try"]),
     "no node": ([CLASS, kubernetes("claim", claim(request("r")))], ["no node to try", "--node"]),
+    "an object that is there twice": ([CLASS, CLASS], ["DeviceClass any", "twice"]),
+    "a document that is no object": ([SLICES[0], 7], ["object 0", "kind and apiVersion"]),  # type: ignore[list-item]
     "a pod whose claim is missing": (
         [
             *SLICES,

@@ -9,13 +9,47 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+from dra_api.codec import DecodeError, convert
 
 from .object_files import BadInput, read_text
 
+T = TypeVar("T")
 JSON = Mapping[str, Any]
 Answer = Callable[[str, JSON], JSON]
 """Where a case stands, for messages, and the case -> its answer. Raises BadInput."""
+
+
+class Fields:
+    """The fields of a case, decoded. Each method raises BadInput that names the case and the field."""
+
+    def __init__(self, where: str, source: JSON) -> None:
+        self.where = where
+        self.source = source
+
+    def required(self, name: str, type_: type[T]) -> T:
+        """One field."""
+        value = self.optional(name, type_)
+        if value is None:
+            raise BadInput(f"{self.where}: {name} is missing")
+        return value
+
+    def optional(self, name: str, type_: type[T]) -> T | None:
+        """One field; None when it is missing or null."""
+        value = self.source.get(name)
+        return None if value is None else self._convert(name, type_, value)
+
+    def objects(self, name: str, type_: type[T]) -> tuple[T, ...]:
+        """A list of objects; empty when it is missing or null."""
+        values = self.optional(name, list[Any]) or ()
+        return tuple(self._convert(f"{name}[{number}]", type_, value) for number, value in enumerate(values))
+
+    def _convert(self, name: str, type_: type[T], value: object) -> T:
+        try:
+            return convert(type_, value)
+        except DecodeError as error:
+            raise BadInput(f"{self.where}: {name}: {error}") from error
 
 
 def read_cases(path: str) -> tuple[list[Any], JSON]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
 from typing import Any, Final
 
-from dra_api.codec import DecodeError, convert
 from dra_api.resource import Device, ResourceSlice
 from dra_cel import CelError, CompileError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
 
-from .case_files import JSON, answer_all, read_cases
+from dra_operator.allocator.wording import listed
+
+from .case_files import JSON, Fields, answer_all, read_cases
 from .object_files import BadInput, of_kind, read_objects
 
 _BLOCK: Final = 50  # evaluations between two looks at the clock
@@ -43,11 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Answer; 0 when everything could be answered, 1 for a selector that does not compile, 2 for unusable input."""
     try:
-        if options.expression is not None:
-            return _try_out(options)
-        if options.cases is None:
-            raise BadInput("nothing to do: give a file of cases, or -e EXPRESSION and -f FILE")
-        return _answer_file(options.cases, options.repeat)
+        if (options.cases is None) == (options.expression is None) or bool(options.file) == bool(options.cases):
+            raise BadInput("give either a file of cases, or -e EXPRESSION and devices to try it on with -f FILE")
+        if options.repeat < 0:
+            raise BadInput(f"--repeat: expected at least 0, got {options.repeat}")
+        return _try_out(options) if options.cases is None else _answer_file(options.cases, options.repeat)
     except BadInput as error:
         print(f"dra-operator cel: {error}", file=sys.stderr)
         return 2
@@ -58,35 +58,28 @@ def run(options: argparse.Namespace) -> int:
 
 def _answer_file(path: str, repeat: int) -> int:
     cases, shared = read_cases(path)
-    devices = shared.get("devices", {})
-
-    def told(where: str, case: JSON) -> JSON:
-        try:
-            return _answer(case, devices, repeat)
-        except (KeyError, TypeError, AttributeError, DecodeError) as error:
-            raise BadInput(f"{where}: {type(error).__name__}: {error}") from error
-
-    return answer_all("cel", path, cases, told)
+    devices = Fields(path, shared).optional("devices", dict[str, Any]) or {}
+    return answer_all("cel", path, cases, lambda where, case: _answer(Fields(where, case), devices, repeat))
 
 
-def _answer(case: Mapping[str, Any], devices: Mapping[str, Any], repeat: int) -> dict[str, Any]:
-    """What our CEL says about one case."""
-    lists = bool(case.get("listTypeAttributes"))
+def _answer(case: Fields, devices: JSON, repeat: int) -> dict[str, Any]:
+    """What our CEL says about one case. Raises BadInput."""
+    lists = bool(case.optional("listTypeAttributes", bool))
     environment = device_selectors(
-        new=case.get("env") == "NewExpressions",
-        consumable_capacity=bool(case.get("consumableCapacity")),
+        new=case.optional("env", str) == "NewExpressions",
+        consumable_capacity=bool(case.optional("consumableCapacity", bool)),
         list_attributes=lists,
     )
     answer: dict[str, Any] = dict.fromkeys(
         ("name", "kind", "match", "error_kind", "message", "max_cost", "actual_cost"), None
     )
-    answer["name"] = case.get("name")
+    answer["name"] = case.optional("name", str)
     try:
-        selector = Selector(case["expression"], environment)
+        selector = Selector(case.required("expression", str), environment)
     except CompileError as error:
         return answer | {"kind": "compile_error", "error_kind": error.kind, "message": error.message}
-    device = _case_device(case["device"], devices, lists)
-    verdict, cost = selector.explain(device, case.get("costLimit"))
+    device = _case_device(case, devices, lists)
+    verdict, cost = selector.explain(device, case.optional("costLimit", int))
     answer |= {"max_cost": selector.max_cost, "output_type": str(selector.output_type)}
     if device.fault is None:
         answer["actual_cost"] = cost
@@ -99,10 +92,16 @@ def _answer(case: Mapping[str, Any], devices: Mapping[str, Any], repeat: int) ->
     return answer
 
 
-def _case_device(named: str | Mapping[str, Any], devices: Mapping[str, Any], lists: bool) -> PreparedDevice:
-    raw = dict(devices[named] if isinstance(named, str) else named)
-    driver = raw.pop("driver", "")
-    return prepare(driver, convert(Device, raw), list_attributes=lists)
+def _case_device(case: Fields, devices: JSON, lists: bool) -> PreparedDevice:
+    """The device of a case: the object itself, or its name in the table. Raises BadInput."""
+    device = case.source.get("device")
+    if isinstance(device, str):
+        if device not in devices:
+            raise BadInput(f"{case.where}: device: the file has no device {device!r}; it has {listed(devices, 10)}")
+        device = devices[device]
+    found = Fields(case.where, {"device": device})
+    fields = Fields(f"{case.where}: device", found.required("device", dict[str, Any]))
+    return prepare(fields.optional("driver", str) or "", found.required("device", Device), list_attributes=lists)
 
 
 def _micros(selector: Selector, device: PreparedDevice, repeat: int) -> float:
@@ -124,7 +123,8 @@ def _micros(selector: Selector, device: PreparedDevice, repeat: int) -> float:
 
 
 def _try_out(options: argparse.Namespace) -> int:
-    """Print a verdict for every device of the slices in the files."""
+    """Print a verdict for every device of the slices in the files. Raises BadInput."""
+    slices = of_kind(ResourceSlice, read_objects(options.file))
     environment = device_selectors(
         new=options.new, consumable_capacity=not options.no_consumable_capacity, list_attributes=options.list_attributes
     )
@@ -136,7 +136,7 @@ def _try_out(options: argparse.Namespace) -> int:
     cost = "unbounded" if selector.max_cost >= 2**64 - 1 else str(selector.max_cost)
     print(f"selector: type {selector.output_type}, costs at most {cost} of {environment.cost_limit}")
     counts = {"matches": 0, "does not match": 0, "fails": 0}
-    for slice_ in _slices(options.file):
+    for slice_ in slices:
         spec = slice_.spec
         for device in spec.devices or ():
             prepared = prepare(spec.driver, device, list_attributes=options.list_attributes)
@@ -158,9 +158,3 @@ def _verdict(selector: Selector, device: PreparedDevice) -> tuple[str, str]:
     if missing:
         detail += f"; it does not publish {', '.join(missing)}, but {', '.join(published) or 'nothing'}"
     return "fails", detail
-
-
-def _slices(paths: list[str]) -> list[ResourceSlice]:
-    if not paths:
-        raise BadInput("no devices: give ResourceSlices with -f FILE")
-    return of_kind(ResourceSlice, read_objects(paths))

@@ -1,7 +1,7 @@
 """``dra-operator``: run the operator, or try out what it would do.
 
 Exit codes: 0 after a stop by signal, 1 when the operator failed or the API server cannot be used, 2 for wrong usage or
-settings (no kubeconfig, a port in use).
+settings (no kubeconfig, a port in use). Other commands say their own; for all of them see also ``console``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dra_kube import ConnectionSettingsError, KubeError, connection
 from dra_operator.allocator import Features
 from dra_operator.cluster import SCHEDULER_NAME
 
+from .console import finish
 from .logs import configure_logs
 from .operator import Operator, Options
 from .supervisor import OperatorFailed, Supervisor
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "run":
         return _run(options)
     module = importlib.import_module(f"{__package__}.{COMMANDS[options.command][0]}")
-    return int(module.run(options))
+    return finish(lambda: int(module.run(options)))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,7 @@
 """``kubectl dra why pod NAME`` and ``kubectl dra why claim NAME``: what holds it back, asked of the live cluster.
 
-Reads only. Exit codes: 0, 1 when there is no such object or the server cannot be used, 2 for wrong usage.
+Reads only. Exit codes: 0, 1 when there is no such object or the server cannot be used, 2 for wrong usage; see also
+``console``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dra_kube import Api, Connection, KubeError, connection
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cluster import SCHEDULER_NAME, Cluster
 
+from .console import finish
 from .language import CelSelectors
 from .loading import load_all
 from .malformed import Quarantine
@@ -26,6 +28,10 @@ from .why import why_claim, why_pod
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script ``kubectl-dra``; kubectl finds it by its name."""
     options = _parser().parse_args(arguments)
+    return finish(lambda: _tell(options))
+
+
+def _tell(options: argparse.Namespace) -> int:
     try:
         for line in asyncio.run(_ask(options, connection(options.kubeconfig, options.context))):
             print(line)

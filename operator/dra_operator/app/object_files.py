@@ -46,8 +46,18 @@ def read_text(path: str) -> str:
 
 
 def read_objects(paths: Iterable[str]) -> list[Object]:
-    """All objects of the kinds above, in the order of the files. Raises BadInput."""
-    return [made for path in paths for item in _items(path) if (made := _object(path, item)) is not None]
+    """All objects of the kinds above, in the order of the files. Raises BadInput, also when one is there twice."""
+    objects: list[Object] = []
+    found: dict[tuple[str, str], str] = {}
+    for path in paths:
+        for item in _items(path):
+            made = _object(path, item)
+            if made is not None:
+                first = found.setdefault((item["kind"], made.key), path)
+                if len(found) == len(objects):
+                    raise BadInput(f"{path}: {item['kind']} {made.key} is there twice, first in {first}: remove one")
+                objects.append(made)
+    return objects
 
 
 def of_kind(kind: type[Kind], objects: Iterable[Object]) -> list[Kind]:

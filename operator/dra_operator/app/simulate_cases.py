@@ -1,9 +1,8 @@
 """Allocation problems as the reference data writes them: one JSON object per problem.
 
-A case names its feature gates, brings its classes,
-slices and claims (in their order; as the allocator gets them, so nothing is defaulted), what is allocated
-already, and one ``node`` or several ``nodes``. ``mode`` ``first`` tries the nodes in order until one is
-allocated or fails for good, ``all`` (the default) tries every node on its own.
+A case names its feature gates, brings its classes, slices and claims (in their order; as the allocator gets them, so
+nothing is defaulted), what is allocated already, and one ``node`` or several ``nodes``. ``mode`` ``first`` tries the
+nodes in order until one is allocated or fails for good, ``all`` (the default) tries every node on its own.
 
 A case that records what the reference answered (it says with which ``implementation``) is decided by the
 reference's rules, so that the answers can be compared; one that states an intended answer, or neither, by
@@ -13,24 +12,21 @@ the documented rules, which are those of the operator (``allocator.rules``).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from dra_api.codec import DecodeError, convert
 from dra_api.core import Node
 from dra_api.quantity import Quantity
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 from dra_operator.allocator import Allocator, DeviceId, Features, Inventory, Rules, Usage
 
+from .case_files import JSON, Fields
 from .language import CelSelectors
 from .object_files import BadInput
-
-T = TypeVar("T")
-JSON = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class Share(msgspec.Struct, rename={"share_id": "shareID"}):
 
 def read_case(where: str, case: JSON) -> Case:
     """One case. Raises BadInput naming the field; ``where`` is said before."""
-    fields = _Fields(where, case)
+    fields = Fields(where, case)
     gates = fields.optional("features", list[str])
     features = Features() if gates is None else Features.from_gates(gates)
     inventory = Inventory(features, language=CelSelectors(features), rules=_rules(case))
@@ -98,9 +94,9 @@ def _rules(case: JSON) -> Rules:
     return Rules.reference() if recorded and "intendedOutcome" not in case else Rules()
 
 
-def _usage(fields: _Fields, features: Features) -> Usage:
+def _usage(fields: Fields, features: Features) -> Usage:
     usage = Usage(shares=features.consumable_capacity)
-    state = _Fields(f"{fields.where}: allocatedState", fields.optional("allocatedState", dict[str, Any]) or {})
+    state = Fields(f"{fields.where}: allocatedState", fields.optional("allocatedState", dict[str, Any]) or {})
     for entry in state.objects("allocatedDevices", Share):
         usage.take_device(entry.id)
     for entry in state.objects("allocatedSharedDeviceIDs", Share):
@@ -120,27 +116,3 @@ def _uniquely_named(slices: tuple[ResourceSlice, ...]) -> Iterator[ResourceSlice
             metadata = msgspec.structs.replace(slice_.metadata, name=f"{name}\0{seen[name]}")
             slice_ = msgspec.structs.replace(slice_, metadata=metadata)
         yield slice_
-
-
-class _Fields:
-    """The fields of a case, decoded with errors that say where they are."""
-
-    def __init__(self, where: str, source: JSON) -> None:
-        self.where = where
-        self._source = source
-
-    def optional(self, name: str, type_: type[T]) -> T | None:
-        """One field; None when it is missing or null."""
-        value = self._source.get(name)
-        return None if value is None else self._convert(name, type_, value)
-
-    def objects(self, name: str, type_: type[T]) -> tuple[T, ...]:
-        """A list of objects; empty when it is missing or null."""
-        values = self.optional(name, list[Any]) or ()
-        return tuple(self._convert(f"{name}[{number}]", type_, value) for number, value in enumerate(values))
-
-    def _convert(self, name: str, type_: type[T], value: object) -> T:
-        try:
-            return convert(type_, value)
-        except DecodeError as error:
-            raise BadInput(f"{self.where}: {name}: {error}") from error

@@ -54,6 +54,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         if bool(options.cases) == bool(options.file):
             raise BadInput("give either a file of cases, or Kubernetes objects with -f FILE")
+        if options.node and not options.file:
+            raise BadInput("--node: only for Kubernetes objects (-f FILE); a file of cases names its nodes itself")
         if options.repeat < 1:
             raise BadInput(f"--repeat: expected at least 1, got {options.repeat}")
         if options.file:

@@ -1,10 +1,10 @@
 """What would be allocated for Kubernetes objects in files, told node by node.
 
 Claims that are allocated already hold their devices. With pods, each pod is tried for itself: the claims
-that its entries name, or that would be made from its templates, and the one for extended resources that classes
-in the files serve. Without pods, all claims that are not
-allocated yet, and one of each template, are tried together, as if one pod used them. Every attempt starts
-from the state in the files: what one pod would get is not taken from the next.
+that its entries name, or that would be made from its templates, and the one for extended resources that classes in
+the files serve. Without pods, all claims that are not allocated yet, and one of each template, are tried together, as
+if one pod used them. Every attempt starts from the state in the files: what one pod would get is not taken from the
+next.
 """
 
 from __future__ import annotations
@@ -69,10 +69,15 @@ def tell(objects: Sequence[Object], node_names: Sequence[str]) -> Iterator[str]:
     for rule in of_kind(DeviceTaintRule, objects):
         inventory.put_rule(rule)
     allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()))
-    held = [claim.status.allocation for claim in of_kind(ResourceClaim, objects)]
-    usage = Usage([allocation for allocation in held if allocation is not None])
-    nodes = _nodes(objects, node_names)
     claims = of_kind(ResourceClaim, objects)
+    usage = Usage(claim.status.allocation for claim in claims if claim.status.allocation is not None)
+    nodes = _nodes(objects, node_names)
+    known = {node.metadata.name for node in of_kind(Node, objects)} or {
+        *_named_by_slices(of_kind(ResourceSlice, objects))
+    }
+    for node in nodes:
+        if node.metadata.name not in known:
+            yield f"node {node.metadata.name} is not in the files, and tried as one without labels"
     scene = _Scene(allocator, usage, classes_by_resource(of_kind(DeviceClass, objects)), holders(claims))
     for attempt in _attempts(objects):
         yield attempt.title

@@ -1,0 +1,44 @@
+"""Commands whose reader leaves, or whom somebody interrupts, end quietly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from dra_operator.app.console import CLOSED, INTERRUPTED, finish
+
+CASE = '[{"expression": "true", "device": {"driver": "a"}, "name": "%s"}]'
+CEL = [sys.executable, "-m", "dra_operator.app.cli", "cel"]
+
+
+def test_the_exit_code_of_a_command_is_handed_on() -> None:
+    assert [finish(lambda code=code: code) for code in (0, 1, 2)] == [0, 1, 2]  # type: ignore[misc]
+
+
+def test_an_interrupted_command_ends_without_a_traceback() -> None:
+    def command() -> int:
+        signal.raise_signal(signal.SIGINT)
+        return 0
+
+    assert finish(command) == INTERRUPTED
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    cases = tmp_path / "cases.json"
+    cases.write_text(CASE % "one")
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run([*CEL, cases], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (CLOSED, "")
+
+
+def test_text_that_the_output_cannot_show_is_escaped(tmp_path: Path) -> None:
+    printing = "from dra_operator.app.console import finish; raise SystemExit(finish(lambda: print('a\\ud800b') or 0))"
+    done = subprocess.run([sys.executable, "-c", printing], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a\\ud800b\n", "")
