@@ -299,8 +299,6 @@ class _Compiler:
         return Code(f"{function}({optional.source}, {other.source})")
 
     def ordinary(self, node: Call) -> Walk[Code]:
-        if node.function == "@not_strictly_false":
-            raise Unsupported
         values = [self.constants.get(operand) for operand in node.operands()]
         function = self.environment.functions[node.function]
         only = node.overloads[0] if len(node.overloads) == 1 else None

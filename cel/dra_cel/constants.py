@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NoReturn
 
-from .errors import CompileError, EvaluationError, EvaluationStopped
+from .errors import EvaluationError, EvaluationStopped
 from .lexer import Source
 from .libraries.containers import is_key
 from .libraries.regexes import compile_pattern
@@ -77,8 +77,7 @@ class Constants:
         return isinstance(items, list) and not items and len(node.overloads) == 1
 
     def _check_pattern(self, node: Call) -> None:
-        operands = node.operands()
-        pattern = self.get(operands[1]) if len(operands) > 1 else MISSING
+        pattern = self.get(node.operands()[1])
         if isinstance(pattern, str):
             try:
                 compile_pattern(pattern)
@@ -101,7 +100,7 @@ class Constants:
             self._fail(node, error.message)
 
     def _fail(self, node: Node, message: str) -> NoReturn:
-        raise CompileError((self.source.issue(node.at, "program", message),), self.source.text)
+        self.source.fail(node.at, message, "program")
 
 
 class MemberSet:

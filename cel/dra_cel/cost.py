@@ -203,9 +203,8 @@ class _Estimator:
         self.pop(node.accu)
         count = self.size_or_unknown(node.over)
         if isinstance(node.init, Literal):
-            if (size := self.size(node.init)) is not None:
-                self.sizes[id(node)] = size
-        elif isinstance(node.init, (ListLiteral, MapLiteral)):
+            self.copy_sizes(node, node.init)
+        else:
             self.sizes[id(node)] = count
             if (entries := self.entries_of(node.step)) is not None:
                 self.entries[id(node)] = entries

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from .charges import FIXED, Rule
 from .types import Type, accepts
@@ -57,6 +57,12 @@ class Function:
 
 
 Library = Sequence[Function]
+
+
+def built_in(*operands: object) -> NoReturn:
+    """In place of the implementation of what the evaluators do themselves: selections, and operators that may do
+    without some operands."""
+    raise AssertionError("the evaluators call no implementation here")
 
 
 def glob(params: Sequence[Type], result: Type, run: Implementation, rule: Rule = FIXED) -> Overload:

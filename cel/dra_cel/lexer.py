@@ -46,7 +46,8 @@ _KEYWORDS: Final = frozenset({"in", "true", "false", "null"})
 @dataclass(frozen=True, slots=True)
 class Token:
     """``kind`` is ``name``, ``int``, ``uint``, ``float``, ``string``, ``bytes``, ``quoted``, ``end``, or for signs and
-    keywords the text itself."""
+    keywords the text itself. Where no token starts, a character of kind ``unknown`` ends the tokens: what the parser
+    finds before it comes first."""
 
     kind: str
     text: str
@@ -68,7 +69,7 @@ class Source:
 
 
 def tokens(source: Source) -> list[Token]:
-    """All tokens of the source, the last one of kind ``end``. Raises CompileError."""
+    """The tokens of the source, the last one of kind ``end`` or ``unknown``. Raises CompileError if it is too long."""
     text = source.text
     if len(text) > SOURCE_LIMIT:
         source.fail(0, f"the expression has {len(text)} characters, more than {SOURCE_LIMIT}")
@@ -77,7 +78,8 @@ def tokens(source: Source) -> list[Token]:
     while at < len(text):
         match = _TOKENS.match(text, at)
         if match is None:
-            source.fail(at, f"unexpected character {text[at]!r}" + _hint(text[at]))
+            found.append(Token("unknown", text[at], at))
+            return found
         kind = match.lastgroup or ""
         if kind != "space":
             word = match.group()
@@ -85,6 +87,11 @@ def tokens(source: Source) -> list[Token]:
         at = match.end()
     found.append(Token("end", "", len(text)))
     return found
+
+
+def unknown_character(character: str) -> str:
+    """The complaint about a character with which no token starts."""
+    return f"unexpected character {character!r}{_hint(character)}"
 
 
 def _hint(character: str) -> str:

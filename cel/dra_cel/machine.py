@@ -49,12 +49,11 @@ class Machine:
         if self.cost > self.limit:
             raise CostLimitExceeded(f"the expression costs more than {self.limit} units to evaluate")
 
-    def produced(self, value: Any) -> None:
+    def produced(self, size: int) -> None:
         """Note the memory that a new value takes."""
-        if isinstance(value, (str, bytes, list)):
-            self.allocated += len(value)
-            if self.allocated > MEMORY_LIMIT:
-                raise CostLimitExceeded("the expression needs too much memory")
+        self.allocated += size
+        if self.allocated > MEMORY_LIMIT:
+            raise CostLimitExceeded("the expression needs too much memory")
 
 
 Step = Callable[[Machine], "int | None"]

@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from .errors import EvaluationError, no_overload
+from .errors import EvaluationError
 from .tree import StructLiteral
 from .types import (
     ANY,
@@ -130,4 +130,4 @@ def _json(value: Any) -> Any:
 def _json_key(key: Any) -> str:
     if isinstance(key, str):
         return key
-    raise no_overload("google.protobuf.Struct", key)
+    raise EvaluationError("other", f"a {type_of(key).name} cannot be a key in JSON")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from . import literals
-from .lexer import Source, Token, tokens
+from .lexer import Source, Token, tokens, unknown_character
 from .macros import Macros
 from .tree import Call, Entry, Field, Ident, ListLiteral, Literal, MapLiteral, Node, Select, StructLiteral
 from .walk import Walk, walk
@@ -29,11 +29,12 @@ _TERMS: Final = frozenset({"+", "-"})
 _CONSTANTS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
 
 
-def parse(text: str, macros: Macros) -> Node:
+def parse(source: Source, macros: Macros) -> Node:
     """The tree of an expression, macros expanded. Raises CompileError."""
+    text = source.text
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        Source(text).fail(0, "the expression is not valid Unicode text")
-    return walk(_Parser(Source(text), macros).start())
+        source.fail(0, "the expression is not valid Unicode text")
+    return walk(_Parser(source, macros).start())
 
 
 class _Parser:
@@ -65,6 +66,8 @@ class _Parser:
 
     def unexpected(self, wanted: str) -> NoReturn:
         token = self.token
+        if token.kind == "unknown":
+            self.source.fail(token.at, unknown_character(token.text))
         found = "the end of the expression" if token.kind == "end" else repr(token.text)
         self.source.fail(token.at, f"expected {wanted}, found {found}")
 
@@ -180,8 +183,7 @@ class _Parser:
             if optional:
                 node = Call(operator.at, "_?._", None, [node, Literal(name.at, name.text)])
             elif opening := self.take("("):
-                args: list[Node] = yield self.arguments()
-                node = self.macros.expand(self.source, opening.at, name.text, node, args)
+                node = yield self.call(opening.at, name.text, node)
             else:
                 node = Select(operator.at, node, name.text)
             self.raised(height, self.height)
@@ -193,17 +195,19 @@ class _Parser:
             self.source.fail(quoted.at, "unsupported syntax '`': use [\"...\"] for such names")
         return self.take("name") or self.unexpected("a name")
 
-    def arguments(self) -> Walk[list[Node]]:
-        """The arguments of a call, up to and with the closing parenthesis."""
+    def call(self, at: int, name: str, target: Node | None) -> Walk[Node]:
+        """The rest of a call behind its opening parenthesis. The misuse of a macro comes before a missing end."""
         args: list[Node] = []
         highest = 0
-        if self.take(")"):
-            return args
-        while True:
+        more = self.token.kind != ")"
+        while more:
             args.append((yield self.expression()))
             self.height = highest = max(highest, self.height)
-            if self.expect(",", ")").kind == ")":
-                return args
+            more = self.take(",") is not None
+        node = self.macros.expand(self.source, at, name, target, args)
+        if not self.take(")"):
+            self.unexpected(", or )")
+        return node
 
     def primary(self) -> Walk[Node]:
         token = self.token
@@ -248,8 +252,8 @@ class _Parser:
         if first.text in _RESERVED:
             self.source.fail(first.at, f"reserved identifier: {first.text}")
         if opening := self.take("("):
-            args: list[Node] = yield self.arguments()
-            return self.macros.expand(self.source, opening.at, dot + first.text, None, args)
+            call: Node = yield self.call(opening.at, dot + first.text, None)
+            return call
         return Ident(first.at, dot + first.text)
 
     def struct_name(self, name: str) -> str | None:

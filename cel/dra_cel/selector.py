@@ -14,7 +14,7 @@ from .constants import Constants
 from .cost import estimate
 from .device import DEVICE_SELECTORS, PreparedDevice
 from .environment import Environment
-from .errors import CompileError, CostLimitExceeded, EvaluationError
+from .errors import CostLimitExceeded, EvaluationError
 from .lexer import Source
 from .machine import Machine, run
 from .macros import Macros
@@ -32,23 +32,14 @@ class Program:
     def __init__(self, expression: str, environment: Environment) -> None:
         self.expression = expression
         self.environment = environment
-        self._source = Source(expression)
-        try:
-            self._prepare()
-        except RecursionError:
-            # Types may nest as deep as the expression, and are walked by plain recursion.
-            message = "the expression is nested too deeply"
-            raise CompileError((self._source.issue(0, "syntax", message),), expression) from None
-
-    def _prepare(self) -> None:
-        expression, environment = self.expression, self.environment
-        self._root: Node = parse(expression, Macros(bindings=environment.bindings))
-        self.output_type: Type = check(self._root, self._source, environment)
-        validate(self._root, self._source)
+        source = Source(expression)
+        self._root: Node = parse(source, Macros(bindings=environment.bindings))
+        self.output_type: Type = check(self._root, source, environment)
+        validate(self._root, source)
         if not environment.accepts_result(self.output_type):
             message = f"must evaluate to {environment.result_rule}, not {self.output_type}"
-            raise CompileError((self._source.issue(0, "wrong-result-type", message),), expression)
-        self._constants = Constants(self._root, self._source)
+            source.fail(0, message, "wrong-result-type")
+        self._constants = Constants(self._root, source)
 
     @cached_property
     def _steps(self) -> Steps:

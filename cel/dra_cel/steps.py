@@ -322,7 +322,7 @@ def invoke(function: Callable[..., Any], count: int, rule: Rule) -> Step:
             stack.append(result)
         machine.charge(1 if charge is None else charge(values, result))
         if result.__class__ in _SIZED:
-            machine.produced(result)
+            machine.produced(len(result))
 
     return step
 

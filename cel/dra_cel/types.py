@@ -159,8 +159,6 @@ def accepts(type_: Type, value: Any) -> bool:
             continue
         actual = type_of(value)
         if actual.kind != type_.kind or actual.name != type_.name:
-            if type_.nullable and value is None:
-                continue
             return False
         if type_.kind == "list" and value:
             pending.append((type_.params[0], value[0]))

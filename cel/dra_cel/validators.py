@@ -14,7 +14,7 @@ from .lexer import Source
 from .libraries import conversions, regexes
 from .libraries.formatting import ALLOWED, clauses, not_printable
 from .tree import Call, ListLiteral, Literal, MapLiteral, Node, children
-from .types import Type
+from .types import Type, is_optional
 
 
 def validate(root: Node, source: Source) -> None:
@@ -62,10 +62,14 @@ def _entries(node: Node, source: Source) -> list[Issue]:
 
 
 def _alike(items: list[tuple[Node, bool]], source: Source) -> list[Issue]:
-    """At most one complaint: about the first entry whose type is not that of the first one."""
+    """At most one complaint: about the first entry whose type is unknown to be optional, or not that of the first."""
     wanted: Type | None = None
     for node, optional in items:
-        type_ = node.type.params[0] if optional and node.type.params else node.type
+        if optional and not is_optional(node.type):
+            # The reference's own check panics here.
+            message = f"an optional entry needs an optional value, not '{node.type.label}': write optional.of(...)"
+            return [source.issue(node.at, "type-mismatch", message)]
+        type_ = node.type.params[0] if optional else node.type
         if wanted is None:
             wanted = type_
         elif type_ != wanted and not (type_.kind == wanted.kind and type_.nullable | wanted.nullable):

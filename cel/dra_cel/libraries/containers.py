@@ -54,10 +54,7 @@ def within(wanted: Any, container: Any) -> bool:
 def size(value: Any) -> int:
     if isinstance(value, (str, bytes, list, tuple, dict)):
         return len(value)
-    found = getattr(value, "cel_size", None)
-    if found is None:
-        raise no_overload("size", value)
-    return int(found)
+    raise no_overload("size", value)
 
 
 def is_key(value: Any) -> bool:

@@ -225,7 +225,7 @@ def _literal(value: Any) -> str:
             return f'timestamp("{to_string(value)}")'
         case Duration():
             return f'duration("{to_string(value)}")'
-    raise EvaluationError("format", f"error during formatting: no formatting function for {type_of(value).name}")
+    raise EvaluationError("format", f"no formatting function for {type_of(value).name}")
 
 
 _GO_ESCAPES: Final = {

@@ -147,8 +147,6 @@ def _distinct(items: Sequence[Any]) -> list[Any]:
 def _sort_by(items: Any, keys: Any) -> list[Any]:
     if not isinstance(items, (list, tuple)) or not isinstance(keys, (list, tuple)):
         raise no_overload("sort", items)
-    if len(items) != len(keys):
-        raise EvaluationError("other", "sorting needs as many keys as the list has elements")
     bounded(len(keys) ** 2, _PAIRS_LIMIT)
     if keys and type_of(keys[0]) not in COMPARABLE:
         raise EvaluationError("other", "list elements must be comparable")

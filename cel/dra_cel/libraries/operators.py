@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dra_cel.charges import COMPARISON, FIXED, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of
-from dra_cel.declarations import Function, Implementation, glob, method
+from dra_cel.declarations import Function, Implementation, built_in, glob, method
 from dra_cel.equality import equal, order
 from dra_cel.errors import EvaluationError, EvaluationStopped, no_overload
 from dra_cel.types import (
@@ -33,15 +33,7 @@ from dra_cel.types import (
 )  # fmt: skip
 from dra_cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, Timestamp, Uint
 
-from .containers import (
-    LIST_LIMIT,
-    TEXT_LIMIT,
-    Accumulator,
-    bounded,
-    index,
-    size,
-    within,
-)
+from .containers import LIST_LIMIT, TEXT_LIMIT, Accumulator, bounded, size, within
 
 A: Final = param("A")
 B: Final = param("B")
@@ -255,16 +247,15 @@ LIBRARY: Final = (
     _ordering("_>_", lambda left, right: order(left, right) > 0),
     _ordering("_>=_", lambda left, right: order(left, right) >= 0),
     Function("@in", (glob((A, LIST_A), BOOL, within, _IN_LIST), glob((A, MAP_AB), BOOL, within)), guarded=False),
-    Function("_[_]", (glob((LIST_A, INT), A, index), glob((MAP_AB, A), B, index)), guarded=False),
+    Function("_[_]", (glob((LIST_A, INT), A, built_in), glob((MAP_AB, A), B, built_in)), guarded=False),
     Function(
         "size",
         tuple(make((type_,), INT, size) for type_ in (BYTES, LIST_A, MAP_AB, STRING) for make in (glob, method)),
         guarded=False,
     ),
-    # The evaluator knows what these three do; they are declared for their types.
-    _operator("_?_:_", invert, ((BOOL, A, A), A)),
-    _operator("_&&_", invert, ((BOOL, BOOL), BOOL)),
-    _operator("_||_", invert, ((BOOL, BOOL), BOOL)),
-    _operator("@not_strictly_false", invert, ((BOOL,), BOOL)),
+    _operator("_?_:_", built_in, ((BOOL, A, A), A)),
+    _operator("_&&_", built_in, ((BOOL, BOOL), BOOL)),
+    _operator("_||_", built_in, ((BOOL, BOOL), BOOL)),
+    _operator("@not_strictly_false", built_in, ((BOOL,), BOOL)),
 )
 """Operators under the names that messages use, ``_+_`` for instance."""

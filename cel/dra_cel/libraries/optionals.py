@@ -1,7 +1,6 @@
 """Optional values: ``optional.of``, ``orValue``, ``[?index]`` and what lists offer with them.
 
-``or``, ``orValue``, ``.?field`` and ``[?index]`` are evaluated by the machine, because they do not need all their
-operands; here are their types.
+``or``, ``orValue``, ``.?field`` and ``[?index]`` are built in; here are their types.
 """
 
 from __future__ import annotations
@@ -9,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dra_cel.declarations import Function, Implementation, glob, method
-from dra_cel.errors import EvaluationError, no_overload
+from dra_cel.declarations import Function, Overload, built_in, glob, method
+from dra_cel.errors import EvaluationError
 from dra_cel.types import BOOL, INT, Type, list_of, map_of, optional_of, param
 from dra_cel.values import NANOS, NONE, TIMESTAMP_MIN, Duration, Optional, Timestamp
-
-from .containers import index
 
 K: Final = param("K")
 V: Final = param("V")
@@ -40,11 +37,6 @@ def get(optional: Optional) -> Any:
     return optional.value
 
 
-def choose(optional: Any, other: Any) -> Any:
-    """``or`` and ``orValue`` when both sides are at hand."""
-    raise no_overload("or", optional, other)
-
-
 def _unwrap(items: Sequence[Any]) -> list[Any]:
     for item in items:
         if not isinstance(item, Optional):
@@ -60,14 +52,14 @@ def _last(items: Sequence[Any]) -> Optional:
     return Optional(items[-1]) if items else NONE
 
 
-def _lookups(run: Implementation, *, plain: bool) -> tuple[Any, ...]:
+def _lookups(*, plain: bool) -> tuple[Overload, ...]:
     found: list[tuple[tuple[Type, Type], Type]] = [
         ((optional_of(_LIST), INT), _OPTIONAL),
         ((optional_of(_MAP), K), _OPTIONAL),
     ]
     if plain:
         found = [((_LIST, INT), _OPTIONAL), found[0], ((_MAP, K), _OPTIONAL), found[1]]
-    return tuple(glob(params, result, run) for params, result in found)
+    return tuple(glob(params, result, built_in) for params, result in found)
 
 
 LIBRARY: Final = (
@@ -78,10 +70,10 @@ LIBRARY: Final = (
     Function("optional.none", (glob((), _OPTIONAL, lambda: NONE),)),
     Function("value", (method((_OPTIONAL,), V, get),)),
     Function("hasValue", (method((_OPTIONAL,), BOOL, lambda optional: optional.present),)),
-    Function("or", (method((_OPTIONAL, _OPTIONAL), _OPTIONAL, choose),)),
-    Function("orValue", (method((_OPTIONAL, V), V, choose),)),
-    Function("_[?_]", _lookups(index, plain=True)),
-    Function("_[_]", _lookups(index, plain=False), guarded=False),
+    Function("or", (method((_OPTIONAL, _OPTIONAL), _OPTIONAL, built_in),)),
+    Function("orValue", (method((_OPTIONAL, V), V, built_in),)),
+    Function("_[?_]", _lookups(plain=True)),
+    Function("_[_]", _lookups(plain=False), guarded=False),
     Function("first", (method((_LIST,), _OPTIONAL, _first),)),
     Function("last", (method((_LIST,), _OPTIONAL, _last),)),
     Function("optional.unwrap", (glob((list_of(_OPTIONAL),), _LIST, _unwrap),)),

@@ -52,9 +52,6 @@ class QuantityValue(Opaque):
 
     __hash__ = None
 
-    def __repr__(self) -> str:
-        return f"QuantityValue({self.amount})"
-
 
 def _compact(text: str) -> tuple[int, int] | None:
     """Value and exponent of the text, if the reference would keep them so: that depends on the digits as written."""

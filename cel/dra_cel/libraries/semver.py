@@ -28,9 +28,6 @@ class SemverValue(Opaque):
     def identity(self) -> Any:
         return self.precedence
 
-    def __repr__(self) -> str:
-        return f"SemverValue({self.version.text!r})"
-
 
 @lru_cache(maxsize=4096)
 def parse(text: str, normalize: bool = False) -> SemverValue:
