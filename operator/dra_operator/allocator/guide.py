@@ -69,24 +69,32 @@ class Guide:
 
     def key(self, state: State, step: int, domain: Domain, missing: int, rest: int) -> Hashable:
         """Equal for two places in the search only if what follows is equal."""
-        domains, ledgers = self._ahead[step]
+        behind, ledgers = self._ahead[step]
         return (
             domain.number,
             missing,
             rest,
             state.results[domain.claim],
-            tuple((later.usable | later.raised) & ~state.blocked(later) for later in domains),
+            tuple(devices & ~state.blocked(later) for devices, later in behind),
             tuple(ledger.state() for ledger in ledgers),
         )
 
 
-def _ahead(problem: Problem) -> list[tuple[list[Domain], list[Ledger]]]:
-    """For each step the domains behind it, and the ledgers of the step and behind."""
-    found: list[tuple[list[Domain], list[Ledger]]] = []
-    behind: list[Domain] = []
+Behind = list[tuple[int, Domain]]
+
+
+def _ahead(problem: Problem) -> list[tuple[Behind, list[Ledger]]]:
+    """For each step the devices that the domains behind it may take, and the ledgers of the step and behind.
+
+    Of domains that may take the same devices, and that the same devices in use concern, one is enough.
+    """
+    found: list[tuple[Behind, list[Ledger]]] = []
+    behind: dict[object, tuple[int, Domain]] = {}
     ledgers: dict[int, Ledger] = {}
     for domains in reversed(problem.domains):
         ledgers = ledgers | {id(ledger): ledger for domain in domains for ledger in domain.ledgers}
-        found.append((behind, list(ledgers.values())))
-        behind = [*domains, *behind]
+        found.append((list(behind.values()), list(ledgers.values())))
+        for domain in domains:
+            devices = domain.usable | domain.raised
+            behind.setdefault((devices, domain.claim, domain.alternative.admin), (devices, domain))
     return found[::-1]

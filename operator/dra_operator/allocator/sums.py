@@ -6,6 +6,7 @@ Requests that could be served without drawing on a counter or capacity take noth
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -40,9 +41,12 @@ class Sums:
         for request in ordinary:
             together |= request.devices(ahead)
         room = _total(room for headroom in self._headrooms for room in headroom.rooms(together))
+        alike = Counter(
+            tuple((need, ahead[domain.number]) for domain, need in request.ruled_in(ahead)) for request in ordinary
+        )
         wanted = _total(
-            _least(_times(need, self._charges(ahead[domain.number])) for domain, need in request.ruled_in(ahead))
-            for request in ordinary
+            _times(count, _least(_times(need, self._charges(devices)) for need, devices in alternatives))
+            for alternatives, count in alike.items()
         )
         return all(amount <= room.get(kind, 0) for kind, amount in wanted.items())
 
