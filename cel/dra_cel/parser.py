@@ -8,6 +8,7 @@ on their left in the second sense only; ``&&`` and ``||`` take any number of ter
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from . import literals
@@ -26,6 +27,7 @@ _RESERVED: Final = frozenset(
 _RELATIONS: Final = frozenset({"<", "<=", ">=", ">", "==", "!=", "in"})
 _FACTORS: Final = frozenset({"*", "/", "%"})
 _TERMS: Final = frozenset({"+", "-"})
+Rule = Callable[[], Walk[Node]]
 _CONSTANTS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
 
 
@@ -130,16 +132,18 @@ class _Parser:
     def product(self) -> Walk[Node]:
         return self.chain("calculation", self.unary, _FACTORS, counted=False)
 
-    def chain(self, rule: str, operand: object, operators: frozenset[str], *, counted: bool = True) -> Walk[Node]:
+    def chain(
+        self, rule: str, operand: Callable[[], Walk[Node]], operators: frozenset[str], *, counted: bool = True
+    ) -> Walk[Node]:
         """Operators of one precedence, grouped from the left."""
         before = self.depths[rule]
         if counted:
             self.enter(rule)
-        node: Node = yield operand()  # type: ignore[operator]  # one of the bound methods above
+        node: Node = yield operand()
         height = self.height
         while operator := self.take(*operators):
             self.enter(rule)
-            right: Node = yield operand()  # type: ignore[operator]  # as above
+            right: Node = yield operand()
             self.depths[rule] -= 1
             height = self.raised(height, self.height)
             node = Call(operator.at, "@in" if operator.kind == "in" else f"_{operator.kind}_", None, [node, right])
@@ -205,8 +209,7 @@ class _Parser:
             self.height = highest = max(highest, self.height)
             more = self.take(",") is not None
         node = self.macros.expand(self.source, at, name, target, args)
-        if not self.take(")"):
-            self.unexpected(", or )")
+        self.end_of_list(")")
         return node
 
     def primary(self) -> Walk[Node]:
@@ -267,57 +270,60 @@ class _Parser:
         self.index = index
         return name
 
+    def entries(self, close: str, entry: Callable[[], Walk[None]]) -> Walk[None]:
+        """The entries of a literal and its closing bracket. A comma may follow the last entry, or stand for none."""
+        highest = 0
+        if self.take(","):
+            self.expect(close)
+            return
+        while not self.take(close):
+            yield entry()
+            self.height = highest = max(highest, self.height)
+            if not self.take(","):
+                self.end_of_list(close)
+                return
+
+    def end_of_list(self, close: str) -> None:
+        """The closing bracket where a comma would have been possible, too."""
+        if not self.take(close):
+            self.unexpected(f", or {close}")
+
     def list_literal(self, at: int) -> Walk[Node]:
         elements: list[Node] = []
         optional: set[int] = set()
-        highest = 0
-        while not self.take("]"):
-            if not (elements == [] and self.token.kind == ","):
-                if self.take("?"):
-                    optional.add(len(elements))
-                elements.append((yield self.expression()))
-                self.height = highest = max(highest, self.height)
-            if not self.take(","):
-                self.expect("]")
-                break
-            if not elements:
-                self.expect("]")
-                break
+
+        def element() -> Walk[None]:
+            if self.take("?"):
+                optional.add(len(elements))
+            elements.append((yield self.expression()))
+
+        yield self.entries("]", element)
         return ListLiteral(at, elements, frozenset(optional))
 
     def map_literal(self, at: int) -> Walk[Node]:
         entries: list[Entry] = []
-        highest = 0
-        if self.take(","):
-            self.expect("}")
-            return MapLiteral(at, entries)
-        while not self.take("}"):
+
+        def entry() -> Walk[None]:
             optional = self.take("?") is not None
             key: Node = yield self.expression()
-            highest = max(highest, self.height)
+            below = self.height
             colon = self.expect(":")
             value: Node = yield self.expression()
-            self.height = highest = max(highest, self.height)
+            self.height = max(below, self.height)
             entries.append(Entry(colon.at, key, value, optional))
-            if not self.take(","):
-                self.expect("}")
-                break
+
+        yield self.entries("}", entry)
         return MapLiteral(at, entries)
 
     def struct_literal(self, name: str) -> Walk[Node]:
         literal = StructLiteral(self.expect("{").at, name)
-        highest = 0
-        if self.take(","):
-            self.expect("}")
-            return literal
-        while not self.take("}"):
+
+        def field() -> Walk[None]:
             optional = self.take("?") is not None
-            field = self.name_after_dot()
+            named = self.name_after_dot()
             self.expect(":")
             value: Node = yield self.expression()
-            self.height = highest = max(highest, self.height)
-            literal.fields.append(Field(field.at, field.text, value, optional))
-            if not self.take(","):
-                self.expect("}")
-                break
+            literal.fields.append(Field(named.at, named.text, value, optional))
+
+        yield self.entries("}", field)
         return literal

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from dra_cel import CelError, CompileError, Program, admission_policies
+from dra_cel import CelError, CompileError, EvaluationError, Program, admission_policies
 from dra_cel.libraries.authorization import Authorizer, Decision, resource_check
 from dra_cel.types import INT, STRING
 
@@ -83,6 +83,24 @@ def test_the_result_type_is_part_of_the_environment() -> None:
 def test_unknown_names_and_wrong_types_are_refused(expression: str) -> None:
     with pytest.raises(CompileError):
         Program(expression, admission_policies())
+
+
+@pytest.mark.parametrize(
+    ("expression", "complaint"),
+    [
+        ("authorizer.path('').check('get').allowed()", "path must not be empty"),
+        ("params.max == 5", "no such attribute"),
+    ],
+)
+def test_checks_without_a_path_and_missing_variables_fail(expression: str, complaint: str) -> None:
+    given = {name: value for name, value in BINDINGS.items() if name != "params"}
+    with pytest.raises(EvaluationError, match=complaint):
+        Program(expression, admission_policies()).evaluate(given)
+
+
+def test_authorizers_are_only_equal_to_themselves() -> None:
+    assert Program("authorizer == authorizer", admission_policies()).evaluate(BINDINGS) is True
+    assert Program("authorizer.path('/a') == authorizer.path('/a')", admission_policies()).evaluate(BINDINGS) is False
 
 
 def test_a_value_of_unknown_type_is_no_verdict() -> None:

@@ -28,6 +28,11 @@ BOMBS = {
     "comparing lists that share their parts, inverted": doubled("[1]", "[$, $]", "$ != $", 60),
     "looking for such a list": doubled("[1]", "[$, $]", "$ in [$]", 60),
     "printing such a list": doubled("[1]", "[$, $]", '"%s".format([$]) == ""', 60),
+    "asking whether it includes itself": doubled("[1]", "[$, $]", "dyn([$]).includes($)", 60),
+    "searching such a list for itself": doubled("[1]", "[$, $]", "[$].indexOf($) == 0", 60),
+    "JSON that is nested too deeply": doubled(
+        "[1]", "[" * 100 + "$" + "]" * 100, "google.protobuf.Value{list_value: $} == null", 40
+    ),
     "flattening such a list": doubled("[1]", "[$, $]", "dyn($).flatten(100).size() == 1", 60),
     "comparing maps that share their parts": doubled('{"a": dyn(1)}', '{"a": dyn($), "b": dyn($)}', "$ == $", 60),
     "a range of a trillion": "lists.range(1000000000000).size() > 1",
