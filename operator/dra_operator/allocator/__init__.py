@@ -1,25 +1,23 @@
 """Which devices a node can give to claims: a snapshot in, a decision out (design section 3). Pure."""
 
-from .allocator import DEFAULT_BUDGET, Allocator, Decision
+from .allocator import Allocator, Decision
 from .candidates import Candidates
 from .errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError
 from .features import Features
-from .ids import DeviceId, PoolId, ShareId
+from .ids import DeviceId, ShareId
 from .inventory import Inventory
 from .nodes import matches as node_matches
-from .outcome import Allocated, Chosen, Failed, GaveUp, NodeFailure, Outcome, Refused
+from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .plan import Plan
 from .refusal import Refusal, Rule, Tally
 from .rules import Rules
-from .usage import PoolUsage, Usage
+from .usage import Usage
 
 __all__ = [
-    "DEFAULT_BUDGET",
     "Allocated",
     "AllocationError",
     "Allocator",
     "Candidates",
-    "Chosen",
     "ClaimError",
     "Decision",
     "DeviceId",
@@ -32,8 +30,6 @@ __all__ = [
     "Outcome",
     "Plan",
     "PoolError",
-    "PoolId",
-    "PoolUsage",
     "Refusal",
     "Refused",
     "Rule",

@@ -22,9 +22,9 @@ HELD = 8
 
 
 def refuse(problem: Problem) -> Refusal:
-    """The refusal of a problem without solution."""
+    """The refusal of a problem without solution, which has some request: claims that ask for nothing always fit."""
     for domains in problem.domains:
-        if domains and all(domain.short for domain in domains):
+        if all(domain.short for domain in domains):
             closest = max(domains, key=lambda domain: domain.usable.bit_count() - domain.need)
             return _shortage(problem, closest, len(domains))
     for domains in problem.domains:
@@ -34,8 +34,6 @@ def refuse(problem: Problem) -> Refusal:
                 if found is not None:
                     needs, told = found
                     return _refusal(problem, domain, Rule.CONSTRAINT, told, needs)
-    if not problem.domains:
-        return Refusal(problem.view.name, Rule.NO_DEVICES, pools=_pools(problem))
     needs, told = together(problem)
     return _refusal(problem, problem.domains[-1][0], Rule.COMBINATION, told, needs)
 

@@ -56,12 +56,9 @@ def _binding(shortage: Shortage) -> Hint:
 
 
 def _taints(shortage: Shortage) -> Hint:
-    problem, domain = shortage.problem, shortage.domain
-    found: Counter[tuple[str, str, str]] = Counter()
-    for device in each(shortage.gone):
-        taint = blocking(problem.view.devices[device].taints, domain.alternative.tolerations)
-        if taint is not None:
-            found[taint.key, taint.value, taint.effect] += 1
+    problem, tolerations = shortage.problem, shortage.domain.alternative.tolerations
+    taints = [blocking(problem.view.devices[device].taints, tolerations) for device in each(shortage.gone)]
+    found = Counter((taint.key, taint.value, taint.effect) for taint in taints if taint is not None)
     names = [f"{key}={value}:{effect}" if value else f"{key}:{effect}" for key, value, effect in _by_number(found)]
     key, value, effect = _by_number(found)[0]
     how = f'operator: Equal, value: "{value}"' if value else "operator: Exists"

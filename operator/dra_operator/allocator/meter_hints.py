@@ -52,7 +52,7 @@ def capacity_hint(shortage: Shortage) -> Hint:
             unknown = unknown or absent
             continue
         amounts = {name: consumed(requests.get(name), capacity) for name, capacity in capacities.items()}
-        left = problem.left(device, exempt=problem.exempt(shortage.domain))
+        left = problem.left(device)
         found = [
             Gap(device, name, amounts[name].nanos, left[name], capacity.value.nanos)
             for name, capacity in capacities.items()

@@ -15,13 +15,13 @@ from dra_api.resource import RESULTS_LIMIT
 from .bits import each
 from .constraints import Constraint, Distinct, Match
 from .domain import Domain
-from .errors import AllocationError, ClaimError, PoolError
+from .errors import AllocationError, ClaimError, PoolError, SelectorError
 from .features import Features
 from .ledgers import Counters, Ledger, Shares
 from .node_view import NodeView
 from .plan import Alternative, Plan, Step, attribute_of
 from .refusal import Rule
-from .selectors import Compiled, Selector
+from .selectors import Compiled
 from .taints import blocking
 from .usage import PoolUsage, Usage
 
@@ -90,16 +90,16 @@ class Problem:
         return self.admin_exempt and domain.alternative.admin
 
     def error_at(self, domain: Domain, device: int) -> AllocationError:
-        """The error of the first selector that raises on a device."""
+        """The error of the first selector that raises on a device, evaluated once more for its text."""
         published, id_ = self.view.devices[device], self.view.id(device)
         for selector in domain.alternative.selectors:
             try:
-                if not self.compiled.predicate(selector.expression)(id_.driver, published):
-                    break
+                self.compiled.predicate(selector.expression)(id_.driver, published)
             except Exception as error:
                 return selector.error(id_, published, error)
-        return Selector("selectors", 0, "", domain.alternative.request).error(
-            id_, published, RuntimeError("failed before, but not again")
+        return SelectorError(
+            f"claim {self.plan.claims[domain.claim].key}, request {domain.alternative.request}: a selector failed on "
+            f"device {id_}, but not when it was evaluated once more: its language is not deterministic"
         )
 
     def _prepare(self) -> None:
@@ -190,14 +190,13 @@ class Problem:
         domain.amounts = fitting.shares
         domain.narrow(Rule.CAPACITY, kept)
 
-    def left(self, number: int, *, exempt: bool = False) -> dict[str, int]:
-        """What the allocated state leaves of each capacity; admin access ignores allocations (section 15)."""
+    def left(self, number: int) -> dict[str, int]:
+        """What the allocated state leaves of each capacity of a device, in billionths; may be negative."""
         device = self.view.devices[number]
         left = {name: capacity.value.nanos for name, capacity in (device.capacity or {}).items()}
-        if not exempt:
-            for name, nanos in self.usages[self.view.pool_of[number]].consumed.get(device.name, {}).items():
-                if name in left:
-                    left[name] -= nanos
+        for name, nanos in self.usages[self.view.pool_of[number]].consumed.get(device.name, {}).items():
+            if name in left:
+                left[name] -= nanos
         return left
 
     def _withstand(self, domain: Domain) -> None:
@@ -268,4 +267,4 @@ class Problem:
 
 def _dead(domains: tuple[Domain, ...]) -> bool:
     """No alternative of the request can be served, even if nothing else was asked for."""
-    return bool(domains) and all(domain.short for domain in domains)
+    return all(domain.short for domain in domains)

@@ -61,8 +61,8 @@ class Refusal:
 
     node: str
     rule: Rule
-    claim: str = ""
-    request: str = ""
+    claim: str
+    request: str
     needs: int = 0
     devices: int = 0
     matching: int = 0
@@ -83,24 +83,21 @@ class Refusal:
 
     def line(self) -> str:
         """One line for an event, without the node."""
-        subject = f"{self.claim}, request {self.request}: " if self.request else ""
         pools = f" ({listed(self.pools, 2, '; ')})" if self.pools else ""
         offered = "no devices"
         if self.devices:
             numbers = [counted(self.matching, "matches", "match"), *map(str, self.lost)]
             offered = f"{counted(self.devices, 'device')}: {', '.join(numbers)}"
-        return f"{subject}{offered}; needs {self.needs}{self.detail}{pools}"
+        return f"{self.claim}, request {self.request}: {offered}; needs {self.needs}{self.detail}{pools}"
 
     def explain(self, more: Iterable[str] = ()) -> str:
         """Everything that is known, on several lines; with what the caller knows besides."""
         lines = [f"node {self.node}: does not fit ({self.rule.value})"]
-        if self.request:
-            lines.append(f"  {self.claim}, request {self.request} needs {counted(self.needs, 'device')}{self.detail}")
-            offered = counted(self.devices, "device") if self.devices else "no devices"
-            lines.append(f"    the node has {offered}")
-            if self.devices:
-                lines.append(f"    {counted(self.matching, 'matches', 'match')} the selectors")
-            lines += [f"    {tally}" for tally in self.lost]
+        lines.append(f"  {self.claim}, request {self.request} needs {counted(self.needs, 'device')}{self.detail}")
+        lines.append(f"    the node has {counted(self.devices, 'device') if self.devices else 'no devices'}")
+        if self.devices:
+            lines.append(f"    {counted(self.matching, 'matches', 'match')} the selectors")
+        lines += [f"    {tally}" for tally in self.lost]
         lines += [f"    {line}" for line in more]
         lines += [f"  {pool}" for pool in self.pools]
         if self.fix:

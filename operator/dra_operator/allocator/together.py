@@ -40,7 +40,7 @@ def _usable(steps: Iterable[Step]) -> int:
 def constrained(problem: Problem, domain: Domain, constraint: Constraint) -> tuple[int, Hint] | None:
     """How many devices the constraint alone, over all requests that certainly fall under it, is too tight for."""
     steps: list[Step] = [
-        step for step in problem.domains if step and all(constraint in other.constraints for other in step)
+        step for step in problem.domains if all(constraint in other.constraints for other in step)
     ] or [(domain,)]
     need, devices = _needs(steps), _usable(steps)
     if devices & problem.view.shareable:
@@ -156,7 +156,7 @@ def _charges(problem: Problem, device: int) -> Mapping[str, int]:
 def _capacity(problem: Problem, steps: Sequence[Step], devices: int) -> Iterator[str]:
     left: Counter[str] = Counter()
     for device in each(devices & problem.view.shareable):
-        left.update(problem.left(device, exempt=False))
+        left.update(problem.left(device))
     if left:
         yield from _scarce("capacity", left, steps, _share)
 

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from dra_api.resource import AllocationResult, DeviceRequestAllocationResult
 
-from .ids import DeviceId, PoolId, ShareId
+from .ids import DeviceId, PoolId
 from .journal import Journal
 
 Key = TypeVar("Key")
@@ -104,13 +104,6 @@ class Usage:
         for (driver, pool), usage in self._pools.items():
             for device in usage.exclusive:
                 yield DeviceId(driver, pool, device)
-
-    def share_ids(self) -> Iterator[ShareId]:
-        """All shares."""
-        for (driver, pool), usage in self._pools.items():
-            for device, shares in usage.shares.items():
-                for share in shares:
-                    yield ShareId(DeviceId(driver, pool, device), share)
 
     def is_free(self, device: DeviceId) -> bool:
         """Nobody holds the device exclusively."""

@@ -48,7 +48,7 @@ class Fields:
     def _convert(self, name: str, type_: type[T], value: object) -> T:
         try:
             return convert(type_, value)
-        except DecodeError as error:
+        except (DecodeError, UnicodeError) as error:
             raise BadInput(f"{self.where}: {name}: {error}") from error
 
 

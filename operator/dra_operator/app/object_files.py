@@ -93,5 +93,5 @@ def _object(path: str, item: JSON) -> Object | None:
     try:
         set_defaults(item, now=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         return convert(type_, conversion.convert(item, version) if "/" in version else item)
-    except (DecodeError, conversion.ConversionError, TypeError) as error:
+    except (DecodeError, conversion.ConversionError, TypeError, UnicodeError) as error:
         raise BadInput(f"{path}: {item['kind']} {name}: {error}") from error

@@ -1,8 +1,8 @@
 """Which node a pod goes to: filters, devices, score, and the explanation when there is none. Pure."""
 
 from .answer import NoPlace, Plan
-from .binding import BINDING_TIMEOUT, Binding, BindingState, binding_state
-from .claims import ExtendedClaims, NotReady, PodClaim, extended_claims, ready_claims, unservable
+from .binding import Binding, binding_state
+from .claims import NotReady, PodClaim, extended_claims, ready_claims, unservable
 from .demand import Demand, Demands
 from .elsewhere import Allocations
 from .extended import ExtendedClaim, ExtendedResources
@@ -13,16 +13,13 @@ from .plan import Planning, decided, plan
 from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, served_resources, subtract
 
 __all__ = [
-    "BINDING_TIMEOUT",
     "POD_SLOTS",
     "Allocations",
     "Amounts",
     "Binding",
-    "BindingState",
     "Demand",
     "Demands",
     "ExtendedClaim",
-    "ExtendedClaims",
     "ExtendedResources",
     "NoPlace",
     "NodeFilter",

@@ -50,11 +50,6 @@ class Reasons:
         """Whether some node only lacks cpu, memory or the like."""
         return any(map(is_shortage, self._texts))
 
-    @property
-    def of_devices(self) -> bool:
-        """Whether some node does not have the devices."""
-        return bool(self._refused)
-
     def line(self, nodes: int) -> str:
         """``0/3 nodes are available: 2 Insufficient cpu; 1 ...``; rare reasons are only counted."""
         if not nodes:
