@@ -17,9 +17,8 @@ from typing import Any, Final, NamedTuple
 from . import shortcuts
 from .constants import Constants, MemberSet
 from .environment import Environment
-from .equality import equal
+from .equality import equal, unequal
 from .libraries.containers import index, within
-from .libraries.operators import unequal
 from .tree import Call, Fold, Ident, ListLiteral, MapLiteral, Node, Select, children, nodes
 from .types import BOOL, INT, QUANTITY, STRING, is_optional, may_be_optional
 from .values import MISSING

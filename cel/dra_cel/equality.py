@@ -76,18 +76,20 @@ def _alike(left: Any, right: Any, pending: list[_Pair], outermost: bool) -> bool
     return bool(left == right) if isinstance(left, Opaque) or type(right) is kind else False
 
 
+def unequal(left: Any, right: Any) -> bool:
+    """``!=``: values that cannot be compared are different, although ``==`` would refuse them."""
+    try:
+        return not equal(left, right)
+    except EvaluationStopped:
+        raise
+    except EvaluationError:
+        return True
+
+
 def contains(items: Any, wanted: Any) -> bool:
-    """Whether a list holds a value equal to the wanted one."""
+    """Whether a list holds a value that does not differ from the wanted one."""
     effort.spend(len(items))
-    for item in items:
-        try:
-            if equal(wanted, item):
-                return True
-        except EvaluationStopped:
-            raise
-        except EvaluationError:
-            continue
-    return False
+    return not all(unequal(wanted, item) for item in items)
 
 
 def _numeric_order(left: Any, right: Any) -> int | None:

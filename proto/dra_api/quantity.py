@@ -20,13 +20,16 @@ from typing import Final
 
 NANO: Final = 10**9
 _MAX: Final = (2**63 - 1) * NANO
-_SYNTAX: Final = re.compile(
+SYNTAX: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?(?P<suffix>(?:[eE][+-]?[0-9]+)|[A-Za-z]*)",
     re.ASCII,
 )
-_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
+"""The form of a quantity; not every suffix that matches exists."""
+BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+"""Suffix -> power of two."""
+DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+"""Suffix -> power of ten."""
+_DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in DECIMAL.items()}
 _EXPONENT_LIMIT: Final = 1000
 _LENGTH_LIMIT: Final = 1000
 
@@ -44,16 +47,16 @@ class Format(StrEnum):
 
 
 def _parse(text: str) -> tuple[int, Format]:
-    match = _SYNTAX.fullmatch(text)
+    match = SYNTAX.fullmatch(text)
     if not text or match is None or len(text) > _LENGTH_LIMIT:
         raise QuantityError(f"{text[:80]!r} is not a quantity: expected a number such as 2, 0.5, 100m, 4Gi or 1e3")
     whole, fraction, suffix = match["whole"], match["fraction"] or "", match["suffix"]
     digits = int((whole + fraction) or "0")
     shift = 9 - len(fraction)
-    if suffix in _BINARY:
-        written, digits = Format.BINARY, digits << _BINARY[suffix]
-    elif suffix in _DECIMAL:
-        written, shift = Format.DECIMAL, shift + _DECIMAL[suffix]
+    if suffix in BINARY:
+        written, digits = Format.BINARY, digits << BINARY[suffix]
+    elif suffix in DECIMAL:
+        written, shift = Format.DECIMAL, shift + DECIMAL[suffix]
     elif suffix[0] in "eE" and suffix[-1].isdigit():
         written, shift = Format.EXPONENT, shift + _power(suffix[1:], text)
     else:
@@ -158,7 +161,7 @@ def _canonical(nanos: int, written: Format) -> str:
     if written is Format.BINARY and nanos % NANO == 0 and abs(nanos) >= 1024 * NANO:
         number = nanos // NANO
         suffix = ""
-        for name in _BINARY:
+        for name in BINARY:
             if number % 1024:
                 break
             number, suffix = number // 1024, name

@@ -168,6 +168,7 @@ def test_mutated_texts_raise_nothing_but_our_errors() -> None:
     ("why", "pattern"),
     [
         ("more characters than a selector may have", '"a".charAt(0) + lists.range(11000).map(x, "a").join()'),
+        ("a pattern that takes memory when it is compiled", 'lists.range(400).map(x, "\\\\pL{1000}").join()'),
         ("classes that take memory to parse", 'lists.range(501).map(x, "\\\\pL").join()'),
     ],
 )

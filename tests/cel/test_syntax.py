@@ -81,6 +81,7 @@ def test_means_what_cel_means(why: str, expression: str) -> None:
         ("[1].all(1, true", "macro", (1, 9)),
         ("[1].all(x, x, true)", "macro", (1, 12)),
         ("1.optMap(1, 1)", "macro", (1, 10)),
+        ("1.sortBy(x, x) == []", "macro", (1, 1)),
         ("f(1 2)", "syntax", (1, 5)),
         ("1) + $", "syntax", (1, 2)),
         ("{1: 2 3}", "syntax", (1, 7)),

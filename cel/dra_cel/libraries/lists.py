@@ -9,7 +9,7 @@ from typing import Any, Final
 from dra_cel import effort
 from dra_cel.charges import LIST_BASE, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, exactly, size_of
 from dra_cel.declarations import Function, glob, method
-from dra_cel.equality import contains, equal, order
+from dra_cel.equality import contains, order, unequal
 from dra_cel.errors import EvaluationError, EvaluationStopped, no_overload
 from dra_cel.types import (
     BOOL,
@@ -91,15 +91,7 @@ def _last_index_of(items: Sequence[Any], wanted: Any) -> int:
 
 def _position(items: Sequence[Any], wanted: Any, positions: range) -> int:
     effort.spend(len(positions))
-    for position in positions:
-        try:
-            if equal(items[position], wanted):
-                return position
-        except EvaluationStopped:
-            raise
-        except EvaluationError:
-            continue
-    return -1
+    return next((position for position in positions if not unequal(items[position], wanted)), -1)
 
 
 def _slice(items: Sequence[Any], start: int, end: int) -> list[Any]:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from dra_cel.charges import COMPARISON, FIXED, ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of
 from dra_cel.declarations import Function, Implementation, built_in, glob, method
-from dra_cel.equality import equal, order
-from dra_cel.errors import EvaluationError, EvaluationStopped, no_overload
+from dra_cel.equality import equal, order, unequal
+from dra_cel.errors import EvaluationError, no_overload
 from dra_cel.types import (
     BOOL,
     BYTES,
@@ -51,16 +51,6 @@ def _unsigned(value: int) -> Uint:
     if 0 <= value <= UINT_MAX:
         return Uint(value)
     raise EvaluationError("overflow", "unsigned integer overflow")
-
-
-def unequal(left: Any, right: Any) -> bool:
-    """``!=``: values that cannot be compared are different, although ``==`` would refuse them."""
-    try:
-        return not equal(left, right)
-    except EvaluationStopped:
-        raise
-    except EvaluationError:
-        return True
 
 
 def add(left: Any, right: Any) -> Any:

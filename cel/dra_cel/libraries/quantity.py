@@ -8,22 +8,18 @@ are that integer and exponent, ``amount`` is the exact number of billionths that
 from __future__ import annotations
 
 import math
-import re
 from functools import lru_cache
 from typing import Any, Final
 
-from dra_api.quantity import Quantity, QuantityError
+from dra_api.quantity import BINARY, DECIMAL, SYNTAX, Quantity, QuantityError
 
 from dra_cel.charges import traversal
 from dra_cel.declarations import Function, Implementation, glob, method
-from dra_cel.errors import EvaluationError, no_overload
+from dra_cel.errors import EvaluationError
 from dra_cel.types import BOOL, DOUBLE, INT, QUANTITY, STRING, Type
 from dra_cel.values import INT_MAX, INT_MIN, Opaque
 
 _DIGITS: Final = 18
-_SYNTAX: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([A-Za-z]*|[eE][+-]?[0-9]+)")
-_DECIMAL: Final = {"": 0, "n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 class QuantityValue(Opaque):
@@ -42,9 +38,6 @@ class QuantityValue(Opaque):
         self.exponent = exponent
         self.computed = False
 
-    def identity(self) -> int:
-        return self.amount
-
     def __eq__(self, other: object) -> bool:
         if type(other) is not QuantityValue or other.computed:
             raise EvaluationError("no-such-overload", "no such overload")
@@ -55,18 +48,17 @@ class QuantityValue(Opaque):
 
 def _compact(text: str) -> tuple[int, int] | None:
     """Value and exponent of the text, if the reference would keep them so: that depends on the digits as written."""
-    parts = _SYNTAX.fullmatch(text)
-    if parts is None:
-        return None
+    parts = SYNTAX.fullmatch(text)
+    assert parts is not None, "Quantity has accepted the text"
     sign, whole, fraction, suffix = parts.groups("")
     whole = whole.lstrip("0") or "0"
-    if suffix in _BINARY:
-        shift = _BINARY[suffix]
+    if suffix in BINARY:
+        shift = BINARY[suffix]
         if fraction or 15 - len(whole) - int(shift * 3 / 10) - 1 < 0:
             return None
         value, exponent = int(whole) << shift, 0
     else:
-        exponent = (_DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])) - len(fraction)
+        exponent = (DECIMAL[suffix] if suffix in DECIMAL else int(suffix[1:])) - len(fraction)
         if len(whole) + len(fraction) > _DIGITS or exponent < -9:
             return None
         value = int(whole + fraction)
@@ -79,26 +71,10 @@ def _compact(text: str) -> tuple[int, int] | None:
 def parse(text: str) -> QuantityValue:
     """The value of a text. Raises EvaluationError."""
     try:
-        capped = Quantity(text).nanos
+        amount = Quantity(text).nanos
     except QuantityError as error:
         raise EvaluationError("quantity", str(error)) from None
-    compact = _compact(text)
-    if compact is None:
-        return QuantityValue(_decimal(text, capped))
-    value, exponent = compact
-    return QuantityValue(value * 10 ** (exponent + 9), value, exponent)
-
-
-def _decimal(text: str, capped: int) -> int:
-    """Billionths of a text that is not compact. Only quantities with a binary suffix are capped here."""
-    parts = _SYNTAX.fullmatch(text)
-    if parts is None or parts[4] in _BINARY:
-        return capped
-    sign, whole, fraction, suffix = parts.groups("")
-    exponent = (_DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])) - len(fraction) + 9
-    digits = int((whole + fraction) or "0")
-    amount: int = digits * 10**exponent if exponent >= 0 else -(-digits // 10**-exponent)
-    return -amount if sign == "-" else amount
+    return QuantityValue(amount, *(_compact(text) or ()))
 
 
 def _is_quantity(text: str) -> bool:
@@ -164,8 +140,6 @@ def _operand(value: Any) -> QuantityValue:
 
 def _sum(sign: int) -> Implementation:
     def run(left: QuantityValue, right: Any) -> QuantityValue:
-        if type(left) is not QuantityValue:
-            raise no_overload("add", left, right)
         result = _summed(left, _operand(right), sign)
         result.computed = True
         return result

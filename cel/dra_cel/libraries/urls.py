@@ -85,8 +85,6 @@ def _split(text: str, *, request: bool) -> Url:
             return Url(scheme, rest, "", "", "", query, "")
         if request and text != "*":
             raise _Invalid("invalid URI for request")
-        if ":" in rest.partition("/")[0]:
-            raise _Invalid("first path segment in URL cannot contain colon")
     if (scheme or (not request and not rest.startswith("///"))) and rest.startswith("//"):
         authority, slash, tail = rest[2:].partition("/")
         rest = slash + tail
