@@ -105,6 +105,9 @@ def test_slices_and_classes_that_change() -> None:
     assert names(made) == ["n2", "n3"]
     inventory.put_class(convert(DeviceClass, device_class("any", B)))
     assert names(made) == []
+    inventory.remove_class("any")
+    assert made.allocator.candidates(made.claims, made.usage).anywhere, "the error is the same on every node"
+    assert isinstance(made.decide(), Failed)
 
 
 def test_network_devices_count_for_every_node() -> None:

@@ -207,6 +207,20 @@ def test_node_selector_requirement(requirement: Any, expected: bool) -> None:
     assert node_matches(selector, make_node("n1", zone="a", **NUMBERS)) is expected
 
 
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        {"key": "metadata.name", "operator": "Exists"},
+        {"key": "metadata.name", "operator": "In", "values": ["a", "b"]},
+        {"key": "metadata.name", "operator": "NotIn"},
+    ],
+)
+def test_a_malformed_requirement_on_fields_is_named(requirement: Any) -> None:
+    selector = convert(NodeSelector, {"nodeSelectorTerms": [{"matchFields": [requirement]}]})
+    with pytest.raises(NodeSelectionError, match=r"field metadata\.name supports In and NotIn"):
+        node_matches(selector, make_node("n1"))
+
+
 def test_terms_are_alternatives_and_an_empty_one_matches_nothing() -> None:
     name = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
     assert node_matches(convert(NodeSelector, {"nodeSelectorTerms": [{}, name]}), make_node("n1"))

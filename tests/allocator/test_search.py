@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,8 +19,20 @@ from allocator_lab import (
     request,
     sub,
 )
+from dra_api.codec import convert
 from dra_api.quantity import Quantity
-from dra_operator.allocator import Allocated, DeviceId, Failed, Features, GaveUp, Usage, search
+from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_operator.allocator import (
+    Allocated,
+    Allocator,
+    DeviceId,
+    Failed,
+    Features,
+    GaveUp,
+    Inventory,
+    Usage,
+    search,
+)
 
 A, B = 'device.attributes["drv"].model == "A"', 'device.attributes["drv"].model == "B"'
 MODELS = pool(device("a1", model="A"), device("b1", model="B"), device("a2", model="A"))
@@ -530,3 +543,38 @@ def test_a_snapshot_is_independent() -> None:
     assert usage.touched_since(1) == {("drv", "p")}
     assert list(copy.devices()) == [DeviceId("drv", "p", "a")]
     assert copy != Usage()
+
+
+class Fickle:
+    """Fails when it is asked for the first time, and never again."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+        def predicate(driver: str, device: Device) -> bool:
+            if not self.failed:
+                self.failed = True
+                raise ValueError("once")
+            return True
+
+        return predicate
+
+
+def test_a_selector_that_fails_only_once_still_ends_the_attempt() -> None:
+    inventory = Inventory(language=Fickle())
+    inventory.put_class(convert(DeviceClass, device_class("any", "x")))
+    inventory.put_slice(convert(ResourceSlice, pool(device("a"))[0]))
+    wanted = convert(ResourceClaim, claim(request("r")))
+    outcome = Allocator(inventory, new_share_id=str).allocate(make_node("n1"), [wanted], Usage())
+    assert isinstance(outcome, Failed)
+    assert "request r: a selector failed on device drv/p/a, but not when" in str(outcome.error)
+
+
+def test_capacity_that_a_device_no_longer_has_is_nobodys() -> None:
+    shared = device("a", capacity={"mem": "4"}, extra=MULTI)
+    usage = consumed("3")
+    usage.take_share(DeviceId("drv", "p", "a"), "old", {"gone": Quantity("9").nanos})
+    for amount, expected in (("1", [["r=drv/p/a"]]), ("2", "none")):
+        wanted = claim(request("r", capacity={"requests": {"mem": amount}}))
+        assert lab(pool(shared), [wanted], usage=usage).devices() == expected

@@ -1,0 +1,38 @@
+"""Nodes in order while they come, go and change."""
+
+from __future__ import annotations
+
+import pytest
+from dra_operator.placement import Nodes, add, subtract
+from placement_lab import node
+
+
+def test_nodes_stay_in_both_orders_while_they_come_go_and_change() -> None:
+    nodes = Nodes([node("b"), node("c", used={"cpu": "2"}), node("a", used={"cpu": "1"})])
+    assert (nodes.names(), list(nodes.from_emptiest())) == (["a", "b", "c"], ["b", "a", "c"])
+    nodes.put(node("b", used={"cpu": "3"}))
+    assert (nodes.names(), list(nodes.from_emptiest())) == (["a", "b", "c"], ["a", "c", "b"])
+    nodes.remove("a")
+    nodes.remove("nobody")
+    assert (nodes.names(), list(nodes.from_emptiest())) == (["b", "c"], ["c", "b"])
+    assert ("a" in nodes, "b" in nodes, len(nodes), nodes.get("a")) == (False, True, 2, None)
+
+
+def test_a_node_that_no_longer_counts_a_resource_is_forgotten_for_it() -> None:
+    nodes = Nodes([node("a", allocatable={"example.com/gpu": "1"}), node("b")])
+    assert nodes.counting("example.com/gpu") == {"a"}
+    nodes.put(node("a"))
+    assert nodes.counting("example.com/gpu") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("count", "names"), [(2, ["n0", "n2"]), (3, ["n0", "n1", "n3"]), (5, ["n0", "n1", "n2", "n3", "n4"])]
+)
+def test_a_sample_is_spread_evenly(count: int, names: list[str]) -> None:
+    assert Nodes([node(f"n{number}") for number in range(5)]).spread(count) == names
+
+
+def test_what_a_pod_took_can_be_subtracted_again() -> None:
+    used = add({"cpu": 1}, {"cpu": 2, "memory": 3})
+    assert used == {"cpu": 3, "memory": 3}
+    assert subtract(used, {"cpu": 2, "memory": 3}) == {"cpu": 1}
