@@ -88,8 +88,8 @@ class _Assembler:
     def chain(self, node: Node, *, branch: bool) -> Walk[None]:
         """A name, or any other expression, and what is selected from it."""
         root, selections = walk_chain(node)
-        end = steps.Label()
-        charge = 0 if branch else SELECT
+        conditional = isinstance(root, Call) and root.function == "_?_:_"
+        charge = 0 if branch or conditional else SELECT
         name = root.name if isinstance(root, Ident) else root.variable if isinstance(root, Select) else None
         if name is not None and self.constants.get(root) is MISSING:
             self.load(name, charge=0 if selections else charge)
@@ -98,17 +98,26 @@ class _Assembler:
                 self.emit(steps.repack)
         else:
             yield self.node(root)
-            if isinstance(root, Call) and root.function == "_?_:_":
-                charge = 0
-        if selections:
-            self.emit(steps.enter_chain(end))
+        if selections and (yield self.selections(selections)):
+            charge = 0
+            if conditional and not branch:
+                # The reference takes back the charge for a name, which was not made for a conditional.
+                self.emit(steps.refund(SELECT))
+        if charge:
+            self.emit(steps.charge(charge))
+
+    def selections(self, selections: list[Select | Call]) -> Walk[bool]:
+        """Steps that select one after the other; the result is whether the last one is a presence test."""
+        end = steps.Label()
+        self.emit(steps.enter_chain(end))
+        tested = False
         for selection in selections:
-            optional = isinstance(selection, Call) and selection.function in ("_?._", "_[?_]")
             if isinstance(selection, Select):
-                step = steps.test_presence if selection.test else steps.qualify
-                self.emit(step(selection.name, end))
-                charge = 0 if selection.test else charge
+                tested = selection.test
+                self.emit((steps.test_presence if tested else steps.qualify)(selection.name, end))
                 continue
+            tested = False
+            optional = selection.function in ("_?._", "_[?_]")
             key = selection.args[1]
             value = self.constants.get(key)
             if value is not MISSING:
@@ -116,15 +125,9 @@ class _Assembler:
             else:
                 yield self.node(key, branch=True)
                 self.emit(steps.qualify_by_value(end, optional=optional))
-        if selections:
-            self.place(end)
-            tested = isinstance(selections[-1], Select) and selections[-1].test
-            self.emit(steps.presence if tested else steps.rewrap)
-            if tested and not branch and isinstance(root, Call) and root.function == "_?_:_":
-                # The reference takes back the charge for a name, which was not made for a conditional.
-                self.emit(steps.refund(SELECT))
-        if charge:
-            self.emit(steps.charge(charge))
+        self.place(end)
+        self.emit(steps.presence if tested else steps.rewrap)
+        return tested
 
     def load(self, name: str, *, charge: int) -> None:
         for known, slot, init in reversed(self.scope):

@@ -27,7 +27,7 @@ from .types import (
     map_of,
     type_of,
 )  # fmt: skip
-from .values import NANOS, NONE, Duration, Optional, Timestamp, Uint, unwrap_key
+from .values import NANOS, Duration, Optional, Timestamp, Uint, unwrap_key
 
 _PREFIX: Final = "google.protobuf."
 _INT32: Final = range(-(2**31), 2**31)
@@ -73,7 +73,7 @@ def build_message(node: StructLiteral, values: Sequence[Any]) -> Any:
             given[field.name] = value
         elif not isinstance(value, Optional):
             raise EvaluationError("other", f"cannot initialize optional entry {field.name!r} from a plain value")
-        elif value is not NONE and value.present:
+        elif value.present:
             given[field.name] = value.value
         else:
             given.pop(field.name, None)

@@ -120,13 +120,13 @@ def _quote(text: str) -> str:
 
 def _replace_estimate(operands: Sequence[Operand]) -> Estimate:
     size, old, new = (operand.size for operand in operands[:3])
-    most, kept_most = _replaced(size.max, old.min, grows=new.max > old.min, up=True)
-    least, kept_least = _replaced(size.min, old.max, grows=new.min < old.max, up=True)
+    most, kept_most = _replaced(size.max, old.min, grows=new.max > old.min)
+    least, kept_least = _replaced(size.min, old.max, grows=new.min < old.max)
     result = Range(least, most).times(new).plus(Range(kept_least, kept_most))
     return Estimate(size.scaled(_TWICE), result)
 
 
-def _replaced(size: int, old: int, *, grows: bool, up: bool) -> tuple[int, int]:
+def _replaced(size: int, old: int, *, grows: bool) -> tuple[int, int]:
     """How often a text of that size is replaced in the extreme case, and how much of it is kept."""
     if old == 0:
         return min(size + 1, UINT_MAX), size
