@@ -19,7 +19,7 @@ from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.app.language import CelSelectors
 from dra_operator.app.operator import settle_memory
 from dra_operator.cluster import Cluster
-from dra_operator.placement import NoPlace, Plan, plan
+from dra_operator.placement import NoPlace, Plan, decided, plan
 
 Json = dict[str, Any]
 DEVICES = 8
@@ -87,13 +87,7 @@ def claim_for(selector: str, **fields: Any) -> ResourceClaim:
 
 def placed(cluster: Cluster, allocator: Allocator, wanted: ResourceClaim) -> Plan | NoPlace:
     """One whole decision as the operator takes it, pauses included."""
-    planning = plan(POD, [wanted], cluster.node_states(), allocator, cluster.ledger.usage.snapshot())
-    while True:
-        try:
-            next(planning)
-        except StopIteration as end:
-            made: Plan | NoPlace = end.value
-            return made
+    return decided(plan(POD, [wanted], cluster.node_states(), allocator, cluster.ledger.usage.snapshot()))
 
 
 def placements(sizes: tuple[int, ...], seconds: float) -> Iterator[Result]:

@@ -68,6 +68,13 @@ def test_answers_every_case_with_a_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert (said[0]["match"], said[0]["max_cost"], said[0]["actual_cost"]) == (True, 5, 5)
 
 
+def test_failing_evaluations_are_timed_like_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = [{"name": "fails", "expression": 'device.attributes["x"].y == 1', "device": {"driver": "a"}}]
+    (line,) = answers(tmp_path, cases, capsys, "--repeat", "3")
+    assert line["kind"] == "runtime_error"
+    assert line["micros"] > 0
+
+
 def test_a_plain_list_of_cases_may_hold_its_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = [{"name": "one", "expression": "device.driver == 'a'", "device": {"driver": "a"}}]
     (line,) = answers(tmp_path, cases, capsys, "--repeat", "20")

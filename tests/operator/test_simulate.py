@@ -304,6 +304,40 @@ def test_taint_rules_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert "r: drv/p/b" in told
 
 
+def test_what_a_node_cannot_be_asked_is_told_instead(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    selector = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]}
+    held = {**claim(request("r"), name="held"), "status": {"allocation": {"nodeSelector": selector}}}
+    spec = {"resourceClaims": [{"name": "e", "resourceClaimName": "held"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec}
+    told = verdict(capsys, tmp_path, CLASS, *SLICES, kubernetes("claim", held), pod)
+    assert "node n1: claim default/held is allocated for other nodes" in told
+    serving = kubernetes("class", {"metadata": {"name": "any"}, "spec": {"extendedResourceName": "example.com/gpu"}})
+    pod["spec"] = {"containers": [], "overhead": {"example.com/gpu": "1"}}
+    assert "node n1: error: pod default/web: no container asks" in verdict(capsys, tmp_path, serving, *SLICES, pod)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (None, "    no devices"),
+        ({"adminAccess": True}, "    r: drv/p/a (admin access)"),
+        (
+            {"deviceClassName": "none"},
+            "node n1: error: claim default/c, request r: could not retrieve device class",
+        ),
+        ({"capacity": {"requests": {"memory": "1Gi"}}}, "    r: drv/p/a (a share: memory 1Gi)"),
+    ],
+    ids=["no devices", "admin access", "an error", "a share"],
+)
+def test_an_answer_for_objects_is_told_in_words(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, fields: Json | None, said: str
+) -> None:
+    shared = device("a", capacity={"memory": "4Gi"}, extra={"allowMultipleAllocations": "capacity" in (fields or {})})
+    wanted = kubernetes("claim", claim(*([] if fields is None else [request("r", **fields)])))
+    told = verdict(capsys, tmp_path, CLASS, kubernetes("slice", pool(shared)[0]), wanted)
+    assert any(line.startswith(said) for line in told.splitlines()), told
+
+
 BAD_OBJECTS: dict[str, tuple[list[Json], list[str]]] = {
     "no object": ([{"a": 1}], ["kind and apiVersion"]),
     "no name": ([{"kind": "Pod", "apiVersion": "v1", "metadata": {}}], ["Pod", "metadata.name"]),
