@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from .charges import FIXED, Rule
+from .errors import EvaluationError
 from .types import Type, accepts
 
 Implementation = Callable[..., Any]
@@ -82,6 +83,19 @@ def method(
     """An overload that is called as ``x.f()``."""
     checks = against_zero is not None
     return Overload(tuple(params), result, run, True, rule, inline, checks, against_zero)
+
+
+def succeeds(run: Implementation) -> Implementation:
+    """Whether an implementation has an answer: ``isIP`` beside ``ip``."""
+
+    def check(*values: Any) -> bool:
+        try:
+            run(*values)
+        except EvaluationError:
+            return False
+        return True
+
+    return check
 
 
 def merge(*libraries: Library) -> dict[str, Function]:

@@ -228,13 +228,13 @@ def _literal(value: Any) -> str:
     raise EvaluationError("format", f"no formatting function for {type_of(value).name}")
 
 
-_GO_ESCAPES: Final = {
+ESCAPES: Final = {
     "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\", '"': '\\"',
 }  # fmt: skip
 
 
 def quoted(text: str) -> str:
-    return '"' + "".join(_GO_ESCAPES.get(character) or _visible(character) for character in text) + '"'
+    return '"' + "".join(ESCAPES.get(character) or _visible(character) for character in text) + '"'
 
 
 def _visible(character: str) -> str:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from dra_cel.charges import ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of, traversal
-from dra_cel.declarations import Function, glob, method
+from dra_cel.declarations import Function, glob, method, succeeds
 from dra_cel.errors import EvaluationError
 from dra_cel.types import BOOL, CIDR, INT, IP, STRING
 from dra_cel.values import Opaque
@@ -89,17 +89,6 @@ def _cidr(text: str) -> CidrValue:
     return CidrValue(address, int(bits))
 
 
-def _parses(parse: Any) -> Any:
-    def run(text: str) -> bool:
-        try:
-            parse(text)
-        except EvaluationError:
-            return False
-        return True
-
-    return run
-
-
 def _contains_ip(cidr: CidrValue, other: Any) -> bool:
     if isinstance(other, str):
         try:
@@ -172,7 +161,7 @@ _CANONICAL: Final = Rule(
 
 LIBRARY: Final = (
     Function("ip", (glob((STRING,), IP, _ip, _PARSING), method((CIDR,), IP, lambda cidr: IpValue(cidr.address)))),
-    Function("isIP", (glob((STRING,), BOOL, _parses(_ip), _PARSING),)),
+    Function("isIP", (glob((STRING,), BOOL, succeeds(_ip), _PARSING),)),
     Function("ip.isCanonical", (glob((STRING,), BOOL, lambda text: str(_address(text)) == text, _CANONICAL),)),
     Function("family", (method((IP,), INT, lambda ip: ip.address.version),)),
     Function("isUnspecified", (method((IP,), BOOL, lambda ip: ip.address.is_unspecified),)),
@@ -188,7 +177,7 @@ LIBRARY: Final = (
         ),
     ),
     Function("cidr", (glob((STRING,), CIDR, _cidr, _PARSING),)),
-    Function("isCIDR", (glob((STRING,), BOOL, _parses(_cidr), _PARSING),)),
+    Function("isCIDR", (glob((STRING,), BOOL, succeeds(_cidr), _PARSING),)),
     Function("prefixLength", (method((CIDR,), INT, lambda cidr: cidr.bits),)),
     Function("masked", (method((CIDR,), CIDR, _masked),)),
     Function(

@@ -14,7 +14,7 @@ from typing import Any, Final
 from dra_api.quantity import BINARY, DECIMAL, SYNTAX, Quantity, QuantityError
 
 from dra_cel.charges import traversal
-from dra_cel.declarations import Function, Implementation, glob, method
+from dra_cel.declarations import Function, Implementation, glob, method, succeeds
 from dra_cel.errors import EvaluationError
 from dra_cel.types import BOOL, DOUBLE, INT, QUANTITY, STRING, Type
 from dra_cel.values import INT_MAX, INT_MIN, Opaque
@@ -75,14 +75,6 @@ def parse(text: str) -> QuantityValue:
     except QuantityError as error:
         raise EvaluationError("quantity", str(error)) from None
     return QuantityValue(amount, *(_compact(text) or ()))
-
-
-def _is_quantity(text: str) -> bool:
-    try:
-        parse(text)
-    except EvaluationError:
-        return False
-    return True
 
 
 def _integer(quantity: QuantityValue) -> int | None:
@@ -155,7 +147,7 @@ _PAIR: Final[tuple[Type, Type]] = (QUANTITY, QUANTITY)
 _PARSING: Final = traversal()
 LIBRARY: Final = (
     Function("quantity", (glob((STRING,), QUANTITY, parse, _PARSING),)),
-    Function("isQuantity", (glob((STRING,), BOOL, _is_quantity, _PARSING),)),
+    Function("isQuantity", (glob((STRING,), BOOL, succeeds(parse), _PARSING),)),
     Function("sign", (glob((QUANTITY,), INT, lambda q: (q.amount > 0) - (q.amount < 0)),)),
     Function(
         "isGreaterThan",

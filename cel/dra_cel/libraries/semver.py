@@ -8,7 +8,7 @@ from typing import Any, Final
 from dra_api.semver import Version, VersionError
 
 from dra_cel.charges import traversal
-from dra_cel.declarations import Function, glob, method
+from dra_cel.declarations import Function, glob, method, succeeds
 from dra_cel.errors import EvaluationError
 from dra_cel.types import BOOL, INT, SEMVER, STRING
 from dra_cel.values import Opaque
@@ -54,23 +54,18 @@ def _normalized(text: str) -> str:
     return ".".join(parts)
 
 
-def _is_semver(text: str, normalize: bool = False) -> bool:
-    try:
-        parse(text, normalize)
-    except EvaluationError:
-        return False
-    return True
-
-
 def _compare(left: SemverValue, right: SemverValue) -> int:
     return (left.precedence > right.precedence) - (left.precedence < right.precedence)
 
 
 _PAIR: Final = (SEMVER, SEMVER)
 _PARSING: Final = traversal()
+_FORMS: Final = ((STRING,), (STRING, BOOL))
 LIBRARY: Final = (
-    Function("semver", tuple(glob(params, SEMVER, parse, _PARSING) for params in ((STRING,), (STRING, BOOL)))),
-    Function("isSemver", tuple(glob(params, BOOL, _is_semver, _PARSING) for params in ((STRING,), (STRING, BOOL)))),
+    Function("semver", tuple(glob(params, SEMVER, parse, _PARSING) for params in _FORMS)),
+    Function(
+        "isSemver", tuple(glob(params, BOOL, succeeds(parse), _PARSING) for params in ((STRING,), (STRING, BOOL)))
+    ),
     Function(
         "isGreaterThan",
         (method(_PAIR, BOOL, lambda a, b: a.precedence > b.precedence, inline="({0}.precedence > {1}.precedence)"),),

@@ -26,15 +26,11 @@ from dra_cel.values import UINT_MAX
 
 from . import regexes
 from .containers import LIST_LIMIT, TEXT_LIMIT, bounded
+from .formatting import ESCAPES
 from .traversals import TRAVERSAL
 
 _TWICE: Final = 2 * PER_CHARACTER
-_ESCAPES: Final = str.maketrans(
-    {
-        "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\",
-        '"': '\\"',
-    }
-)  # fmt: skip
+_ESCAPES: Final = str.maketrans(ESCAPES)
 _SPACES: Final = (
     "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 )
