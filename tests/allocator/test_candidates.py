@@ -330,3 +330,11 @@ def test_the_nodes_that_settle_the_claims_are_found_through_the_index(source: Ra
         assert {name for name, answer in settling if answer == "error"} <= set(candidates.suspects)
         names = [node["metadata"]["name"] for node in case["nodes"]]
         assert sorted(candidates) == [name for name in names if name in candidates]
+
+
+def test_a_constraint_of_an_unknown_type_is_an_error_on_every_node() -> None:
+    made = lab(THREE, [claim(request("r", A, allocationMode="All"), constraints=[{}])])
+    assert made.allocator.candidates(made.claims, made.usage).anywhere
+    outcome = made.decide()
+    assert isinstance(outcome, Failed)
+    assert "constraint #0: empty constraint" in str(outcome.error)

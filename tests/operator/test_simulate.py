@@ -338,6 +338,17 @@ def test_an_answer_for_objects_is_told_in_words(
     assert any(line.startswith(said) for line in told.splitlines()), told
 
 
+def test_empty_documents_and_other_kinds_are_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "objects.yaml"
+    documents = [{"apiVersion": "v1", "kind": "ConfigMap"}, CLASS, *SLICES, kubernetes("claim", claim(request("r")))]
+    path.write_text(f"---\n---\n{yaml.safe_dump_all(documents)}")
+    assert main(["simulate", "-f", str(path)]) == 0
+    assert "r: drv/p/a" in capsys.readouterr().out
+    path.write_text("a: [")
+    assert main(["simulate", "-f", str(path)]) == 2
+    assert "not YAML or JSON" in capsys.readouterr().err
+
+
 BAD_OBJECTS: dict[str, tuple[list[Json], list[str]]] = {
     "no object": ([{"a": 1}], ["kind and apiVersion"]),
     "no name": ([{"kind": "Pod", "apiVersion": "v1", "metadata": {}}], ["Pod", "metadata.name"]),

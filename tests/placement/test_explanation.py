@@ -36,3 +36,10 @@ def test_what_does_not_fit_even_alone_is_cut_visibly() -> None:
     line = reasons.line(1)
     assert len(line) == LONGEST
     assert line.endswith("...")
+
+
+def test_nodes_that_were_not_asked_are_told_by_the_request_alone() -> None:
+    reasons = Reasons()
+    reasons.refuse_others("claim ns/c", "r", 3)
+    assert reasons.line(3) == "0/3 nodes are available: 3 claim ns/c, request r: too few free devices match"
+    assert Reasons().line(0) == "0/0 nodes are available: the cluster has no nodes"

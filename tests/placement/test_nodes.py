@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from dra_operator.placement import Nodes, add, subtract
-from placement_lab import node
+from dra_operator.placement import NodeFilter, Nodes, add, subtract
+from placement_lab import node, pod
 
 
 def test_nodes_stay_in_both_orders_while_they_come_go_and_change() -> None:
@@ -36,3 +36,9 @@ def test_what_a_pod_took_can_be_subtracted_again() -> None:
     used = add({"cpu": 1}, {"cpu": 2, "memory": 3})
     assert used == {"cpu": 3, "memory": 3}
     assert subtract(used, {"cpu": 2, "memory": 3}) == {"cpu": 1}
+
+
+def test_a_pod_that_names_its_node_runs_on_no_other() -> None:
+    named = NodeFilter(pod(nodeName="n1"))
+    assert named.obstacle(node("n1")) is None
+    assert named.obstacle(node("n2")) == "node(s) not named by the pod"
