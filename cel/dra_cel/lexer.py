@@ -46,8 +46,7 @@ _KEYWORDS: Final = frozenset({"in", "true", "false", "null"})
 @dataclass(frozen=True, slots=True)
 class Token:
     """``kind`` is ``name``, ``int``, ``uint``, ``float``, ``string``, ``bytes``, ``quoted``, ``end``, or for signs and
-    keywords the text itself. Where no token starts, a character of kind ``unknown`` ends the tokens: what the parser
-    finds before it comes first."""
+    keywords the text itself."""
 
     kind: str
     text: str
@@ -68,30 +67,28 @@ class Source:
         raise CompileError((self.issue(at, kind, message),), self.text)
 
 
-def tokens(source: Source) -> list[Token]:
-    """The tokens of the source, the last one of kind ``end`` or ``unknown``. Raises CompileError if it is too long."""
+def tokens(source: Source) -> tuple[list[Token], Issue | None]:
+    """The tokens of the source, the last one of kind ``end``, and the complaint about the first character that is part
+    of none. Raises CompileError if the source is too long."""
     text = source.text
     if len(text) > SOURCE_LIMIT:
         source.fail(0, f"the expression has {len(text)} characters, more than {SOURCE_LIMIT}")
     found: list[Token] = []
+    stray: Issue | None = None
     at = 0
     while at < len(text):
         match = _TOKENS.match(text, at)
         if match is None:
-            found.append(Token("unknown", text[at], at))
-            return found
+            stray = stray or source.issue(at, "syntax", f"unexpected character {text[at]!r}{_hint(text[at])}")
+            at += 1
+            continue
         kind = match.lastgroup or ""
         if kind != "space":
             word = match.group()
             found.append(Token(word if kind == "sign" or word in _KEYWORDS else kind, word, at))
         at = match.end()
     found.append(Token("end", "", len(text)))
-    return found
-
-
-def unknown_character(character: str) -> str:
-    """The complaint about a character with which no token starts."""
-    return f"unexpected character {character!r}{_hint(character)}"
+    return found, stray
 
 
 def _hint(character: str) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from . import literals
-from .lexer import Source, Token, tokens, unknown_character
+from .errors import CompileError
+from .lexer import Source, Token, tokens
 from .macros import Macros
 from .tree import Call, Entry, Field, Ident, ListLiteral, Literal, MapLiteral, Node, Select, StructLiteral
 from .walk import Walk, walk
@@ -36,14 +37,23 @@ def parse(source: Source, macros: Macros) -> Node:
     text = source.text
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         source.fail(0, "the expression is not valid Unicode text")
-    return walk(_Parser(source, macros).start())
+    found, stray = tokens(source)
+    try:
+        node: Node = walk(_Parser(source, found, macros).start())
+    except CompileError as error:
+        if stray is None or error.position < stray.place:
+            raise
+    else:
+        if stray is None:
+            return node
+    raise CompileError((stray,), source.text)
 
 
 class _Parser:
-    def __init__(self, source: Source, macros: Macros) -> None:
+    def __init__(self, source: Source, tokens: list[Token], macros: Macros) -> None:
         self.source = source
         self.macros = macros
-        self.tokens = tokens(source)
+        self.tokens = tokens
         self.index = 0
         self.depths = {"expression": 0, "relation": 0, "calculation": 0, "member": 0}
         self.height = 0
@@ -68,8 +78,6 @@ class _Parser:
 
     def unexpected(self, wanted: str) -> NoReturn:
         token = self.token
-        if token.kind == "unknown":
-            self.source.fail(token.at, unknown_character(token.text))
         found = "the end of the expression" if token.kind == "end" else repr(token.text)
         self.source.fail(token.at, f"expected {wanted}, found {found}")
 

@@ -84,6 +84,8 @@ def test_means_what_cel_means(why: str, expression: str) -> None:
         ("1.sortBy(x, x) == []", "macro", (1, 1)),
         ("f(1 2)", "syntax", (1, 5)),
         ("1) + $", "syntax", (1, 2)),
+        ("has(device$.driver)", "syntax", (1, 11)),
+        ("true $", "syntax", (1, 6)),
         ("{1: 2 3}", "syntax", (1, 7)),
         ("google.protobuf.Int64Value{value: 1 2} == 1", "syntax", (1, 37)),
         ("99999999999999999999 == 1", "syntax", (1, 1)),
