@@ -106,3 +106,8 @@ def test_authorizers_are_only_equal_to_themselves() -> None:
 def test_a_value_of_unknown_type_is_no_verdict() -> None:
     with pytest.raises(CompileError, match="must evaluate to bool"):
         Program("object.spec.enabled", admission_policies())
+
+
+def test_no_pattern_is_looked_for_in_what_is_no_unicode_text() -> None:
+    with pytest.raises(EvaluationError, match="not valid Unicode"):
+        Program("object.name.matches('a')", admission_policies()).evaluate({"object": {"name": "\ud800"}})

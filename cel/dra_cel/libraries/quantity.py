@@ -62,8 +62,6 @@ def _compact(text: str) -> tuple[int, int] | None:
         if len(whole) + len(fraction) > _DIGITS or exponent < -9:
             return None
         value = int(whole + fraction)
-    if value > INT_MAX:
-        return None
     return (-value if sign == "-" else value), exponent
 
 
