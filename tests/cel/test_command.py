@@ -151,3 +151,21 @@ def test_missing_arguments_and_files_are_explained(tmp_path: Path, capsys: pytes
     assert call("-e", "true") == 2
     assert call("-e", "true", "-f", str(tmp_path / "nosuch.yaml")) == 2
     assert "nosuch.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["x.json", "-e", "true"],
+        ["-e", "true"],
+        ["x.json", "-f", "y.yaml"],
+        ["x.json", "--repeat", "-1"],
+        ["x.json", "--new"],
+        ["x.json", "--list-attributes"],
+        ["x.json", "--no-consumable-capacity"],
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*arguments) == 2
+    assert capsys.readouterr().err.startswith(("dra-operator cel: give either", "dra-operator cel: --"))

@@ -187,7 +187,14 @@ def test_a_bad_case_costs_only_its_own_answer(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["x.json", "-f", "y.yaml"], ["x.json", "--repeat", "0"], ["x.json", "--node", "n"], ["missing.json"]],
+    [
+        [],
+        ["x.json", "-f", "y.yaml"],
+        ["x.json", "--repeat", "0"],
+        ["-f", "y.yaml", "--repeat", "5"],
+        ["x.json", "--node", "n"],
+        ["missing.json"],
+    ],
 )
 def test_wrong_usage_ends_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert main(["simulate", *arguments]) == 2

@@ -19,7 +19,8 @@ def kopf_run(kubeconfig: Path, timeout: float = 60) -> Iterator[KopfRunner]:
     """``kopf run --all-namespaces operator/main.py``; after the block the runner has output and exit code.
 
     A Kopf that is stopped leaves connections of its own open now and then. They are collected here, where they
-    belong, and not in whatever test runs when Python's collector does.
+    belong, also those that the operator's start put out of the collector's sight, and not in whatever test runs when
+    Python's collector does.
     """
     runner = KopfRunner(
         ["run", "--all-namespaces", str(MAIN)],
@@ -33,4 +34,5 @@ def kopf_run(kubeconfig: Path, timeout: float = 60) -> Iterator[KopfRunner]:
     finally:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
+            gc.unfreeze()
             gc.collect()

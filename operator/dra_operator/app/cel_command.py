@@ -47,6 +47,8 @@ def run(options: argparse.Namespace) -> int:
             raise BadInput("give either a file of cases, or -e EXPRESSION and devices to try it on with -f FILE")
         if options.repeat < 0:
             raise BadInput(f"--repeat: expected at least 0, got {options.repeat}")
+        if options.cases is not None and (options.new or options.no_consumable_capacity or options.list_attributes):
+            raise BadInput("--new and feature gates: only for -e EXPRESSION; a case names its environment itself")
         return _try_out(options) if options.cases is None else _answer_file(options.cases, options.repeat)
     except BadInput as error:
         print(f"dra-operator cel: {error}", file=sys.stderr)

@@ -58,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
             raise BadInput("--node: only for Kubernetes objects (-f FILE); a file of cases names its nodes itself")
         if options.repeat < 1:
             raise BadInput(f"--repeat: expected at least 1, got {options.repeat}")
+        if options.repeat > 1 and options.file:
+            raise BadInput("--repeat: only for a file of cases, which are timed; -f FILE tells, and times nothing")
         if options.file:
             for line in tell(read_objects(options.file), options.node):
                 print(line)
