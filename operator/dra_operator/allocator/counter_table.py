@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from dra_api.resource import Device
@@ -81,18 +82,16 @@ class Block(NamedTuple):
 
 
 class CounterGroups:
-    """The consuming devices of a view by what they consume; fixed as long as the view lives."""
+    """The consuming devices of a view by what they consume; fixed as long as the view lives.
+
+    What only bounds look at is worked out when one does: most decisions need none.
+    """
 
     def __init__(self, names: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> None:
         self.names = names
         """The name of each counter, whatever its set."""
         self.groups = groups
         self.of = {device: index for index, (_, devices) in enumerate(groups) for device in each(devices)}
-        self.kinds = _kinds(names, groups)
-        """The kinds that each counter is of."""
-        self.blocks = _blocks(groups)
-        self.costs = self._costs()
-        """What devices consume, summed over all sets for each kind of counter, and the devices that do."""
         touching: dict[int, set[int]] = {}
         for index, (charges, _) in enumerate(groups):
             for number, _ in charges:
@@ -100,7 +99,19 @@ class CounterGroups:
         self.near = [sorted(set().union(*(touching[number] for number, _ in charges))) for charges, _ in groups]
         """For each group those that draw on any of its counters."""
 
-    def _costs(self) -> list[tuple[dict[Kind, int], int]]:
+    @cached_property
+    def kinds(self) -> list[tuple[Kind, ...]]:
+        """The kinds that each counter is of."""
+        return _kinds(self.names, self.groups)
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """The counters in blocks that do not concern one another."""
+        return _blocks(self.groups)
+
+    @cached_property
+    def costs(self) -> list[tuple[dict[Kind, int], int]]:
+        """What devices consume, summed over all sets for each kind of counter, and the devices that do."""
         devices: dict[frozenset[tuple[Kind, int]], int] = {}
         for charges, group in self.groups:
             costs = frozenset(self._by_kind(charges).items())
