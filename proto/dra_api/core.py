@@ -94,6 +94,7 @@ class PodSpec(Part, frozen=True):
     restart_policy: str = ""
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
+    resources: ResourceRequirements | None = None
     overhead: dict[str, Quantity] | None = None
     resource_claims: tuple[PodResourceClaim, ...] | None = None
     node_selector: dict[str, str] | None = None

@@ -47,6 +47,42 @@ def test_the_worst_moment_of_a_pod(it: Pod, amounts: dict[str, str]) -> None:
     assert pod_requests(it) == in_billionths(amounts)
 
 
+HUGE = "hugepages-2Mi"
+
+
+@pytest.mark.parametrize(
+    ("containers", "resources", "amounts"),
+    [
+        pytest.param(
+            {"cpu": "1"}, {"requests": {"cpu": "3"}}, {"cpu": "3500m"}, id="a larger request replaces the sum"
+        ),
+        pytest.param(
+            {"cpu": "2"}, {"requests": {"cpu": "1"}}, {"cpu": "1500m"}, id="a smaller request replaces it, too"
+        ),
+        pytest.param({"cpu": "2"}, {"requests": {"cpu": "0"}}, {"cpu": "500m"}, id="zero replaces it, too"),
+        pytest.param(
+            {"cpu": "2", "memory": "1Gi"},
+            {"requests": {"memory": "2Gi"}},
+            {"cpu": "2500m", "memory": "2Gi"},
+            id="resources that the pod does not name stay",
+        ),
+        pytest.param({GPU: "1"}, {"requests": {GPU: "5"}}, {GPU: "1", "cpu": "500m"}, id="other resources stay"),
+        pytest.param({HUGE: "2Mi"}, {"requests": {HUGE: "8Mi"}}, {HUGE: "8Mi", "cpu": "500m"}, id="huge pages"),
+        pytest.param({}, {"limits": {"cpu": "4"}}, {"cpu": "4500m"}, id="a limit stands in for missing requests"),
+        pytest.param({"cpu": "1"}, {"limits": {"cpu": "4"}}, {"cpu": "1500m"}, id="containers come before a limit"),
+        pytest.param(
+            {HUGE: "2Mi"}, {"limits": {HUGE: "8Mi"}}, {HUGE: "8Mi", "cpu": "500m"}, id="but not with huge pages"
+        ),
+        pytest.param({"cpu": "1"}, {}, {"cpu": "1500m"}, id="nothing replaces nothing"),
+    ],
+)
+def test_requests_of_the_pod_replace_those_of_its_containers(
+    containers: dict[str, str], resources: dict[str, Any], amounts: dict[str, str]
+) -> None:
+    it = pod([containers], resources=resources, overhead={"cpu": "500m"})
+    assert pod_requests(it) == in_billionths(amounts)
+
+
 def test_limits_stand_in_for_requests() -> None:
     it = convert(Pod, {"spec": {"containers": [{"resources": {"limits": {GPU: "2"}}}]}})
     assert pod_requests(it) == in_billionths({GPU: "2"})

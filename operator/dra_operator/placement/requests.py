@@ -2,7 +2,8 @@
 
 The rules of Kubernetes: containers and sidecars (restartable init containers) run at the same time, so they
 add up; an ordinary init container runs alone beside the sidecars started before it, so it counts only if it
-alone is larger; the runtime's overhead comes on top. A limit without a request is the request.
+alone is larger. What the pod itself requests (``spec.resources``) replaces that sum, name by name; the runtime's
+overhead comes on top. A limit without a request is the request.
 Amounts are billionths, as in ``Quantity.nanos``.
 """
 
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from dra_api.core import Container, Pod
+from dra_api.core import Container, Pod, ResourceRequirements
 from dra_api.quantity import NANO
 
 Amounts = Mapping[str, int]
 POD_SLOTS = "pods"
+_POD_LEVEL = ("cpu", "memory")
+_HUGE_PAGES = "hugepages-"
 
 
 def pod_requests(pod: Pod) -> dict[str, int]:
@@ -30,8 +33,9 @@ def pod_requests(pod: Pod) -> dict[str, int]:
             peak = _largest(peak, add(running, wanted))
     for container in pod.spec.containers or ():
         running = add(running, _container_requests(container))
+    wanted = _with_pod_level(_largest(peak, running), pod.spec.resources)
     overhead = {name: quantity.nanos for name, quantity in (pod.spec.overhead or {}).items()}
-    return {**add(_largest(peak, running), overhead), POD_SLOTS: NANO}
+    return {**add(wanted, overhead), POD_SLOTS: NANO}
 
 
 def node_requests(pod: Pod, served: Collection[str]) -> dict[str, int]:
@@ -67,6 +71,24 @@ def _container_requests(container: Container) -> dict[str, int]:
     resources = container.resources
     wanted = {**(resources.limits or {}), **(resources.requests or {})}
     return {name: quantity.nanos for name, quantity in wanted.items() if quantity.nanos}
+
+
+def _with_pod_level(containers: Amounts, resources: ResourceRequirements | None) -> dict[str, int]:
+    """The requests of the containers, replaced by those of the pod where it has its own.
+
+    A limit of the pod stands in only for what no container requests, and for huge pages, which cannot be overcommitted:
+    so the API server completes pods, and so objects that it has not seen yet are read.
+    """
+    wanted = dict(containers)
+    if resources is None:
+        return wanted
+    for name, quantity in (resources.limits or {}).items():
+        if name.startswith(_HUGE_PAGES) or (name in _POD_LEVEL and name not in wanted):
+            wanted[name] = quantity.nanos
+    for name, quantity in (resources.requests or {}).items():
+        if name.startswith(_HUGE_PAGES) or name in _POD_LEVEL:
+            wanted[name] = quantity.nanos
+    return wanted
 
 
 def _largest(one: Amounts, other: Amounts) -> dict[str, int]:
