@@ -18,6 +18,7 @@ from kubernetes import config as kubernetes_config
 from kubernetes.client import Configuration
 
 from .errors import ConnectionSettingsError
+from .tls import client_tls
 
 LOOK_UP_PERIOD = 1.0  # seconds
 
@@ -30,7 +31,6 @@ class Connection:
     tls: ssl.SSLContext | None
     authorization: Callable[[], str | None]
     proxy: str | None = None
-    server_name: str | None = None
 
 
 def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> Connection:
@@ -73,14 +73,14 @@ def _from_settings(settings: Configuration, where: str) -> Connection:
     tls = None
     if settings.host.startswith("https"):
         try:
-            tls = ssl.create_default_context(cafile=settings.ssl_ca_cert)
-            if settings.cert_file:
-                tls.load_cert_chain(settings.cert_file, settings.key_file)
-        except (OSError, ssl.SSLError) as error:
+            tls = client_tls(
+                settings.ssl_ca_cert,
+                (settings.cert_file, settings.key_file) if settings.cert_file else None,
+                server_name=settings.tls_server_name,
+                verify=settings.verify_ssl,
+            )
+        except OSError as error:
             raise ConnectionSettingsError(f"the certificates named in {where} are not usable: {error}") from error
-        if not settings.verify_ssl:
-            tls.check_hostname = False
-            tls.verify_mode = ssl.CERT_NONE
 
     def look_up() -> str | None:
         token: str | None = settings.get_api_key_with_prefix("BearerToken", "authorization")
@@ -90,7 +90,7 @@ def _from_settings(settings: Configuration, where: str) -> Connection:
         basic: str | None = settings.get_basic_auth_token() if settings.username else None
         return basic
 
-    return Connection(settings.host.rstrip("/"), tls, _remembered(look_up), settings.proxy, settings.tls_server_name)
+    return Connection(settings.host.rstrip("/"), tls, _remembered(look_up), settings.proxy)
 
 
 def _remembered(look_up: Callable[[], str | None]) -> Callable[[], str | None]:

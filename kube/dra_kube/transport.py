@@ -116,7 +116,6 @@ class Transport:
                 headers=sent,
                 timeout=timeout,
                 proxy=self.connection.proxy,
-                server_hostname=self.connection.server_name,
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{what}: {error or type(error).__name__}") from error

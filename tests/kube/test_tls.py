@@ -1,0 +1,127 @@
+"""Which API servers are trusted: as many as Kubernetes' own clients trust, and no others."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from authority import Authority
+from dra_kube import Api, Connection, Unreachable, connection
+from dra_operator.app.handlers import session_for
+
+Call = Callable[[Connection], Awaitable[None]]
+
+
+async def our_client(settings: Connection) -> None:
+    async with Api(settings) as api:
+        assert await api.raw_get("/version") == {"major": "1"}
+
+
+async def kopf_session(settings: Connection) -> None:
+    context = session_for(settings)
+    async with context.aiohttp_session as session, session.get(f"{context.server}/version") as response:
+        assert await response.json() == {"major": "1"}
+
+
+CLIENTS = pytest.mark.parametrize("call", [our_client, kopf_session], ids=["our client", "Kopf"])
+
+
+async def reach(call: Call, folder: Path, ca: bytes, serving: ssl.SSLContext, **cluster: Any) -> None:
+    """Start a server, write a kubeconfig for it, and call."""
+
+    async def version(_: web.Request) -> web.Response:
+        return web.json_response({"major": "1"})
+
+    app = web.Application()
+    app.router.add_get("/version", version)
+    server = TestServer(app, scheme="https")
+    await server.start_server(ssl=serving)
+    try:
+        file = folder / "kubeconfig"
+        data = base64.b64encode(ca).decode()
+        host = cluster.pop("host", "127.0.0.1")
+        entry = {"server": f"https://{host}:{server.port}", "certificate-authority-data": data, **cluster}
+        if entry.get("insecure-skip-tls-verify"):
+            del entry["certificate-authority-data"]
+        file.write_text(
+            yaml.safe_dump(
+                {
+                    "current-context": "c",
+                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                    "clusters": [{"name": "c", "cluster": entry}],
+                    "users": [{"name": "u", "user": {"token": "t"}}],
+                }
+            )
+        )
+        await call(connection(file))
+    finally:
+        await server.close()
+
+
+@CLIENTS
+@pytest.mark.parametrize(
+    ("key_usage", "identifiers"),
+    [(True, True), (False, True), (True, False), (False, False)],
+    ids=["nothing missing", "no key usage", "no key identifiers", "neither"],
+)
+async def test_an_authority_that_go_accepts_is_accepted(
+    call: Call, tmp_path: Path, key_usage: bool, identifiers: bool
+) -> None:
+    authority = Authority.make("root", key_usage=key_usage, identifiers=identifiers)
+    await reach(call, tmp_path, authority.pem, authority.serving(tmp_path, "127.0.0.1"))
+
+
+@CLIENTS
+async def test_an_intermediate_authority_is_trusted_without_its_root(call: Call, tmp_path: Path) -> None:
+    intermediate = Authority.make("intermediate", signed_by=Authority.make("root"))
+    await reach(call, tmp_path, intermediate.pem, intermediate.serving(tmp_path, "127.0.0.1"))
+
+
+@CLIENTS
+async def test_tls_server_name_is_what_the_certificate_has_to_prove(call: Call, tmp_path: Path) -> None:
+    authority = Authority.make("root")
+    serving = authority.serving(tmp_path, "api.example.com")
+    asked: list[str | None] = []
+    serving.sni_callback = lambda _socket, name, _context: asked.append(name)
+    await reach(call, tmp_path, authority.pem, serving, **{"tls-server-name": "api.example.com"})
+    assert asked == ["api.example.com"]
+
+
+@CLIENTS
+async def test_verification_can_be_switched_off(call: Call, tmp_path: Path) -> None:
+    serving = Authority.make("root").serving(tmp_path, "elsewhere.example.com")
+    await reach(call, tmp_path, b"", serving, **{"insecure-skip-tls-verify": True})
+
+
+@CLIENTS
+@pytest.mark.parametrize(
+    ("names", "cluster", "says"),
+    [
+        (["elsewhere.example.com"], {}, "IP address mismatch"),
+        (["127.0.0.1"], {"tls-server-name": "api.example.com"}, "[Hh]ostname mismatch"),
+        (["127.0.0.1"], {"host": "localhost"}, "[Hh]ostname mismatch"),
+    ],
+    ids=["another name", "not the tls-server-name", "an address only, asked by name"],
+)
+async def test_a_certificate_for_another_server_is_refused(
+    call: Call, tmp_path: Path, names: list[str], cluster: dict[str, str], says: str
+) -> None:
+    authority = Authority.make("root")
+    serving = authority.serving(tmp_path, *names, common_name="localhost")
+    with pytest.raises((Unreachable, aiohttp.ClientError), match=says):
+        await reach(call, tmp_path, authority.pem, serving, **cluster)
+
+
+@CLIENTS
+async def test_a_certificate_of_another_authority_is_refused(call: Call, tmp_path: Path) -> None:
+    trusted, other = Authority.make("root"), Authority.make("root")
+    with pytest.raises((Unreachable, aiohttp.ClientError), match="certificate verify failed"):
+        await reach(call, tmp_path, trusted.pem, other.serving(tmp_path, "127.0.0.1"))
