@@ -5,6 +5,8 @@ Spec: api.md section 10.
 
 from __future__ import annotations
 
+from msgspec import field
+
 from .meta import Object, Part
 from .quantity import Quantity
 
@@ -73,8 +75,16 @@ class ResourceRequirements(Part, frozen=True):
     limits: dict[str, Quantity] | None = None
 
 
+class ContainerPort(Part, frozen=True):
+    container_port: int = 0
+    host_ip: str = field(name="hostIP", default="")
+    host_port: int = 0
+    protocol: str = ""
+
+
 class Container(Part, frozen=True):
     name: str = ""
+    ports: tuple[ContainerPort, ...] | None = None
     restart_policy: str | None = None
     resources: ResourceRequirements = ResourceRequirements()
 
@@ -90,6 +100,7 @@ class PodSchedulingGroup(Part, frozen=True):
 class PodSpec(Part, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
+    host_network: bool = False
     priority: int | None = None
     restart_policy: str = ""
     containers: tuple[Container, ...] | None = None

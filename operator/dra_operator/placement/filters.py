@@ -13,11 +13,13 @@ from dra_api.extended_resources import may_be_devices
 from dra_operator.allocator.nodes import matches
 
 from .node import NodeState
+from .ports import host_ports
 from .requests import POD_SLOTS, pod_requests
 from .tolerations import UNSCHEDULABLE, untolerated
 
 TOO_MANY_PODS = "too many pods on the node"
 _INSUFFICIENT = "Insufficient "
+_TAKEN = " is taken"
 
 
 class NodeFilter:
@@ -29,6 +31,7 @@ class NodeFilter:
         self._labels = tuple((pod.spec.node_selector or {}).items())
         affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
         self._required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+        self._ports = tuple(host_ports(pod))
         self._wanted = tuple(sorted(pod_requests(pod).items()))
 
     def obstacle(self, state: NodeState, served: Collection[str] = ()) -> str | None:
@@ -45,6 +48,8 @@ class NodeFilter:
             return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
         if (self._labels or self._required is not None) and not self._selects(state):
             return "node(s) didn't match the pod's node selector or affinity"
+        if (port := next((port for port in self._ports if port.is_taken(state.used)), None)) is not None:
+            return f"{port.name}{_TAKEN}"
         return self._shortage(state, served)
 
     def _selects(self, state: NodeState) -> bool:
@@ -67,4 +72,4 @@ class NodeFilter:
 
 def is_shortage(text: str) -> bool:
     """Whether the obstacle goes away when another pod ends."""
-    return text == TOO_MANY_PODS or text.startswith(_INSUFFICIENT)
+    return text == TOO_MANY_PODS or text.startswith(_INSUFFICIENT) or text.endswith(_TAKEN)

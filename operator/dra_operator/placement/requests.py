@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping
 from dra_api.core import Container, Pod, ResourceRequirements
 from dra_api.quantity import NANO
 
+from .ports import port_amounts
+
 Amounts = Mapping[str, int]
 POD_SLOTS = "pods"
 _POD_LEVEL = ("cpu", "memory")
@@ -39,8 +41,9 @@ def pod_requests(pod: Pod) -> dict[str, int]:
 
 
 def node_requests(pod: Pod, served: Collection[str]) -> dict[str, int]:
-    """What of it the node itself has to have: not the resources that devices serve (scheduling.md 7.3)."""
-    return {name: amount for name, amount in pod_requests(pod).items() if name not in served}
+    """What the pod takes of its node: host ports, too, but no resources that devices serve (scheduling.md 7.3)."""
+    wanted = {name: amount for name, amount in pod_requests(pod).items() if name not in served}
+    return {**wanted, **port_amounts(pod)}
 
 
 def served_resources(pod: Pod) -> frozenset[str]:
