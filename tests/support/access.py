@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+
+from api_call import api_call
 
 Json = dict[str, Any]
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
 @dataclass(frozen=True, order=True)
@@ -28,21 +28,8 @@ class Access:
 
 def access_of(user: str, method: str, path: str) -> Access:
     """What a request for a resource asks for (the verbs are those of RBAC)."""
-    url = urlsplit(path)
-    parts = [unquote(part) for part in url.path.strip("/").split("/")]
-    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
-    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
-        rest = rest[2:]
-    plural, name, subresource = (*rest, "", "")[:3]
-    resource = f"{plural}/{subresource}" if subresource else plural
-    if method == "GET":
-        watches = parse_qs(url.query).get("watch", ["false"])[0] not in ("false", "0")
-        verb = "watch" if watches else "get" if name else "list"
-    elif method == "DELETE":
-        verb = "delete" if name else "deletecollection"
-    else:
-        verb = _VERBS[method]
-    return Access(user, verb, group, resource)
+    call = api_call(method, path)
+    return Access(user, call.verb, call.group, call.resource)
 
 
 class _Recorder(logging.Handler):

@@ -1,0 +1,53 @@
+"""What was asked, what was done to it, and what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from api_call import ApiCall
+
+from .target import Target
+
+EVERYTHING = Target()
+
+
+@dataclass(slots=True)
+class Entry:
+    """One request: ``code`` is what the client got, ``carried_out`` what the server answered; None for nothing."""
+
+    at: float
+    client: str
+    call: ApiCall
+    faults: list[str] = field(default_factory=list)
+    code: int | None = None
+    carried_out: int | None = None
+    carried_out_at: float | None = None
+
+
+class Journal:
+    """All requests in the order in which they came; times are those of the event loop."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def find(self, target: Target = EVERYTHING, since: float = 0.0) -> Iterator[Entry]:
+        """Requests that came at this time or later."""
+        return (entry for entry in self.entries if entry.at >= since and target.includes(entry.client, entry.call))
+
+    def count(self, target: Target = EVERYTHING, since: float = 0.0) -> int:
+        """How many there were."""
+        return sum(1 for _ in self.find(target, since))
+
+    def writes(self, since: float = 0.0) -> Counter[str]:
+        """Writes by verb, resource and what the client got: ``update resourceclaims/status 409``."""
+        return Counter(
+            f"{entry.call.verb} {entry.call.resource} {entry.code or 'nothing'}"
+            for entry in self.find(since=since)
+            if entry.call.is_write
+        )
+
+    def faults(self) -> Counter[str]:
+        """How often each fault struck."""
+        return Counter(fault for entry in self.entries for fault in entry.faults)
