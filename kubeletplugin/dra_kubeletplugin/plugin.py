@@ -126,7 +126,7 @@ class KubeletPlugin:
         return self._publisher.statistics if self._publisher else Statistics()
 
     def _server(self, path: Path, register: Callable[[grpc.aio.Server], None]) -> SocketServer:
-        return SocketServer(path, register, self._interceptors, self._died)
+        return SocketServer(self.settings.driver_name, path, register, self._interceptors, self._died)
 
     def _add_dra_services(self, server: grpc.aio.Server) -> None:
         calls = NodeCalls(self._driver, self._api, self._lock)

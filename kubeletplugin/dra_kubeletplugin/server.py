@@ -4,13 +4,20 @@ The server binds a hidden name first and the socket is moved into place when it 
 which watches the folder, never meets a socket that nobody listens on. It also keeps grpc from unlinking
 *by path* when it stops, which would remove the socket that a successor has put there meanwhile; here a
 socket is removed only while it still is ours (PH-02).
+
+A process killed before the move leaves its hidden socket behind. The next start removes it: hidden names begin with
+a mark of the driver, ``.<mark><random>``, so other drivers in the kubelet's folder keep theirs, and so does another
+instance of the same driver whose socket is still listened on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import os
 import secrets
+import socket
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,16 +31,18 @@ _LOOK_SECONDS = 1.0
 
 
 class SocketServer:
-    """Serves on ``path``; ``register`` adds the services. ``died`` is told when it ends by itself."""
+    """Serves ``driver_name`` on ``path``; ``register`` adds the services. ``died`` is told when it ends by itself."""
 
     def __init__(
         self,
+        driver_name: str,
         path: Path,
         register: Callable[[grpc.aio.Server], None],
         interceptors: Sequence[Interceptor],
         died: Callable[[ServerDied], None],
     ) -> None:
         self.path = path
+        self._mark = _mark(driver_name)
         self._register = register
         self._interceptors = interceptors
         self._died = died
@@ -44,7 +53,8 @@ class SocketServer:
     async def start(self) -> None:
         """Listen. Raises StartError naming the path when that is not possible."""
         _make_room(self.path)
-        hidden = self.path.with_name(f".{secrets.token_hex(3)}")
+        _remove_abandoned(self.path.parent, self._mark)
+        hidden = self.path.with_name(f".{self._mark}{secrets.token_urlsafe(2)}")
         server = grpc.aio.server(interceptors=self._interceptors)
         self._register(server)
         try:
@@ -85,6 +95,35 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _mark(driver_name: str) -> str:
+    """Four characters: a hidden name must be no longer than ``dra.sock``, paths of sockets have at most 107 bytes."""
+    return base64.urlsafe_b64encode(hashlib.sha256(driver_name.encode()).digest()[:3]).decode()
+
+
+def _remove_abandoned(folder: Path, mark: str) -> None:
+    """Remove hidden sockets of this driver on which nobody listens any more."""
+    for path in folder.glob(f".{mark}*"):
+        try:
+            if stat.S_ISSOCK(os.lstat(path).st_mode) and not _is_listened_on(path):
+                path.unlink()
+        except FileNotFoundError:
+            pass  # it was moved into place
+        except OSError as error:
+            raise StartError(f"cannot remove the stale socket {path}: {error}") from error
+
+
+def _is_listened_on(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except BlockingIOError:
+            pass  # its backlog is full
+    return True
 
 
 def _make_room(path: Path) -> None:

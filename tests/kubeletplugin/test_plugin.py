@@ -296,7 +296,9 @@ async def test_streams_are_logged_message_by_message_and_can_be_failed_ph06(
     caplog.set_level(logging.DEBUG)
     interceptors = [LoggingInterceptor(logging.getLogger("streams"), logging.DEBUG), faults]
     register = partial(health_grpc.add_DRAResourceHealthServicer_to_server, Health())
-    server = SocketServer(short_path / "h.sock", register, interceptors, lambda died: pytest.fail(str(died)))
+    server = SocketServer(
+        "gpu.example.com", short_path / "h.sock", register, interceptors, lambda died: pytest.fail(str(died))
+    )
     await server.start()
     try:
         options = [("grpc.default_authority", "localhost")]

@@ -51,6 +51,10 @@ class Place:
         """Names of the sockets below the folder."""
         return sorted(path.name for path in self.folder.rglob("*.sock"))
 
+    def hidden_sockets(self) -> list[Path]:
+        """Sockets that were not moved into place."""
+        return sorted(path for path in self.folder.rglob(".*") if path.is_socket())
+
     def cdi_files(self) -> list[str]:
         """Names in the CDI folder."""
         return sorted(path.name for path in (self.folder / "cdi").iterdir())
@@ -152,6 +156,37 @@ async def test_a_plugin_killed_between_prepare_and_unprepare_leaves_no_cdi_file_
         async with FakeKubelet(place.settings) as kubelet:
             assert (await kubelet.unprepare([ref]))[ref.uid].error == ""
     assert not place.cdi_files()
+
+
+DIES_AT_A_RENAME = """
+import os, pathlib, signal, sys
+from dra_kubeletplugin.cli import main
+left, rename = int(sys.argv.pop(1)), pathlib.Path.rename
+def dies(self, target):
+    global left
+    left -= 1
+    return rename(self, target) if left else os.kill(os.getpid(), signal.SIGKILL)
+pathlib.Path.rename = dies
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("at", [1, 2], ids=["of the service", "of the registration"])
+async def test_a_socket_that_a_killed_plugin_never_moved_into_place_goes_at_the_next_start(
+    place: Place, until: Until, at: int
+) -> None:
+    command = [sys.executable, "-c", DIES_AT_A_RENAME, str(at), *place.arguments[3:]]
+    killed = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
+    assert await killed.wait() == -signal.SIGKILL
+    [hidden] = place.hidden_sockets()
+    mark = hidden.name[:5]
+    listened_on, other_drivers = hidden.with_name(f"{mark}x1"), hidden.with_name(".x123456")
+    with socket.socket(socket.AF_UNIX) as other, socket.socket(socket.AF_UNIX) as server:
+        other.bind(str(other_drivers))
+        server.bind(str(listened_on))
+        server.listen()
+        async with started(place, until):
+            assert place.hidden_sockets() == sorted([listened_on, other_drivers])
 
 
 async def test_configuration_file_flags_and_node_name_of_the_environment(
