@@ -2,9 +2,9 @@
 
 Dicts, so that a field this version does not know survives a read-modify-write. Lists come as bytes
 on request, so that they can be decoded straight into the structs of ``dra_api`` (``list_as``).
-Nothing is retried here: a caller knows whether repeating is safe, the client does not. Every call
-may raise the errors of ``dra_kube.errors``; a call that was cancelled or timed out may nevertheless
-have been carried out by the server.
+No write is repeated here: a caller knows whether repeating is safe, the client does not. Every call
+may raise the errors of ``dra_kube.errors``; a write that was cancelled or ended as Unreachable may
+nevertheless have been carried out by the server, or be carried out until its time limit there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dra_api.codec import DecodeError, decode_list
 from .connection import Connection
 from .errors import NotFound, NotServed
 from .resource import Resource
+from .sending import Guard, unguarded
 from .transport import Transport
 from .versions import from_served, to_served
 from .watch import WatchEvent
@@ -51,11 +52,19 @@ class TypedList(msgspec.Struct, frozen=True):
 class Api:
     """A client of one API server; an async context manager.
 
-    ``timeout`` is the limit in seconds for one request (watches are exempt).
+    ``timeout`` is the limit in seconds for one request (watches are exempt). ``guard`` is asked right before each
+    write is sent, see ``dra_kube.sending``.
     """
 
-    def __init__(self, connection: Connection, *, timeout: float = 30.0, user_agent: str = "kopf-dra") -> None:
-        self._transport = Transport(connection, timeout, user_agent)
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        timeout: float = 30.0,
+        user_agent: str = "kopf-dra",
+        guard: Guard = unguarded,
+    ) -> None:
+        self._transport = Transport(connection, timeout, user_agent, guard)
         self._served: dict[Resource, str] = {}
 
     async def __aenter__(self) -> Self:

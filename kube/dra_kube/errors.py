@@ -15,7 +15,7 @@
         │   └── AlreadyExists     409, reason AlreadyExists
         ├── Gone                  410, a resourceVersion or continue token is too old: list again
         ├── Invalid               422, validation; ``causes`` name the fields
-        ├── TooManyRequests       429, ``retry_after`` seconds
+        ├── TooManyRequests       429
         └── ServerError           5xx
 """
 
@@ -41,20 +41,27 @@ class NotServed(KubeError):
 
 
 class ApiError(KubeError):
-    """The API server refused; ``code``, ``reason``, ``message``, ``details`` as in its Status object."""
+    """The API server refused; ``code``, ``reason``, ``message``, ``details`` as in its Status object.
 
-    def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:
+    ``retry_after`` is how many seconds the server asks to wait, None if it does not: what its Status says, otherwise
+    what the HTTP header says.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        details: dict[str, Any] | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message or f"{code} {reason}")
         self.code = code
         self.reason = reason
         self.message = message
         self.details = details or {}
-
-    @property
-    def retry_after(self) -> float | None:
-        """Seconds the server asks to wait, if it does."""
         seconds = self.details.get("retryAfterSeconds")
-        return float(seconds) if seconds else None
+        self.retry_after = float(seconds) if seconds else retry_after
 
     @property
     def causes(self) -> list[dict[str, str]]:
@@ -114,10 +121,10 @@ _BY_CODE: dict[int, type[ApiError]] = {
 }
 
 
-def error_of(code: int, status: dict[str, Any], fallback: str = "") -> ApiError:
+def error_of(code: int, status: dict[str, Any], fallback: str = "", retry_after: float | None = None) -> ApiError:
     """The exception for a response: ``status`` is its Status object, or empty when there was none."""
     reason = status.get("reason") or ""
     kind = ServerError if code >= 500 else _BY_CODE.get(code, ApiError)
     if kind is Conflict and reason == "AlreadyExists":
         kind = AlreadyExists
-    return kind(code, reason, status.get("message") or fallback, status.get("details"))
+    return kind(code, reason, status.get("message") or fallback, status.get("details"), retry_after)

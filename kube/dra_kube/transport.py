@@ -14,6 +14,8 @@ import msgspec
 
 from .connection import Connection
 from .errors import ApiError, Unreachable, error_of
+from .retry_after import seconds_of
+from .sending import READS, Guard, at_most_once, request_type
 from .watch import watch_events
 
 Query = Mapping[str, str]
@@ -22,26 +24,35 @@ _CONNECT_SECONDS = 10.0
 _WATCH_SECONDS = 300
 """The server ends a watch after this time. One that is silent for longer has lost its server without a goodbye."""
 _WATCH_GRACE = 30
+_KEEPALIVE_SECONDS = 20.0
+"""kube-apiserver closes idle connections after 90 s, load balancers and proxies in between often after 30 to 60 s."""
+_SERVER_SHARE = 0.9
+"""Of the limit for one request, what the server may spend on a write."""
 
 
 class Transport:
     """A pool of connections to one API server. ``timeout`` is the limit in seconds for one request, watches apart."""
 
-    def __init__(self, connection: Connection, timeout: float, user_agent: str) -> None:
+    def __init__(self, connection: Connection, timeout: float, user_agent: str, guard: Guard) -> None:
         self.connection = connection
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, _CONNECT_SECONDS))
         self._watch_timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=_CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE
         )
         self._user_agent = user_agent
+        self._request_type = request_type(timeout * _SERVER_SHARE, guard)
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
         """Get ready; nothing is sent yet."""
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self.connection.tls or False, limit=0, keepalive_timeout=60),
+            connector=aiohttp.TCPConnector(
+                ssl=self.connection.tls or False, limit=0, keepalive_timeout=_KEEPALIVE_SECONDS
+            ),
             timeout=self._timeout,
             headers={"User-Agent": self._user_agent},
+            request_class=self._request_type,
+            middlewares=(at_most_once,),
         )
 
     async def close(self) -> None:
@@ -116,12 +127,14 @@ class Transport:
                 headers=sent,
                 timeout=timeout,
                 proxy=self.connection.proxy,
+                allow_redirects=method in READS,
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{what}: {error or type(error).__name__}") from error
-        if response.status < 400:
+        if response.status < 300:
             return response
-        raise _refusal(response.status, await _content(response, what))
+        retry_after = seconds_of(response.headers.get("Retry-After"))
+        raise _refusal(response.status, await _content(response, what), retry_after)
 
 
 async def _content(response: aiohttp.ClientResponse, what: str) -> bytes:
@@ -132,11 +145,12 @@ async def _content(response: aiohttp.ClientResponse, what: str) -> bytes:
         raise Unreachable(f"{what}: the answer broke off: {error!r}") from error
 
 
-def _refusal(code: int, content: bytes) -> ApiError:
+def _refusal(code: int, content: bytes, retry_after: float | None) -> ApiError:
     try:
         status = msgspec.json.decode(content)
     except msgspec.DecodeError:
         status = None
     if isinstance(status, dict) and status.get("kind") == "Status":
-        return error_of(code, status)
-    return error_of(code, {}, content.decode(errors="replace").strip()[:200] or f"HTTP {code}")
+        return error_of(code, status, retry_after=retry_after)
+    text = content.decode(errors="replace").strip()[:200] or f"HTTP {code}"
+    return error_of(code, {}, text, retry_after)
