@@ -1,0 +1,45 @@
+"""What kubelets do to pods, without nodes: bound pods run, and deleted ones are gone at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from dra_kube import PODS, Api, Conflict, NotFound, Object
+
+
+@asynccontextmanager
+async def node_stub(api: Api) -> AsyncIterator[None]:
+    """Acts for all nodes of the cluster meanwhile."""
+    items, revision = await api.list(PODS)
+    task = asyncio.create_task(_follow(api, items, revision))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        if not task.cancelled():
+            task.result()
+
+
+async def _follow(api: Api, pods: list[Object], revision: str) -> None:
+    for pod in pods:
+        await _act(api, pod)
+    while True:
+        async for event in api.watch(PODS, resource_version=revision):
+            revision = event.object["metadata"]["resourceVersion"]
+            if event.type in ("ADDED", "MODIFIED"):
+                await _act(api, event.object)
+
+
+async def _act(api: Api, pod: Object) -> None:
+    meta = pod["metadata"]
+    if not pod["spec"].get("nodeName"):
+        return
+    with suppress(NotFound, Conflict):  # the pod is gone, or another one has its name
+        if "deletionTimestamp" in meta:
+            await api.delete(PODS, meta["name"], meta["namespace"], uid=meta["uid"], grace_seconds=0)
+        elif pod.get("status", {}).get("phase", "Pending") == "Pending":
+            patch = {"metadata": {"uid": meta["uid"]}, "status": {"phase": "Running"}}
+            await api.patch(PODS, meta["name"], patch, meta["namespace"], subresource="status")
