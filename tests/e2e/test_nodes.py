@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_kube import NODES, PODS, RESOURCE_SLICES, Object
+from dra_kube import LEASES, NODES, PODS, RESOURCE_SLICES, Object
 from dra_kubeletplugin import Pool, attribute, device
 from scene import Scene
 from variants import both
@@ -39,6 +39,20 @@ async def test_e2e_020_each_node_has_one_stable_slice_that_its_node_owns(scene: 
         return {p["metadata"]["name"]: p["metadata"]["resourceVersion"] for p in await slices()} == versions
 
     await stays("slices unchanged", same, seconds=3)
+
+
+@both
+async def test_each_node_renews_its_lease_so_that_a_node_lifecycle_controller_leaves_it_alone(scene: Scene) -> None:
+    async def beats() -> list[str]:
+        leases = [await scene.api.get(LEASES, name, "kube-node-lease") for name in scene.node_names]
+        return [lease["spec"]["renewTime"] for lease in leases]
+
+    first = await beats()
+
+    async def renewed() -> bool:
+        return all(map(str.__gt__, await beats(), first))
+
+    await until("every Lease renewed", renewed, seconds=20)
 
 
 async def test_e2e_021_an_init_container_uses_an_external_claim(scene: Scene) -> None:

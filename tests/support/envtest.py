@@ -1,7 +1,8 @@
 """A real etcd and kube-apiserver from ``KUBEBUILDER_ASSETS``, as controller-runtime's envtest starts them.
 
-With a ``kube-controller-manager`` beside them it runs too, for garbage collection, namespaces and workloads; its
-claim controller stays off, since ours is the one under test.
+With a ``kube-controller-manager`` in the folder it runs too, for garbage collection, namespaces and workloads; its
+claim controller stays off, since ours is the one under test. A *stock* control plane is what a cluster has: the
+kube-controller-manager with all its default controllers and its Lease, and kube-scheduler.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import ssl
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from cryptography.hazmat.primitives import serialization
@@ -33,56 +36,77 @@ def assets() -> Path | None:
     return Path(folder) if folder and (Path(folder) / "kube-apiserver").exists() else None
 
 
+class ProcessEnded(Exception):
+    """A server of the control plane ended by itself; the message has the end of its log."""
+
+
 @contextmanager
-def real_api_server(binaries: Path, folder: Path) -> Iterator[Path]:
-    """Starts the servers on loopback and yields an administrator's kubeconfig; they end with the context."""
+def real_api_server(binaries: Path, folder: Path, *, stock: bool = False) -> Iterator[Path]:
+    """Starts the servers on loopback and yields an administrator's kubeconfig; they end with the context.
+
+    Raises ProcessEnded as soon as one of them ends by itself at start, and at the end of the block if one did since.
+    """
     etcd, peer, secure = _free_ports(3)
-    key = folder / "sa.key"
-    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-    key.write_bytes(private.private_bytes(*pem))
+    key = _private_key(folder / "sa.key")
     (folder / "tokens").write_text(f"{_TOKEN},admin,admin,system:masters\n")
-    kubeconfig = _kubeconfig(folder / "kubeconfig", f"https://127.0.0.1:{secure}")
+    url = f"https://127.0.0.1:{secure}"
+    kubeconfig = _kubeconfig(folder / "kubeconfig", url)
     with ExitStack() as stack:
-        client = f"http://127.0.0.1:{etcd}"
-        stack.enter_context(
-            _process(
-                folder,
-                binaries / "etcd",
-                *("-data-dir", str(folder / "etcd"), "-listen-client-urls", client, "-advertise-client-urls", client),
-                *("-listen-peer-urls", f"http://127.0.0.1:{peer}"),
-                *("-initial-advertise-peer-urls", f"http://127.0.0.1:{peer}"),
-                *("-initial-cluster", f"default=http://127.0.0.1:{peer}"),
-            )
-        )
-        stack.enter_context(
-            _process(
-                folder,
-                binaries / "kube-apiserver",
-                f"--etcd-servers={client}",
-                *("--bind-address=127.0.0.1", f"--secure-port={secure}", f"--cert-dir={folder / 'certs'}"),
-                f"--token-auth-file={folder / 'tokens'}",
-                *("--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={key}"),
-                *(f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.0.0.0/24"),
-                *("--advertise-address=127.0.0.1", "--kubelet-preferred-address-types=InternalIP"),
-                *("--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"),
-                "--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",
-            )
-        )
-        _wait_for(f"https://127.0.0.1:{secure}/readyz", folder)
+        servers = [stack.enter_context(_server(folder, binaries / "etcd", _etcd_arguments(folder, etcd, peer)))]
+        arguments = _apiserver_arguments(folder, key, f"http://127.0.0.1:{etcd}", secure)
+        servers.append(stack.enter_context(_server(folder, binaries / "kube-apiserver", arguments)))
+        _wait_for(f"{url}/readyz", servers)
         manager = binaries / "kube-controller-manager"
-        if manager.exists():
-            arguments = (f"--kubeconfig={kubeconfig}", f"--controllers={_CONTROLLERS}", "--leader-elect=false")
-            stack.enter_context(_process(folder, manager, *arguments, "--secure-port=0"))
+        if stock:
+            flags = [f"--kubeconfig={kubeconfig}", "--secure-port=0"]
+            own = [f"--service-account-private-key-file={key}", "--use-service-account-credentials"]
+            servers.append(stack.enter_context(_server(folder, manager, [*flags, *own])))
+            servers.append(stack.enter_context(_server(folder, binaries / "kube-scheduler", flags)))
+            for server in servers[2:]:
+                leases = f"{url}/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+                _wait_for(f"{leases}/{server.program.name}", servers)
+        elif manager.exists():
+            flags = [f"--kubeconfig={kubeconfig}", "--secure-port=0", "--leader-elect=false"]
+            servers.append(stack.enter_context(_server(folder, manager, [*flags, f"--controllers={_CONTROLLERS}"])))
         yield kubeconfig
+        _none_ended(servers)
+
+
+def _etcd_arguments(folder: Path, client_port: int, peer_port: int) -> list[str]:
+    client, peer = f"http://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
+    return [
+        *("-data-dir", str(folder / "etcd"), "-listen-client-urls", client, "-advertise-client-urls", client),
+        *("-listen-peer-urls", peer, "-initial-advertise-peer-urls", peer, "-initial-cluster", f"default={peer}"),
+    ]
+
+
+def _apiserver_arguments(folder: Path, key: Path, etcd: str, port: int) -> list[str]:
+    return [
+        f"--etcd-servers={etcd}",
+        *("--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={folder / 'certs'}"),
+        f"--token-auth-file={folder / 'tokens'}",
+        *("--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={key}"),
+        *(f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.0.0.0/24"),
+        *("--advertise-address=127.0.0.1", "--kubelet-preferred-address-types=InternalIP"),
+        *("--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"),
+        "--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",
+    ]
+
+
+@dataclass(frozen=True)
+class _Server:
+    program: Path
+    log: Path
+    process: subprocess.Popen[Any]
 
 
 @contextmanager
-def _process(folder: Path, program: Path, *arguments: str) -> Iterator[None]:
-    with (folder / f"{program.name}.log").open("wb") as log:
-        process = subprocess.Popen([str(program), *arguments], stdout=log, stderr=log)
+def _server(folder: Path, program: Path, arguments: Sequence[str]) -> Iterator[_Server]:
+    log = folder / f"{program.name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([str(program), *arguments], stdout=output, stderr=output)
     try:
-        yield
+        yield _Server(program, log, process)
     finally:
         process.terminate()
         try:
@@ -92,19 +116,37 @@ def _process(folder: Path, program: Path, *arguments: str) -> Iterator[None]:
             process.wait()
 
 
-def _wait_for(url: str, folder: Path, seconds: float = 60.0) -> None:
+def _none_ended(servers: Sequence[_Server]) -> None:
+    for server in servers:
+        if (code := server.process.poll()) is not None:
+            raise ProcessEnded(f"{server.program} ended by itself with {code}: {_end_of(server.log)}")
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:]
+
+
+def _wait_for(url: str, servers: Sequence[_Server], seconds: float = 60.0) -> None:
     context = ssl._create_unverified_context()  # the server signs its own certificate at start
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {_TOKEN}"})
     deadline = time.monotonic() + seconds
     while True:
+        _none_ended(servers)
         try:
             with urllib.request.urlopen(request, context=context, timeout=2):
                 return
         except OSError as error:
             if time.monotonic() > deadline:
-                ends = "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in sorted(folder.glob("*.log")))
+                ends = "\n".join(f"{server.log.name}: {_end_of(server.log)}" for server in servers)
                 raise TimeoutError(f"{url} does not answer after {seconds:.0f} s: {error}\n{ends}") from error
             time.sleep(0.2)
+
+
+def _private_key(path: Path) -> Path:
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    path.write_bytes(private.private_bytes(*pem))
+    return path
 
 
 def _free_ports(count: int) -> list[int]:
