@@ -5,9 +5,11 @@ Spec: api.md section 10.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import field
 
-from .meta import Object, Part
+from .meta import LabelSelector, Object, Part
 from .quantity import Quantity
 
 
@@ -36,8 +38,29 @@ class NodeAffinity(Part, frozen=True):
     preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] | None = None
 
 
+class PodAffinityTerm(Part, frozen=True):
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] | None = None
+    namespace_selector: LabelSelector | None = None
+    topology_key: str = ""
+
+
+class PodAffinity(Part, frozen=True):
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] | None = None
+
+
+class PodAntiAffinity(Part, frozen=True):
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] | None = None
+
+
 class Affinity(Part, frozen=True):
     node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAntiAffinity | None = None
+
+
+class TopologySpreadConstraint(Part, frozen=True):
+    when_unsatisfiable: str = ""
 
 
 class Taint(Part, frozen=True):
@@ -82,8 +105,13 @@ class ContainerPort(Part, frozen=True):
     protocol: str = ""
 
 
+class ContainerRestartRule(Part, frozen=True):
+    action: str = ""
+
+
 class Container(Part, frozen=True):
     name: str = ""
+    restart_policy_rules: tuple[ContainerRestartRule, ...] | None = None
     ports: tuple[ContainerPort, ...] | None = None
     restart_policy: str | None = None
     resources: ResourceRequirements = ResourceRequirements()
@@ -97,10 +125,27 @@ class PodSchedulingGroup(Part, frozen=True):
     pod_group_name: str | None = None
 
 
+class Volume(Part, frozen=True):
+    """Only the sources that tie a pod to certain nodes; what is in them is not read."""
+
+    aws_elastic_block_store: dict[str, Any] | None = None
+    azure_disk: dict[str, Any] | None = None
+    azure_file: dict[str, Any] | None = None
+    cinder: dict[str, Any] | None = None
+    ephemeral: dict[str, Any] | None = None
+    gce_persistent_disk: dict[str, Any] | None = None
+    iscsi: dict[str, Any] | None = None
+    persistent_volume_claim: dict[str, Any] | None = None
+    portworx_volume: dict[str, Any] | None = None
+    rbd: dict[str, Any] | None = None
+    vsphere_volume: dict[str, Any] | None = None
+
+
 class PodSpec(Part, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
     host_network: bool = False
+    host_users: bool | None = None
     priority: int | None = None
     restart_policy: str = ""
     containers: tuple[Container, ...] | None = None
@@ -111,6 +156,8 @@ class PodSpec(Part, frozen=True):
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] | None = None
+    volumes: tuple[Volume, ...] | None = None
     scheduling_gates: tuple[PodSchedulingGate, ...] | None = None
     scheduling_group: PodSchedulingGroup | None = None
 
@@ -187,6 +234,7 @@ class NodeCondition(Part, frozen=True):
 class NodeStatus(Part, frozen=True):
     allocatable: dict[str, Quantity] | None = None
     conditions: tuple[NodeCondition, ...] | None = None
+    declared_features: tuple[str, ...] | None = None
 
 
 class Node(Object, frozen=True):

@@ -49,6 +49,21 @@ class ObjectMeta(Part, frozen=True):
         return next((owner for owner in self.owner_references or () if owner.controller), None)
 
 
+class LabelSelectorRequirement(Part, frozen=True):
+    """What one label has to be: operators In, NotIn, Exists, DoesNotExist."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class LabelSelector(Part, frozen=True):
+    """Everything in it must hold; an empty one selects everything."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[LabelSelectorRequirement, ...] | None = None
+
+
 class Condition(Part, frozen=True):
     """metav1.Condition."""
 

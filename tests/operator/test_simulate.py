@@ -283,6 +283,14 @@ def test_a_pod_brings_its_claims_and_what_it_asks_of_a_node(capsys: pytest.Captu
     assert "node n2: the pod cannot run there" in told
 
 
+def test_a_pod_that_placement_does_not_try_is_told_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"volumes": volumes}}
+    told = verdict(capsys, tmp_path, CLASS, *SLICES, pod).splitlines()
+    assert told[1].startswith("fits no node: spec.volumes[0].persistentVolumeClaim is not supported")
+    assert len(told) == 2
+
+
 def test_extended_resources_are_tried_as_the_class_serves_them(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

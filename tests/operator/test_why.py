@@ -24,8 +24,9 @@ async def add_claim(cluster: Any, count: int) -> None:
     await cluster.api.create(RESOURCE_CLAIMS, {"metadata": {"name": "claim", "namespace": "ns"}, "spec": spec})
 
 
-async def add_user(cluster: Any) -> None:
+async def add_user(cluster: Any, **more: Any) -> None:
     spec = {
+        **more,
         "schedulerName": "dra-scheduler",
         "containers": [{"name": "main", "image": "none"}],
         "resourceClaims": [{"name": "gpu", "resourceClaimName": "claim"}],
@@ -58,6 +59,14 @@ async def test_a_pod_that_fits_says_where(cluster: Any, kubeconfig: Path, capsys
     code, output = await ask(capsys, kubeconfig, "pod", "pod")
     assert code == 0
     assert "pod ns/pod would fit 2 of 2 nodes: node-0, node-1" in output
+
+
+async def test_a_field_that_is_not_supported_is_named(cluster: Any, kubeconfig: Path, capsys: Any) -> None:
+    await cluster.furnish()
+    await add_claim(cluster, count=1)
+    await add_user(cluster, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
+    _, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert "pod ns/pod fits no node: spec.volumes[0].persistentVolumeClaim is not supported by dra-operator" in output
 
 
 async def test_an_unknown_name_is_told_without_a_traceback(cluster: Any, kubeconfig: Path, capsys: Any) -> None:

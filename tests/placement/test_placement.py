@@ -50,6 +50,11 @@ OBSTACLES: dict[str, tuple[Pod, NodeState, str]] = {
         "node(s) didn't match the pod's node selector or affinity",
     ),
     "wrong affinity": (pod(affinity=REQUIRED), node("n"), NOT_SELECTED),
+    "without a feature for the pod's network": (
+        pod(hostNetwork=True, hostUsers=False),
+        node("n"),
+        "node(s) didn't declare the feature UserNamespacesHostNetworkSupport",
+    ),
     "too little cpu": (pod("3"), node("n", used={"cpu": "1500m"}), "Insufficient cpu"),
     "unknown resource": (
         pod(overhead={"example.com/fpga": "1"}),

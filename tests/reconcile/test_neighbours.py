@@ -1,10 +1,11 @@
-"""What pods on a node, or on their way to it, keep from others besides devices."""
+"""What besides devices and amounts decides where a pod can run: its neighbours, and rules that placement lacks."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from dra_kube import NODES, PODS
+from dra_operator.cluster import NONE
 
 WITH_PORT = [{"name": "main", "ports": [{"containerPort": 80, "hostPort": 8080}]}]
 
@@ -30,3 +31,27 @@ async def test_a_host_port_goes_to_one_pod_at_a_time(world: Any, make: Any) -> N
     world.api.change(PODS, "ns/first", lambda pod: pod["status"].update(phase="Succeeded"))
     await world.settle()
     assert nodes_of(world, "second") == ["node-0"]
+
+
+async def test_a_pod_with_a_rule_that_placement_lacks_waits_and_nothing_but_the_pod_wakes_it(
+    world: Any, make: Any
+) -> None:
+    world.api.add(NODES, make.node("node-0"))
+    world.api.add(PODS, make.pod(volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]))
+    await world.settle()
+    assert nodes_of(world, "pod") == [None]
+    assert why(world, "pod").startswith("spec.volumes[0].persistentVolumeClaim is not supported by dra-operator yet; ")
+    assert world.messages("FailedScheduling") == [why(world, "pod")]
+    assert world.cluster.waiting["ns/pod"] == NONE
+
+
+async def test_a_feature_that_the_pod_needs_is_awaited(world: Any, make: Any) -> None:
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}
+    world.api.add(NODES, make.node("node-0"))
+    world.api.add(PODS, make.pod(containers=[{"name": "main", "restartPolicyRules": [rule]}]))
+    await world.settle()
+    feature = "RestartAllContainersOnContainerExits"
+    assert why(world, "pod") == f"0/1 nodes are available: 1 node(s) didn't declare the feature {feature}"
+    world.api.change(NODES, "node-0", lambda node: node["status"].update(declaredFeatures=[feature]))
+    await world.settle()
+    assert nodes_of(world, "pod") == ["node-0"]

@@ -113,6 +113,7 @@ def furnish(world: Any, case: dict[str, Any]) -> None:
         world.api.add(KINDS[obj["kind"]], obj)
     pod = timed(case["pod"])
     pod["spec"]["schedulerName"] = "dra-scheduler"
+    pod["spec"].pop("schedulingGroup", None)  # a server drops it, too, unless it handles groups; then the pod waits
     world.api.add(PODS, pod)
 
 

@@ -37,7 +37,7 @@ from dra_operator.allocator import (
     Usage,
     node_matches,
 )
-from dra_operator.placement import Demand, Demands, ExtendedResources, NodeFilter, Nodes, NodeState
+from dra_operator.placement import Demand, Demands, ExtendedResources, NodeFilter, Nodes, NodeState, unsupported
 
 from .language import CelSelectors
 from .object_files import BadInput, of_kind
@@ -81,6 +81,10 @@ def tell(objects: Sequence[Object], node_names: Sequence[str]) -> Iterator[str]:
     scene = _Scene(allocator, usage, classes_by_resource(of_kind(DeviceClass, objects)), holders(claims))
     for attempt in _attempts(objects):
         yield attempt.title
+        text = unsupported(attempt.pod) if attempt.pod is not None else None
+        if text is not None:
+            yield f"fits no node: {text}"
+            continue
         for node in nodes:
             yield from _verdict(attempt, NodeState(node), scene)
 

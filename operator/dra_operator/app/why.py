@@ -24,6 +24,7 @@ from dra_operator.placement import (
     plan,
     ready_claims,
     unservable,
+    unsupported,
 )
 
 from .refused import grouped, holders, names
@@ -89,7 +90,7 @@ def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[s
     extended = ExtendedResources(pod, cluster.classes_serving(pod), made)
     open_claims = [claim for claim in claims if claim.status.allocation is None]
     prioritized = cluster.features.prioritized_list
-    text = unservable(open_claims, cluster.classes.__contains__, prioritized_list=prioritized)
+    text = unsupported(pod) or unservable(open_claims, cluster.classes.__contains__, prioritized_list=prioritized)
     if text is not None:
         yield f"pod {pod.key} fits no node: {text}"
         return

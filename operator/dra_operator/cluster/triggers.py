@@ -224,7 +224,7 @@ def _matters_to_users(old: ResourceClaim | None, new: ResourceClaim) -> bool:
 
 
 def _offer(node: Node) -> object:
-    return (node.metadata.labels, node.status.allocatable, node.spec)
+    return (node.metadata.labels, node.status.allocatable, node.status.declared_features, node.spec)
 
 
 def _existing(cluster: Cluster, keys: Iterable[str]) -> Iterator[Pod]:

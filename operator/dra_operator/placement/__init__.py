@@ -11,6 +11,7 @@ from .node import NodeState
 from .nodes import Nodes
 from .plan import Planning, decided, plan
 from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, served_resources, subtract
+from .unsupported import unsupported
 
 __all__ = [
     "POD_SLOTS",
@@ -40,4 +41,5 @@ __all__ = [
     "served_resources",
     "subtract",
     "unservable",
+    "unsupported",
 ]

@@ -12,6 +12,7 @@ from dra_api.extended_resources import may_be_devices
 
 from dra_operator.allocator.nodes import matches
 
+from .features import needed_features
 from .node import NodeState
 from .ports import host_ports
 from .requests import POD_SLOTS, pod_requests
@@ -31,6 +32,7 @@ class NodeFilter:
         self._labels = tuple((pod.spec.node_selector or {}).items())
         affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
         self._required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+        self._features = tuple(needed_features(pod))
         self._ports = tuple(host_ports(pod))
         self._wanted = tuple(sorted(pod_requests(pod).items()))
 
@@ -48,6 +50,8 @@ class NodeFilter:
             return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
         if (self._labels or self._required is not None) and not self._selects(state):
             return "node(s) didn't match the pod's node selector or affinity"
+        if self._features and (feature := self._undeclared(state)) is not None:
+            return f"node(s) didn't declare the feature {feature}"
         if (port := next((port for port in self._ports if port.is_taken(state.used)), None)) is not None:
             return f"{port.name}{_TAKEN}"
         return self._shortage(state, served)
@@ -57,6 +61,10 @@ class NodeFilter:
         if any(labels.get(key) != value for key, value in self._labels):
             return False
         return self._required is None or matches(self._required, state.node)
+
+    def _undeclared(self, state: NodeState) -> str | None:
+        declared = state.node.status.declared_features or ()
+        return next((feature for feature in self._features if feature not in declared), None)
 
     def _shortage(self, state: NodeState, served: Collection[str]) -> str | None:
         offered, used = state.offered, state.used

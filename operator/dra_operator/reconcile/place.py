@@ -32,6 +32,7 @@ from dra_operator.placement import (
     plan,
     ready_claims,
     unservable,
+    unsupported,
 )
 
 from .commit import Commit, Writing
@@ -118,7 +119,8 @@ class PodPlacer:
             return None
         open_claims = [claim for claim in claims if claim.status.allocation is None]
         known, features = self._cluster.classes, self._cluster.features
-        obstacle = unservable(open_claims, known.__contains__, prioritized_list=features.prioritized_list)
+        obstacle = unsupported(pod)
+        obstacle = obstacle or unservable(open_claims, known.__contains__, prioritized_list=features.prioritized_list)
         if obstacle is not None:
             self._cluster.note_waiting(pod.key, NONE)
             return NoPlace(obstacle)

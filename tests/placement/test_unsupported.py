@@ -1,0 +1,63 @@
+"""Rules for the place of a pod that placement does not know: the pod waits, and is told which field it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dra_operator.placement import unsupported
+from placement_lab import pod
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+ZONE = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "x"}}}
+NODE = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]}}
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "labelSelector": {}}
+TIED = ["awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "ephemeral", "gcePersistentDisk", "iscsi"]
+TIED += ["persistentVolumeClaim", "portworxVolume", "rbd", "vsphereVolume"]
+ANYWHERE = ["cephfs", "configMap", "csi", "downwardAPI", "emptyDir", "fc", "flexVolume", "glusterfs", "hostPath"]
+ANYWHERE += ["image", "nfs", "projected", "secret"]
+
+
+def volumes(*sources: str) -> list[dict[str, Any]]:
+    return [{"name": f"v{number}", source: {}} for number, source in enumerate(sources)]
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    f"spec.affinity.podAffinity.{REQUIRED}": {"affinity": {"podAffinity": {REQUIRED: [ZONE]}}},
+    f"spec.affinity.podAntiAffinity.{REQUIRED}": {"affinity": {"podAntiAffinity": {REQUIRED: [ZONE]}}},
+    "spec.topologySpreadConstraints[1].whenUnsatisfiable: DoNotSchedule": {
+        "topologySpreadConstraints": [
+            {**SPREAD, "whenUnsatisfiable": "ScheduleAnyway"},
+            {**SPREAD, "whenUnsatisfiable": "DoNotSchedule"},
+        ]
+    },
+    "spec.schedulingGroup": {"schedulingGroup": {"podGroupName": "group"}},
+    **{f"spec.volumes[1].{source}": {"volumes": volumes("emptyDir", source)} for source in TIED},
+}
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_a_rule_that_placement_does_not_know_is_named(field: str) -> None:
+    text = unsupported(pod(**REFUSED[field]))
+    assert text is not None
+    assert text.startswith(f"{field} is not supported by dra-operator yet; ")
+    assert text.endswith(", or have kube-scheduler place the pod (spec.schedulerName: default-scheduler)")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="nothing"),
+        pytest.param({"affinity": {"nodeAffinity": NODE}}, id="node affinity"),
+        pytest.param({"affinity": {"podAffinity": {PREFERRED: [{"weight": 1}]}}}, id="preferred pod affinity"),
+        pytest.param({"affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1}]}}}, id="preferred anti-affinity"),
+        pytest.param({"affinity": {"podAffinity": {REQUIRED: []}, "podAntiAffinity": {}}}, id="no terms"),
+        pytest.param(
+            {"topologySpreadConstraints": [{**SPREAD, "whenUnsatisfiable": "ScheduleAnyway"}]}, id="preferred spread"
+        ),
+        *(pytest.param({"volumes": volumes(source)}, id=source) for source in ANYWHERE),
+    ],
+)
+def test_preferences_and_volumes_that_any_node_can_mount_are_no_obstacle(spec: dict[str, Any]) -> None:
+    assert unsupported(pod(**spec)) is None
