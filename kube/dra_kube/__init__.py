@@ -6,6 +6,7 @@ async with Api(connection()) as api:
 
 from .api import Api, Object, PatchKind, TypedList
 from .connection import Connection, connection
+from .election import Election, LeaseLost, NotLeading, Timing
 from .errors import (
     AlreadyExists,
     ApiError,
@@ -23,6 +24,7 @@ from .errors import (
     Unauthorized,
     Unreachable,
 )
+from .lease import LeaseLock
 from .resource import (
     CONFIG_MAPS,
     DEVICE_CLASSES,
@@ -38,6 +40,7 @@ from .resource import (
     SECRETS,
     Resource,
 )
+from .sending import Guard, unguarded
 from .watch import WatchEvent
 
 __all__ = [
@@ -60,20 +63,27 @@ __all__ = [
     "Conflict",
     "Connection",
     "ConnectionSettingsError",
+    "Election",
     "Forbidden",
     "Gone",
+    "Guard",
     "Invalid",
     "KubeError",
+    "LeaseLock",
+    "LeaseLost",
     "NotFound",
+    "NotLeading",
     "NotServed",
     "Object",
     "PatchKind",
     "Resource",
     "ServerError",
+    "Timing",
     "TooManyRequests",
     "TypedList",
     "Unauthorized",
     "Unreachable",
     "WatchEvent",
     "connection",
+    "unguarded",
 ]

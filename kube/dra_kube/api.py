@@ -81,6 +81,10 @@ class Api:
         """Whom it talks to."""
         return self._transport.connection
 
+    async def settled(self, seconds: float) -> bool:
+        """Wait for the writes in flight; whether then none is left that may still take effect."""
+        return await self._transport.settled(seconds)
+
     # --- one object ---
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:

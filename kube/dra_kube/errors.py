@@ -6,6 +6,7 @@
     ├── ConnectionSettingsError   no usable kubeconfig or in-cluster credentials
     ├── Unreachable               refused, timed out, TLS failed, or what answered is no API server
     ├── NotServed                 the server does not serve the kind in any version we speak
+    ├── NotLeading, LeaseLost     leader election forbids to write, see ``dra_kube.election``
     └── ApiError                  the server answered with a Status that is no success
         ├── BadRequest            400
         ├── Unauthorized          401

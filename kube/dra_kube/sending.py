@@ -2,7 +2,7 @@
 
 **Once.** A write whose answer is lost may have taken effect, so only the caller can tell whether to repeat it. aiohttp
 repeats PUT and DELETE by itself when a connection breaks; ``at_most_once`` keeps such an error from it. Reads may be
-repeated.
+repeated. ``settled`` knows whether a write is left whose fate is unknown.
 
 **Not on a dead connection.** A connection that the server closed while it was idle would fail the next write for
 nothing. aiohttp notices once the event loop has read the end of the stream; the loop may be late (a long calculation),
@@ -19,6 +19,7 @@ It raises when no write may be sent, and otherwise gives the seconds that the se
 
 from __future__ import annotations
 
+import asyncio
 import math
 import select
 from collections.abc import Callable
@@ -27,7 +28,8 @@ from weakref import WeakSet
 import aiohttp
 from aiohttp.connector import Connection
 
-from .errors import Unreachable
+from .clock import boot_time
+from .errors import KubeError, Unreachable
 
 Guard = Callable[[], float]
 """Seconds within which a write that is sent now has to take effect. Raises KubeError when none may be sent."""
@@ -44,36 +46,82 @@ class _Stale(Exception):
     """The connection is dead and nothing was sent on it."""
 
 
-def request_type(limit: float, guard: Guard) -> type[aiohttp.ClientRequest]:
-    """The request class of a session whose writes are guarded, and limited to ``limit`` seconds on the server."""
-    used: WeakSet[object] = WeakSet()
+class Sending:
+    """What a session needs: ``request_type`` as its request class, and ``at_most_once`` as its middleware.
 
-    class Request(aiohttp.ClientRequest):
-        async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-            if conn.protocol in used and _is_stale(conn):
-                raise _Stale
-            if self.method not in READS:
-                self.url = self.url.update_query(timeout=f"{min(limit, guard()):.3f}s")
-            used.add(conn.protocol)
-            return await super().send(conn)
+    Writes may spend ``limit`` seconds on the server, less if the guard says so.
+    """
 
-    return Request
+    def __init__(self, limit: float, guard: Guard) -> None:
+        self._limit, self._guard = limit, guard
+        self._used: WeakSet[object] = WeakSet()  # protocols of connections that had a request
+        self._in_flight = 0
+        self._open_until = -math.inf  # when the last write without an answer has taken effect or never will
+        self._changed = asyncio.Event()
 
+    @property
+    def request_type(self) -> type[aiohttp.ClientRequest]:
+        """A request that asks before it is sent."""
+        sending = self
 
-async def at_most_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """A middleware for the session. Raises Unreachable for a write whose fate is unknown."""
-    try:
-        while True:
-            try:
-                return await send(request)
-            except _Stale:
-                continue  # aiohttp has closed it, so the next one is another one
-    except aiohttp.ClientError as error:
+        class Request(aiohttp.ClientRequest):
+            async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+                sending._before(self, conn)
+                return await super().send(conn)
+
+        return Request
+
+    async def at_most_once(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Raises Unreachable for a write whose fate is unknown."""
         if request.method in READS:
+            return await _on_a_good_connection(request, send)
+        self._in_flight += 1
+        try:
+            return await _on_a_good_connection(request, send)
+        except KubeError:
+            raise  # the guard forbade it
+        except aiohttp.ClientError as error:
+            if not isinstance(error, aiohttp.ClientConnectorError):
+                self._open_until = boot_time() + self._limit
+            what = f"{request.method} {request.url.with_query(None)}"
+            raise Unreachable(f"{what}: {error or type(error).__name__}") from error
+        except BaseException:
+            self._open_until = boot_time() + self._limit
             raise
-        raise Unreachable(
-            f"{request.method} {request.url.with_query(None)}: {error or type(error).__name__}"
-        ) from error
+        finally:
+            self._in_flight -= 1
+            self._changed.set()
+
+    async def settled(self, seconds: float) -> bool:
+        """Wait for the writes in flight; whether then none is left that may still take effect."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self._in_flight:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return boot_time() >= self._open_until
+
+    def _before(self, request: aiohttp.ClientRequest, conn: Connection) -> None:
+        if conn.protocol in self._used and _is_stale(conn):
+            raise _Stale
+        if request.method not in READS:
+            seconds = min(self._limit, self._guard())
+            request.url = request.url.update_query(timeout=f"{seconds:.3f}s")
+        self._used.add(conn.protocol)
+
+
+async def _on_a_good_connection(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    while True:
+        try:
+            return await send(request)
+        except _Stale:
+            continue  # aiohttp has closed it, so the next one is another one
 
 
 def _is_stale(conn: Connection) -> bool:

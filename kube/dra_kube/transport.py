@@ -15,7 +15,7 @@ import msgspec
 from .connection import Connection
 from .errors import ApiError, Unreachable, error_of
 from .retry_after import seconds_of
-from .sending import READS, Guard, at_most_once, request_type
+from .sending import READS, Guard, Sending
 from .watch import watch_events
 
 Query = Mapping[str, str]
@@ -40,7 +40,7 @@ class Transport:
             total=None, sock_connect=_CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE
         )
         self._user_agent = user_agent
-        self._request_type = request_type(timeout * _SERVER_SHARE, guard)
+        self._sending = Sending(timeout * _SERVER_SHARE, guard)
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
@@ -51,8 +51,8 @@ class Transport:
             ),
             timeout=self._timeout,
             headers={"User-Agent": self._user_agent},
-            request_class=self._request_type,
-            middlewares=(at_most_once,),
+            request_class=self._sending.request_type,
+            middlewares=(self._sending.at_most_once,),
         )
 
     async def close(self) -> None:
@@ -61,6 +61,10 @@ class Transport:
             await self._session.close()
             await asyncio.sleep(0)  # lets aborted connections close their sockets
             self._session = None
+
+    async def settled(self, seconds: float) -> bool:
+        """Wait for the writes in flight; whether then none is left that may still take effect."""
+        return await self._sending.settled(seconds)
 
     async def request(
         self,

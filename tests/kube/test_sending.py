@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from authority import Authority
-from dra_kube import PODS, Api, ApiError, Connection, KubeError, Unreachable
+from dra_kube import PODS, Api, ApiError, Connection, KubeError, Unreachable, sending
 from dra_kube.retry_after import seconds_of
 from dra_kube.tls import client_tls
 
@@ -36,6 +37,8 @@ class Server:
     accepted: threading.Event = field(default_factory=threading.Event)
     connections: int = 0
     ca: bytes | None = None
+    hold: threading.Event | None = None
+    arrived: threading.Event = field(default_factory=threading.Event)
 
     @property
     def methods(self) -> list[str]:
@@ -73,6 +76,9 @@ def serving(certificates: Path | None) -> Iterator[Server]:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
             state.requests.append((self.command, query, self.number))
+            state.arrived.set()
+            if state.hold is not None:
+                state.hold.wait(10)
             self.close_connection = state.close_behind or state.lose > 0
             if state.lose > 0:
                 state.lose -= 1
@@ -95,8 +101,13 @@ def serving(certificates: Path | None) -> Iterator[Server]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
+    class Quiet(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Clients that break off are what is tested here."""
+
+    http = Quiet(("127.0.0.1", 0), Handler)
     state.url = f"http://127.0.0.1:{http.server_port}"
     if certificates is not None:
         authority = Authority.make("root")
@@ -219,6 +230,55 @@ async def test_the_guard_is_asked_when_the_connection_stands(server: Server) -> 
     async with client(server, guard=guard) as api:
         await api.update(PODS, POD)
     assert connections_when_asked == [1]
+
+
+async def test_writes_in_flight_are_waited_for_and_then_all_is_settled(server: Server) -> None:
+    server.hold = threading.Event()
+    async with client(server) as api:
+        write = asyncio.create_task(api.update(PODS, POD))
+        await asyncio.to_thread(server.arrived.wait, 5)
+        assert not await api.settled(0.01)
+        settled = asyncio.create_task(api.settled(5))
+        server.hold.set()
+        await write
+        assert await settled
+
+
+async def test_a_write_that_was_cut_off_is_settled_only_when_its_time_on_the_server_is_over(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = 100.0
+    monkeypatch.setattr(sending, "boot_time", lambda: time)
+    server.hold = threading.Event()
+    async with client(server, timeout=10.0) as api:
+        write = asyncio.create_task(api.update(PODS, POD))
+        await asyncio.to_thread(server.arrived.wait, 5)
+        write.cancel()
+        await asyncio.wait((write,))
+        assert not await api.settled(5)
+        time += 8.9
+        assert not await api.settled(5)
+        time += 0.1
+        assert await api.settled(5)
+        server.hold.set()
+
+
+async def test_a_lost_answer_is_not_settled_and_a_refusal_or_a_missing_server_is(
+    server: Server, unused_tcp_port: int
+) -> None:
+    server.status = 403
+    async with client(server) as api:
+        with pytest.raises(ApiError):
+            await api.update(PODS, POD)
+        assert await api.settled(1)
+        server.lose = 1
+        with pytest.raises(Unreachable):
+            await api.update(PODS, POD)
+        assert not await api.settled(1)
+    async with Api(Connection(f"http://127.0.0.1:{unused_tcp_port}", None, lambda: None)) as api:
+        with pytest.raises(Unreachable):
+            await api.update(PODS, POD)
+        assert await api.settled(1)
 
 
 @EACH_WRITE
