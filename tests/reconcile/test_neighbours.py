@@ -55,3 +55,18 @@ async def test_a_feature_that_the_pod_needs_is_awaited(world: Any, make: Any) ->
     world.api.change(NODES, "node-0", lambda node: node["status"].update(declaredFeatures=[feature]))
     await world.settle()
     assert nodes_of(world, "pod") == ["node-0"]
+
+
+async def test_a_pod_is_placed_where_pods_repel_it_once_they_are_gone(world: Any, make: Any) -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = [{"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}]
+    alone = make.pod("alone", node="node-0", affinity={"podAntiAffinity": {required: terms}})
+    world.api.add(NODES, make.node("node-0", zone="a"))
+    world.api.add(PODS, {**alone, "spec": {**alone["spec"], "schedulerName": "default-scheduler"}})
+    comes = make.pod("comes")
+    world.api.add(PODS, {**comes, "metadata": {**comes["metadata"], "labels": {"app": "web"}}})
+    await world.settle()
+    assert why(world, "comes").endswith("1 node(s) had pods whose required anti-affinity keeps the pod away")
+    world.api.drop(PODS, "ns/alone")
+    await world.settle()
+    assert nodes_of(world, "comes") == ["node-0"]

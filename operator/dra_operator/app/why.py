@@ -107,7 +107,7 @@ def _node_by_node(
     good: list[str] = []
     texts: dict[str, list[str]] = {}
     refusals: dict[Demand, list[tuple[Node, Refusal]]] = {}
-    node_filter, allocations = NodeFilter(pod), Allocations(claims, ())
+    node_filter, allocations = NodeFilter(pod, cluster.node_states().repelling(pod)), Allocations(claims, ())
     demands = Demands(claims, extended, cluster.node_states(), allocator)
     for state in cluster.node_states():
         demand = demands.on(state)

@@ -165,10 +165,12 @@ class Cluster:
             self.pods_by_resource.file(key, ())
             self.waiting.pop(key, None)
             self.loads.forget(key)
+            self._node_states.repulsion.remove(key)
         return triggers.on_pod(self, change)
 
     def _file_pod(self, key: str, pod: Pod) -> None:
         namespace = pod.metadata.namespace
+        self._node_states.repulsion.put(pod)
         self.pods_by_claim.file(key, (f"{namespace}/{use.name}" for use in claims_of_pod(pod)))
         templates = (entry.resource_claim_template_name for entry in pod.spec.resource_claims or ())
         self.pods_by_template.file(key, (f"{namespace}/{name}" for name in templates if name))

@@ -51,7 +51,12 @@ class Attempt:
         failed: Collection[str],
         extended: ExtendedResources,
     ) -> None:
-        self._filter, self._nodes, self._allocator, self._usage = NodeFilter(pod), nodes, allocator, usage
+        self._filter, self._nodes, self._allocator, self._usage = (
+            NodeFilter(pod, nodes.repelling(pod)),
+            nodes,
+            allocator,
+            usage,
+        )
         self._allocations = Allocations(claims, failed)
         self._demands = Demands(claims, extended, nodes, allocator)
         self._made = extended.made

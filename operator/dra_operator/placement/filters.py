@@ -5,7 +5,7 @@ The order is from cheap to costly, and the first obstacle is the one reported.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from dra_api.core import Pod
 from dra_api.extended_resources import may_be_devices
@@ -19,14 +19,20 @@ from .requests import POD_SLOTS, pod_requests
 from .tolerations import UNSCHEDULABLE, untolerated
 
 TOO_MANY_PODS = "too many pods on the node"
+REPELLED = "node(s) had pods whose required anti-affinity keeps the pod away"
 _INSUFFICIENT = "Insufficient "
 _TAKEN = " is taken"
+_NOTHING: Mapping[str, Collection[str]] = {}
 
 
 class NodeFilter:
-    """What one pod asks of any node, worked out once. Most nodes have no taint, most pods select no node."""
+    """What one pod asks of any node, worked out once. Most nodes have no taint, most pods select no node.
 
-    def __init__(self, pod: Pod) -> None:
+    ``repelling``: see ``Nodes.repelling``.
+    """
+
+    def __init__(self, pod: Pod, repelling: Mapping[str, Collection[str]] = _NOTHING) -> None:
+        self._repelling = repelling
         self._node_name = pod.spec.node_name
         self._tolerations = pod.spec.tolerations or ()
         self._labels = tuple((pod.spec.node_selector or {}).items())
@@ -50,6 +56,8 @@ class NodeFilter:
             return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
         if (self._labels or self._required is not None) and not self._selects(state):
             return "node(s) didn't match the pod's node selector or affinity"
+        if self._repelling and self._is_repelled(state):
+            return REPELLED
         if self._features and (feature := self._undeclared(state)) is not None:
             return f"node(s) didn't declare the feature {feature}"
         if (port := next((port for port in self._ports if port.is_taken(state.used)), None)) is not None:
@@ -61,6 +69,10 @@ class NodeFilter:
         if any(labels.get(key) != value for key, value in self._labels):
             return False
         return self._required is None or matches(self._required, state.node)
+
+    def _is_repelled(self, state: NodeState) -> bool:
+        labels = state.node.metadata.labels or {}
+        return any(labels.get(label) in values for label, values in self._repelling.items())
 
     def _undeclared(self, state: NodeState) -> str | None:
         declared = state.node.status.declared_features or ()
@@ -80,4 +92,4 @@ class NodeFilter:
 
 def is_shortage(text: str) -> bool:
     """Whether the obstacle goes away when another pod ends."""
-    return text == TOO_MANY_PODS or text.startswith(_INSUFFICIENT) or text.endswith(_TAKEN)
+    return text in (TOO_MANY_PODS, REPELLED) or text.startswith(_INSUFFICIENT) or text.endswith(_TAKEN)

@@ -8,7 +8,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
+from dra_api.core import Pod
+
 from .node import NodeState
+from .repulsion import Repulsion
 
 
 class Nodes:
@@ -19,6 +22,8 @@ class Nodes:
         self._names: list[str] = []
         self._order: list[tuple[float, str]] = []
         self._counting: dict[str, set[str]] = {}
+        self.repulsion = Repulsion()
+        """What pods on the nodes have against others."""
         for state in states:
             self.put(state)
 
@@ -48,6 +53,16 @@ class Nodes:
     def counting(self, resource: str) -> frozenset[str]:
         """The nodes that count an extended resource themselves."""
         return frozenset(self._counting.get(resource, ()))
+
+    def repelling(self, pod: Pod) -> dict[str, set[str]]:
+        """Labels of nodes, with the values that are out for the pod because of pods that are there."""
+        found: dict[str, set[str]] = {}
+        for name, label in self.repulsion.against(pod):
+            state = self._states.get(name)
+            value = (state.node.metadata.labels or {}).get(label) if state is not None else None
+            if value is not None:
+                found.setdefault(label, set()).add(value)
+        return found
 
     def spread(self, count: int) -> list[str]:
         """So many names, evenly taken from all of them in order; the same as long as no node comes or goes."""
