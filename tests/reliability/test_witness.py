@@ -20,7 +20,8 @@ def claim(name: str, *devices: str, reserved: str = "", **changes: Any) -> Objec
     results = []
     for device in devices:
         how, _, plain = device.rpartition(":")
-        extra: Object = {"share": {"shareID": f"share-{name}"}, "admin": {"adminAccess": True}}.get(how, {})
+        extras: dict[str, Object] = {"share": {"shareID": f"share-{name}"}, "admin": {"adminAccess": True}}
+        extra = extras.get(how, {})
         results.append({"request": "req", "driver": "gpu", "pool": "node", "device": plain, **extra})
     status: Object = {"reservedFor": [{"resource": "pods", "name": uid, "uid": uid} for uid in reserved.split()]}
     if devices:
