@@ -1,10 +1,13 @@
 # The commands of a newcomer (demo, test) and of daily work. Everything lives in .venv; nothing else is touched.
+# Another Python, beside the first one: make PYTHON=python3.13 VENV=.venv-3.13 pytest
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n auto --dist loadscope
 
-.PHONY: help install demo test lint proto lock clean
+.PHONY: help install demo test pytest lint proto lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -14,14 +17,19 @@ install: $(VENV)/.installed  ## make .venv with everything in it (does nothing w
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "kopf-dra needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	@echo "Making $(VENV) with $$($(PYTHON) --version); this takes a minute or two"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --constraint requirements.lock \
+	  --editable '.[dev]' | { grep --line-buffered -E '^(Collecting|Building|Installing)' || true; }
 	@touch $@
+	@echo "$(VENV) is ready"
 
 demo: install  ## run the whole story on this machine: API server, nodes, plugins, operator, pods
 	$(BIN)/dra-devcluster demo
 
-test: install lint  ## run every check: lint, types, import contracts, tests
+test: lint pytest  ## run every check: lint, types, import contracts, tests
+
+pytest: install  ## run the tests only
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 lint: install  ## lint, formatting, types, import contracts, generated code
@@ -40,4 +48,4 @@ lock: install  ## pin the newest allowed dependency versions in requirements.loc
 	  --no-annotate --upgrade --output-file requirements.lock pyproject.toml
 
 clean:  ## remove .venv and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
