@@ -7,14 +7,23 @@ watch.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
+import msgspec
 from dra_api.codec import convert, to_dict
 from dra_api.meta import Object as Struct
-from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim, ResourceClaimConsumerReference
+from dra_api.resource import (
+    FINALIZER,
+    RESERVED_FOR_LIMIT,
+    AllocationResult,
+    ResourceClaim,
+    ResourceClaimConsumerReference,
+)
 from dra_kube import RESOURCE_CLAIMS, Conflict, NotFound, Object
 
 from .client import Client
+from .reservations import Reservations
 from .rewrite import Edit, rewrite
 
 Seen = Callable[[Struct], None]
@@ -26,6 +35,10 @@ class ClaimChanged(Exception):
     """Somebody changed the claim so that what was planned for it makes no sense any more."""
 
 
+class ClaimFull(ClaimChanged):
+    """The claim took other consumers in the meantime, and takes no more."""
+
+
 class ClaimWriter:
     """All writes to claims.
 
@@ -34,6 +47,8 @@ class ClaimWriter:
 
     def __init__(self, client: Client, seen: Seen, gone: Gone, timestamp: Callable[[], str | None]) -> None:
         self._client, self._seen, self._gone, self._timestamp = client, seen, gone, timestamp
+        self._scheduled = Reservations(partial(self._reserve_all, stamped=True))
+        self._running = Reservations(partial(self._reserve_all, stamped=False))
         self._fresh: OrderedDict[str, Object] = OrderedDict()  # saves the read before the first update
 
     async def read(self, claim: ResourceClaim) -> ResourceClaim:
@@ -55,32 +70,41 @@ class ClaimWriter:
         """Write the allocation, if one is given, and the reservation in a single status update (scheduling.md 4.7).
 
         The finalizer is there before the allocation: without it an allocated claim could vanish together with the
-        knowledge that its devices are in use. Raises ClaimChanged when the claim was deleted, replaced, allocated or
-        deallocated by somebody else in the meantime.
+        knowledge that its devices are in use. An allocation that equals ours is ours: an earlier write whose answer was
+        lost. Raises ClaimChanged when the claim was deleted, replaced, allocated or deallocated by another writer in
+        the meantime, or cannot take another consumer.
         """
-        known = None
-        if allocation is not None:
-            known = self._fresh.pop(claim.metadata.uid, None)
-            known = await self._rewrite(
-                claim, lambda raw: _add_finalizer(_expect(raw, claim, allocated=False)), known=known
-            )
+        if allocation is None:
+            return _with_consumer(await self._scheduled.add(claim, consumer), consumer)
+        known = self._fresh.pop(claim.metadata.uid, None)
+        wanted = to_dict(allocation)
+        known = await self._rewrite(claim, lambda raw: _add_finalizer(_expect(raw, claim, wanted)), known=known)
 
         def edit(raw: Object) -> bool:
-            status = _expect(raw, claim, allocated=allocation is None).setdefault("status", {})
-            if allocation is not None:
-                if FINALIZER not in raw["metadata"].get("finalizers", ()):
-                    raise ClaimChanged(f"claim {claim.key} lost its finalizer in the meantime")
-                status["allocation"] = to_dict(allocation)
+            status = _expect(raw, claim, wanted).setdefault("status", {})
+            if FINALIZER not in raw["metadata"].get("finalizers", ()):
+                raise ClaimChanged(f"claim {claim.key} lost its finalizer in the meantime")
+            is_new = status.get("allocation") is None
+            status.setdefault("allocation", wanted)
             stamped = self._stamp(status["allocation"])
-            return _add_consumer(status, consumer) or stamped or allocation is not None
+            return _add_consumers(status, [to_dict(consumer)]) or stamped or is_new
 
-        return self._took(await self._rewrite(claim, edit, "status", known))
+        written = self._took(await self._rewrite(claim, edit, "status", known))
+        return _with_consumer(written, consumer)
 
     async def reserve(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> ResourceClaim:
-        """Add a consumer to a claim that is allocated already (claim-controller.md 5.5). Raises ClaimChanged."""
+        """Add a pod that has its node to an allocated claim (claim-controller.md 5.5). Raises ClaimChanged."""
+        return _with_consumer(await self._running.add(claim, consumer), consumer)
+
+    async def _reserve_all(
+        self, claim: ResourceClaim, consumers: Sequence[ResourceClaimConsumerReference], *, stamped: bool
+    ) -> ResourceClaim:
+        """Add as many of the consumers as the claim can take; ``stamped``: note the time, if none is noted."""
 
         def edit(raw: Object) -> bool:
-            return _add_consumer(_expect(raw, claim, allocated=True)["status"], consumer)
+            status = _expect(raw, claim)["status"]
+            added = _add_consumers(status, [to_dict(consumer) for consumer in consumers])
+            return (stamped and self._stamp(status["allocation"])) or added
 
         return self._took(await self._rewrite(claim, edit, "status"))
 
@@ -164,9 +188,22 @@ class ClaimWriter:
     async def _rewrite(
         self, claim: ResourceClaim, edit: Edit, subresource: str | None = None, known: Object | None = None
     ) -> Object:
+        def edit_or_learn(raw: Object) -> bool:
+            try:
+                return edit(raw)
+            except ClaimChanged:
+                self._took(raw)  # what came in between decides the next attempt, which may be before the watch
+                raise
+
         meta = claim.metadata
         return await rewrite(
-            self._client, RESOURCE_CLAIMS, meta.namespace, meta.name, edit, subresource=subresource, known=known
+            self._client,
+            RESOURCE_CLAIMS,
+            meta.namespace,
+            meta.name,
+            edit_or_learn,
+            subresource=subresource,
+            known=known,
         )
 
     def _took(self, raw: Object) -> ResourceClaim:
@@ -181,12 +218,24 @@ def _same(raw: Object, claim: ResourceClaim) -> Object:
     return raw
 
 
-def _expect(raw: Object, claim: ResourceClaim, *, allocated: bool) -> Object:
+def _expect(raw: Object, claim: ResourceClaim, wanted: Object | None = None) -> Object:
+    """The claim, if it is allocated, or, with ``wanted``, if it is not allocated yet or exactly so."""
     if _same(raw, claim)["metadata"].get("deletionTimestamp"):
         raise ClaimChanged(f"claim {claim.key} got deleted in the meantime")
-    if (raw.get("status", {}).get("allocation") is not None) != allocated:
-        raise ClaimChanged(f"claim {claim.key} got {'de' * allocated}allocated elsewhere in the meantime")
+    allocation = raw.get("status", {}).get("allocation")
+    if wanted is None and allocation is None:
+        raise ClaimChanged(f"claim {claim.key} got deallocated elsewhere in the meantime")
+    if wanted is not None and allocation is not None and not _is_same_allocation(allocation, wanted):
+        raise ClaimChanged(f"claim {claim.key} got allocated elsewhere in the meantime")
     return raw
+
+
+def _is_same_allocation(one: Object, other: Object) -> bool:
+    """Whether both give the same devices on the same nodes; when that was written down does not matter."""
+    first, second = (
+        msgspec.structs.replace(convert(AllocationResult, each), allocation_timestamp=None) for each in (one, other)
+    )
+    return first == second
 
 
 def _add_finalizer(raw: Object) -> bool:
@@ -197,9 +246,17 @@ def _add_finalizer(raw: Object) -> bool:
     return True
 
 
-def _add_consumer(status: Object, consumer: ResourceClaimConsumerReference) -> bool:
-    consumers = status.get("reservedFor") or []
-    if any(entry.get("uid") == consumer.uid for entry in consumers):
-        return False
-    status["reservedFor"] = [*consumers, to_dict(consumer)]
-    return True
+def _add_consumers(status: Object, consumers: Sequence[Object]) -> bool:
+    """Add those that are missing, as many as there is room for; whether any was added."""
+    before = status.get("reservedFor") or []
+    known = {entry.get("uid") for entry in before}
+    missing = {consumer["uid"]: consumer for consumer in consumers if consumer["uid"] not in known}
+    status["reservedFor"] = [*before, *missing.values()][: max(RESERVED_FOR_LIMIT, len(before))]
+    return len(status["reservedFor"]) > len(before)
+
+
+def _with_consumer(claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> ResourceClaim:
+    """The claim, if it took the consumer."""
+    if any(entry.uid == consumer.uid for entry in claim.status.reserved_for or ()):
+        return claim
+    raise ClaimFull(f"claim {claim.key} has {RESERVED_FOR_LIMIT} consumers already, and takes no more")
