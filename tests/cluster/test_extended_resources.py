@@ -136,7 +136,7 @@ def test_the_end_of_a_pod_has_every_claim_that_was_made_for_it_looked_at(cluster
 
 def test_what_devices_serve_takes_nothing_of_what_the_node_counts(cluster: Cluster) -> None:
     cluster.put(pod(1))
-    cluster.assume_bound(pod(1), "n", (GPU,))
+    cluster.assume_placed(pod(1), "n", (GPU,))
     assert GPU not in cluster.loads.used("n")
     cluster.put(pod(2, node="n", **recorded("made")))
     assert GPU not in cluster.loads.used("n")
@@ -150,7 +150,7 @@ def test_devices_change_hands_once_when_the_claim_that_was_thought_up_exists(clu
     allocation = convert(AllocationResult, {"devices": {"results": [{"request": "r", **DEVICE}]}})
     device = DeviceId("d", "p", "x")
     ledger = cluster.ledger
-    ledger.take(thought_up, allocation, "ns/p")
+    ledger.take(thought_up, allocation, pod(1))
     ledger.follow("uid-thought-up", made(1))
     assert ledger.in_flight("uid-thought-up") is None
     assert [entry.claim.metadata.uid for entry in ledger.in_flight_for("ns/p")] == ["uid-made"]

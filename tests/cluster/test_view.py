@@ -147,24 +147,24 @@ def result(*devices: str) -> AllocationResult:
 
 def test_a_device_in_flight_is_not_free() -> None:
     cluster = make_cluster()
-    cluster.ledger.take(claim("a"), result("dev-0"), "ns/pod")
+    cluster.ledger.take(claim("a"), result("dev-0"), pod("pod", 1))
     with pytest.raises(DeviceTaken, match=r"gpu\.example\.com/pool/dev-0"):
-        cluster.ledger.take(claim("b"), result("dev-1", "dev-0"), "ns/other")
+        cluster.ledger.take(claim("b"), result("dev-1", "dev-0"), pod("other", 1))
     assert [device.device for device in cluster.ledger.usage.devices()] == ["dev-0"]
     cluster.ledger.settle("uid-a")
-    cluster.ledger.take(claim("b"), result("dev-1", "dev-0"), "ns/other")
+    cluster.ledger.take(claim("b"), result("dev-1", "dev-0"), pod("other", 1))
 
 
 def test_one_plan_cannot_give_a_device_twice() -> None:
     with pytest.raises(DeviceTaken):
-        make_cluster().ledger.take(claim("a"), result("dev-0", "dev-0"), "ns/pod")
+        make_cluster().ledger.take(claim("a"), result("dev-0", "dev-0"), pod("pod", 1))
 
 
 @pytest.mark.parametrize("watch_first", [True, False])
 def test_it_does_not_matter_whether_the_answer_or_the_watch_comes_first(watch_first: bool) -> None:
     cluster = make_cluster()
     cluster.put(claim("a"))
-    cluster.ledger.take(claim("a"), result("dev-0"), "ns/pod")
+    cluster.ledger.take(claim("a"), result("dev-0"), pod("pod", 1))
     device = DeviceId(DRIVER, "pool", "dev-0")
     if watch_first:
         cluster.put(claim("a", 2, "dev-0"))
@@ -196,7 +196,7 @@ def test_the_totals_hold_through_any_history(history: list[tuple[str, int, int]]
         current = cluster.claims.get(f"ns/{name}") or claim(name, version)
         if action == "take":
             try:
-                cluster.ledger.take(current, result(f"dev-{device}"), "ns/pod")
+                cluster.ledger.take(current, result(f"dev-{device}"), pod("pod", 1))
             except DeviceTaken:
                 continue
         elif action == "settle":
@@ -244,7 +244,7 @@ def test_a_pod_counts_on_its_node_until_it_ends() -> None:
     cluster = make_cluster()
     waiting = pod("p", 1)
     cluster.put(waiting)
-    cluster.assume_bound(waiting, "node-0")
+    cluster.assume_placed(waiting, "node-0")
     assert cluster.loads.used("node-0")["cpu"] == 10**9
     cluster.put(pod("p", 2, spec={"nodeName": "node-0"}))
     assert cluster.loads.used("node-0")["cpu"] == 10**9
@@ -255,8 +255,8 @@ def test_a_pod_counts_on_its_node_until_it_ends() -> None:
 def test_room_that_was_only_assumed_comes_back() -> None:
     cluster = make_cluster()
     cluster.put(pod("p", 1))
-    cluster.assume_bound(pod("p", 1), "node-0")
-    cluster.forget_bound("ns/p")
+    cluster.assume_placed(pod("p", 1), "node-0")
+    cluster.forget_placed(pod("p", 1))
     assert cluster.loads.used("node-0") == {}
 
 

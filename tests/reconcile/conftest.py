@@ -36,8 +36,9 @@ from dra_kube import (
 )
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.allocator.selectors import Language
-from dra_operator.cluster import ClaimTemplate, Cluster, check
+from dra_operator.cluster import ClaimTemplate, Cluster, Concern, check
 from dra_operator.reconcile import Control
+from dra_operator.reconcile.dispatcher import Postponed
 from prometheus_client import CollectorRegistry
 
 Obj = dict[str, Any]
@@ -49,6 +50,7 @@ KINDS: dict[Resource, type[Object]] = {
     DEVICE_CLASSES: DeviceClass,
     RESOURCE_SLICES: ResourceSlice,
 }
+FEW: dict[Concern, int] = {"pod": 4, "claim": 4, "place": 20}
 LIST_KEYS = {"resourceClaimStatuses": "name", "conditions": "type"}
 
 
@@ -72,6 +74,7 @@ class FakeApi:
         self.managed: dict[tuple[str, str], dict[str, set[str]]] = {}
         self.events: list[tuple[str, Resource, Obj]] = []
         self.calls: list[Call] = []
+        self.conflicts = 0
         self.before: Fault = lambda call: None
         self.after: Fault = lambda call: None
         self.way: Callable[[], Awaitable[None]] = at_once
@@ -137,6 +140,7 @@ class FakeApi:
         async with self._call("update", resource, subresource, meta["name"]):
             old = self._find(resource, meta.get("namespace"), meta["name"])
             if meta.get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
+                self.conflicts += 1
                 raise Conflict(409, "Conflict", "the object has been modified")
             new = copy.deepcopy(old)
             if subresource == "status":
@@ -328,7 +332,7 @@ class World:
         allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}")
         self.registry = CollectorRegistry()
         self.control = Control(
-            self.cluster, self.api, allocator, registry=self.registry, workers=4, now=lambda: self.now
+            self.cluster, self.api, allocator, registry=self.registry, workers=FEW, now=lambda: self.now
         )
         self.api.events.clear()
         self.control.load(convert(KINDS[kind], obj) for (kind, _, _), obj in self.api.objects.items() if kind in KINDS)
@@ -351,10 +355,17 @@ class World:
         async with self.running():
             await self.quiet()
 
+    async def attempt(self, key: str) -> None:
+        """One attempt to place a pod, from the decision to the last write; the operator need not run."""
+        while isinstance(decided := await self.control.placer.decide(key), Postponed):
+            pass
+        if decided.follow_up is not None:
+            await decided.follow_up()
+
     async def quiet(self) -> None:
         """Bring watch events, each before anything is retried, until nothing happens any more."""
         async with asyncio.timeout(10):
-            while self.api.events or not self.control.queue.is_quiet:
+            while self.api.events or not self.control.queues.is_quiet:
                 self.bring_events()
                 await self.tick()
         check(self.cluster)

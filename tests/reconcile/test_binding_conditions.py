@@ -54,7 +54,7 @@ async def busy(world: Any) -> None:
     """Like ``quiet``, but a pod that waits for its devices keeps a timer."""
     world.bring_events()
     for _ in range(20):
-        await world.control.queue.idle()
+        await world.control.queues.idle()
         await world.tick()
         world.bring_events()
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Forbidden, Unreachable
 from dra_operator.allocator import Features
+from dra_operator.cluster import Key
 
 GPU = "example.com/gpu"
 ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
@@ -105,7 +106,7 @@ async def test_a_claim_that_the_server_refuses_is_told_to_the_pod_and_made_later
         quota.pop() if quota and (call.verb, call.plural) == ("create", "resourceclaims") else None
     )
     await world.settle()
-    assert "create claim for extended resources of pod ns/pod: " in world.messages("FailedScheduling")[0]
+    assert "cannot create the claim for extended resources of pod ns/pod: " in world.messages("FailedScheduling")[0]
     assert "exceeded quota: gpus" in world.messages("FailedScheduling")[0]
     assert (created(world, "success"), created(world, "failure")) == (1, 1)
     assert node_of(world) == "node-0"
@@ -133,7 +134,7 @@ async def test_a_second_claim_whose_creation_was_never_answered_does_not_stay(wo
         lost.pop() if lost and (call.verb, call.plural) == ("create", "resourceclaims") else None
     )
     control = world.start()
-    control.queue.add([("place", "ns/pod")])
+    control.queues.add([Key("place", "ns/pod")])
     async with world.running():
         while node_of(world) is None:
             await world.tick()
@@ -175,7 +176,7 @@ async def test_what_an_earlier_attempt_left_over_is_deleted_first(world: Any, ma
         RESOURCE_CLAIMS, make.claim("left", owner=owner, annotations={ANNOTATION: "true"}, finalizers=[FINALIZER])
     )
     await world.settle()
-    told = "cannot schedule extended resource claim: left of an earlier attempt has to go first"
+    told = "waiting for stale extended-resource claim left to be deleted"
     assert world.messages("FailedScheduling") == [told]
     (claim,) = world.api.of(RESOURCE_CLAIMS)
     assert claim["metadata"]["name"] == extended_status(world)["resourceClaimName"] != "left"

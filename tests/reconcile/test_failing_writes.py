@@ -131,7 +131,7 @@ async def run_and_crash(world: Any, number: int, when: str) -> bool:
     setattr(world.api, "before" if when == "after" else "after", fault.is_down)
     world.start()
     async with world.running():
-        while not fault.hit and not (world.control.queue.is_quiet and not world.api.events):
+        while not fault.hit and not (world.control.queues.is_quiet and not world.api.events):
             world.bring_events()
             await world.tick()
     world.api.before = world.api.after = lambda call: None

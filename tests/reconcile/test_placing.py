@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dra_operator.reconcile import CommitFailed
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
@@ -185,23 +185,77 @@ async def test_devices_that_somebody_else_allocated_are_never_given_again(world:
     assert devices_of(world.api[RESOURCE_CLAIMS, "ns/ours"]) == ["node-0/dev-1"]
 
 
-async def test_a_257th_consumer_waits_with_the_servers_reason(world: Any, make: Any) -> None:
-    """4.1: sharing is unrestricted until the server refuses; nothing else changes."""
-    fill(world, make)
-    claim = make.claim("full", finalizers=[FINALIZER])
+def fill_claim(world: Any, make: Any, consumers: int) -> None:
+    """A claim that so many running pods share."""
+    users = [{"resource": "pods", "name": f"pod-{number}", "uid": f"other-{number}"} for number in range(consumers)]
     taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
-    consumers = [{"resource": "pods", "name": f"pod-{number}", "uid": f"other-{number}"} for number in range(256)]
-    claim["status"] = {"allocation": {"devices": {"results": [taken]}}, "reservedFor": consumers}
+    claim = make.claim("full", finalizers=[FINALIZER])
+    claim["status"] = {"allocation": {"devices": {"results": [taken]}}, "reservedFor": users}
     world.api.add(RESOURCE_CLAIMS, claim)
-    for consumer in consumers:
-        pod = make.pod(consumer["name"], claims=[make.use("full")], node="node-0")
-        pod["metadata"]["uid"] = consumer["uid"]
+    for user in users:
+        pod = make.pod(user["name"], claims=[make.use("full")], node="node-0")
+        pod["metadata"]["uid"] = user["uid"]
         world.api.add(PODS, pod)
-    pod = world.api.add(PODS, make.pod("late", claims=[make.use("full")]))
     world.api.change(NODES, "node-0", lambda node: node["status"]["allocatable"].update(pods="500"))
+
+
+async def test_a_257th_consumer_waits_with_a_reason_until_another_one_ends(world: Any, make: Any) -> None:
+    fill(world, make)
+    fill_claim(world, make, 256)
+    world.api.add(PODS, make.pod("late", claims=[make.use("full")]))
     world.start()
-    with pytest.raises(CommitFailed, match="at most 256 items"):
-        await world.control.placer.handle("ns/late")
+    async with world.running():
+        await world.quiet()
+        assert "nodeName" not in world.api[PODS, "ns/late"]["spec"]
+        (message,) = world.messages("FailedScheduling")
+        assert message == (
+            "claim ns/full is used by 256 pods, the most that can share one claim: "
+            "wait until one of them ends, or use another claim"
+        )
+        assert [call for call in world.api.writes if call.plural == "resourceclaims"] == []
+        world.api.change(PODS, "ns/pod-7", lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.quiet()
+    assert world.api[PODS, "ns/late"]["spec"]["nodeName"] == "node-0"
     assert len(world.api[RESOURCE_CLAIMS, "ns/full"]["status"]["reservedFor"]) == 256
-    assert "nodeName" not in world.api[PODS, "ns/late"]["spec"]
-    assert world.cluster.loads.node_of(f"ns/{pod['metadata']['name']}") is None
+
+
+async def test_pods_that_share_a_claim_are_reserved_together(world: Any, make: Any) -> None:
+    """100 pods at once: a few writes, and no conflict among them."""
+    fill(world, make)
+    world.api.change(NODES, "node-0", lambda node: node["status"]["allocatable"].update(pods="500"))
+    world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
+    for number in range(100):
+        world.api.add(PODS, make.pod(f"pod-{number}", claims=[make.use("shared")]))
+    world.api.way = world.tick
+    await world.settle()
+    assert all(pod["spec"]["nodeName"] == "node-0" for pod in world.api.of(PODS))
+    writes = [call for call in world.api.writes if call.plural == "resourceclaims"]
+    assert len(writes) < 40
+    assert world.api.conflicts == 0
+
+
+def publish(devices: int, slice_: dict[str, Any]) -> None:
+    slice_["spec"]["devices"] = [{"name": f"dev-{number}"} for number in range(devices)]
+
+
+async def test_the_pod_of_the_highest_priority_gets_what_comes_free_then_the_oldest(world: Any, make: Any) -> None:
+    fill(world, make, devices=0)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    for name, priority, born in (
+        ("low", 0, "00:01"),
+        ("young", 2_000_000_000, "00:03"),
+        ("old", 2_000_000_000, "00:02"),
+    ):
+        pod = make.pod(name, claims=[make.FROM_TEMPLATE], priority=priority)
+        pod["metadata"]["creationTimestamp"] = f"2026-01-01T{born}:00Z"
+        world.api.add(PODS, pod)
+    world.start()
+    order: list[str] = []
+    async with world.running():
+        await world.quiet()
+        for number in range(1, 4):
+            world.api.change(RESOURCE_SLICES, "node-0-gpu.example.com", partial(publish, number))
+            await world.quiet()
+            bound = {pod["metadata"]["name"] for pod in world.api.of(PODS) if pod["spec"].get("nodeName")}
+            order += sorted(bound - set(order))
+    assert order == ["old", "young", "low"]

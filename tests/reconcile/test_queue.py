@@ -115,14 +115,85 @@ def test_all_keys_together_are_held_back_once_the_burst_is_used_up() -> None:
     assert backoff.failed(Key("pod", "ns/later")) == FIRST
 
 
-async def test_pods_that_cannot_be_placed_do_not_use_up_the_retries_of_claims() -> None:
-    queue = WorkQueue()
-    for number in range(3 * BURST):
-        pod = Key("place", f"ns/{number}")
-        queue.add([pod])
-        await queue.get()
-        queue.retry(pod)
-    queue.add([B])
-    assert await queue.get() == B
-    assert queue.retry(B) == FIRST
+# --- holds ---
+
+
+async def next_time(queue: WorkQueue, clock: asyncio.AbstractEventLoop) -> float:
+    """Seconds until the queue has a key."""
+    began = clock.time()
+    await asyncio.wait_for(queue.get(), 5)
+    return clock.time() - began
+
+
+async def test_in_a_firm_queue_no_change_ends_a_back_off_early() -> None:
+    queue = WorkQueue(Backoff(Clock(), first=0.05), firm=True)
+    queue.add([A])
+    await queue.get()
+    queue.add([A])  # while it is worked on
+    assert queue.retry(A) == 0.05
+    queue.add([A])  # while it waits
+    assert queue.depth == 0
+    assert await next_time(queue, asyncio.get_running_loop()) > 0.04
+    queue.done(A)
+    assert queue.is_quiet
+
+
+async def test_a_pause_that_the_server_asks_for_is_kept() -> None:
+    queue = WorkQueue(Backoff(Clock()))
+    queue.add([A])
+    await queue.get()
+    queue.add([A])
+    assert queue.retry(A, at_least=3.0) == 3.0
     queue.close()
+
+
+@pytest.mark.parametrize("firm", [True, False])
+@pytest.mark.parametrize("added", ["meanwhile", "afterwards", "never"])
+async def test_a_key_that_rests_comes_back_only_if_it_is_wanted(added: str, firm: bool) -> None:
+    queue = WorkQueue(firm=firm)
+    queue.add([A])
+    await queue.get()
+    if added == "meanwhile":
+        queue.add([A])
+    queue.done(A, rest=0.05)
+    assert queue.depth == 0
+    if added == "afterwards":
+        queue.add([A])
+        assert queue.depth == (0 if firm else 1)
+    if added == "never":
+        assert queue.is_quiet
+    else:
+        assert await asyncio.wait_for(queue.get(), 5) == A
+    queue.close()
+
+
+# --- order ---
+
+
+async def test_keys_come_in_the_order_of_their_rank_and_then_of_their_arrival() -> None:
+    ranks = {"ns/a": 2, "ns/b": 1, "ns/c": 1, "ns/d": 0}
+    queue = WorkQueue(rank=lambda key: (ranks[key.object],))
+    queue.add([Key("place", name) for name in ranks])
+    assert [(await queue.get()).object for _ in ranks] == ["ns/d", "ns/b", "ns/c", "ns/a"]
+
+
+async def test_postponed_keys_come_after_all_others_the_lowest_level_first() -> None:
+    keys = [Key("place", f"ns/{name}") for name in "abc"]
+    queue = WorkQueue()
+    queue.add(keys)
+    for level in (3, 1):
+        queue.postpone(await queue.get(), level)
+    assert [(await queue.get()).object for _ in keys] == ["ns/c", "ns/b", "ns/a"]
+
+
+async def test_a_change_that_comes_while_a_key_is_postponed_brings_it_back_afterwards() -> None:
+    queue = WorkQueue()
+    queue.add([A])
+    queue.postpone(await queue.get(), 1)
+    queue.add([A])
+    assert queue.depth == 1
+    assert await queue.get() == A
+    queue.done(A)
+    assert await queue.get() == A
+    queue.done(A)
+    assert queue.is_quiet

@@ -4,7 +4,7 @@ from .allocator import Allocator, Decision
 from .candidates import Candidates
 from .errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError
 from .features import Features
-from .ids import DeviceId, ShareId
+from .ids import DeviceId, PoolId, ShareId
 from .inventory import Inventory
 from .nodes import matches as node_matches
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
@@ -30,6 +30,7 @@ __all__ = [
     "Outcome",
     "Plan",
     "PoolError",
+    "PoolId",
     "Refusal",
     "Refused",
     "Rule",

@@ -34,6 +34,10 @@ class Index:
         """The keys filed under ``value``."""
         return tuple(self._keys.get(value, ()))
 
+    def values(self) -> Iterable[str]:
+        """The values under which anything is filed."""
+        return self._keys
+
     def __contains__(self, key: str) -> bool:
         return key in self._values
 

@@ -63,7 +63,11 @@ def _wrong_totals(cluster: Cluster) -> Iterator[str]:
     held = (allocation for _, allocation in cluster.ledger.holders())
     if Usage(held, shares=cluster.features.consumable_capacity) != cluster.ledger.usage:
         yield "the devices in use, kept step by step, differ from those that claims hold"
-    placed = {pod.key for pod in cluster.pods if pod.spec.node_name and not pod_is_done(pod)}
-    missing = sorted(key for key in placed if cluster.loads.node_of(key) is None)
+    pods = {pod.metadata.uid: pod for pod in cluster.pods if not pod_is_done(pod)}
+    running = {uid for uid, pod in pods.items() if pod.spec.node_name}
+    missing = sorted(pods[uid].key for uid in running if cluster.loads.node_of(uid) is None)
     if missing:
         yield f"the load of the nodes lacks the pods {', '.join(missing)}"
+    phantoms = sorted(uid for uid in cluster.loads if uid not in pods)
+    if phantoms:
+        yield f"the load of the nodes counts pods that are finished or gone, by UID: {', '.join(phantoms)}"

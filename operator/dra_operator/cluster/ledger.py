@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dra_api.resource import AllocationResult, ResourceClaim
+from dra_api.core import Pod
+from dra_api.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
 
 from dra_operator.allocator import DeviceId, ShareId, Usage
 
@@ -26,7 +27,7 @@ class InFlight:
 
     claim: ResourceClaim
     allocation: AllocationResult
-    pod: str
+    pod: Pod
 
 
 class Ledger:
@@ -34,11 +35,12 @@ class Ledger:
 
     def __init__(self, *, shares: bool = True) -> None:
         self.usage = Usage(shares=shares)
+        self._shares = shares
         self._counted: dict[str, AllocationResult] = {}
         self._stored: dict[str, AllocationResult] = {}
         self._in_flight: dict[str, InFlight] = {}
 
-    def take(self, claim: ResourceClaim, allocation: AllocationResult, pod: str) -> None:
+    def take(self, claim: ResourceClaim, allocation: AllocationResult, pod: Pod) -> None:
         """Hand the devices to the claim. Raises DeviceTaken, and then takes nothing."""
         uid = claim.metadata.uid
         if uid in self._in_flight or uid in self._stored:
@@ -73,8 +75,19 @@ class Ledger:
         return self._in_flight.get(uid)
 
     def in_flight_for(self, pod: str) -> list[InFlight]:
-        """What is under way for a pod."""
-        return [entry for entry in self._in_flight.values() if entry.pod == pod]
+        """What is under way for the pods of a name: a pod that is gone may have left something to its successor."""
+        return [entry for entry in self._in_flight.values() if entry.pod.key == pod]
+
+    def clashes(self, claim: ResourceClaim) -> list[DeviceId]:
+        """Devices of the stored allocation that another claim holds too, which only another writer can bring about."""
+        allocation = self._stored.get(claim.metadata.uid)
+        results = allocation.devices.results or () if allocation is not None else ()
+        whole = [result for result in results if not result.admin_access]
+        return [device for result in whole if self._held_twice(device := _device(result), result.share_id)]
+
+    def holds(self, uid: str) -> bool:
+        """Whether the claim has devices, on the server or on the way there."""
+        return uid in self._counted
 
     def holders(self) -> Iterator[tuple[str, AllocationResult]]:
         """Claim UID and allocation of everything that counts."""
@@ -96,15 +109,26 @@ class Ledger:
             self.usage.add(now)
             self._counted[uid] = now
 
+    def _held_twice(self, device: DeviceId, share: str | None) -> bool:
+        pool = self.usage.pool(device.pool_id)
+        exclusive, shares = pool.exclusive.get(device.device, 0), pool.shares.get(device.device, {})
+        if share is None or not self._shares:
+            return exclusive > 1 or bool(shares)
+        return exclusive > 0 or shares.get(share, 0) > 1
+
     def _check_free(self, claim: ResourceClaim, allocation: AllocationResult) -> None:
         own: set[DeviceId | ShareId] = set()
         for result in allocation.devices.results or ():
             if result.admin_access:
                 continue
-            device = DeviceId(result.driver, result.pool, result.device)
+            device = _device(result)
             shares = self.usage.pool(device.pool_id).shares.get(device.device, {})
             part = device if result.share_id is None else ShareId(device, result.share_id)
             clashes = bool(shares) if result.share_id is None else result.share_id in shares
             if clashes or part in own or not self.usage.is_free(device):
                 raise DeviceTaken(f"device {part} was to be given to claim {claim.key} but is in use")
             own.add(part)
+
+
+def _device(result: DeviceRequestAllocationResult) -> DeviceId:
+    return DeviceId(result.driver, result.pool, result.device)

@@ -1,11 +1,14 @@
 """What the pods of each node ask for, summed up as pods come and go.
 
 A pod counts from the moment its node is decided, which is before the binding is written; a finished pod counts no more.
+Pods are known by UID: a pod and its successor of the same name overlap whenever the new one's first event comes before
+the old one's last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from dra_operator.placement import add, subtract
 
@@ -19,32 +22,53 @@ class NodeLoads:
         self._pods: dict[str, tuple[str, Mapping[str, int]]] = {}
         self._used: dict[str, dict[str, int]] = {}
         self.touched: set[str] = set()
-        """Nodes whose sum changed; for whoever keeps up with it, and empties this."""
+        """Nodes whose sum changed since the last reader that keeps up with the sums emptied this set."""
 
-    def place(self, pod: str, node: str, requests: Mapping[str, int]) -> None:
-        """The pod runs, or is about to run, on the node; this replaces what was known about the pod."""
-        self.forget(pod)
-        self._pods[pod] = (node, requests)
+    def place(self, uid: str, node: str, requests: Mapping[str, int]) -> bool:
+        """The pod runs, or is about to run, on the node; this replaces what was known. Whether room came free."""
+        before, wanted = self._pods.get(uid, ("", _NONE))
+        if (before, wanted) == (node, requests):
+            return False
+        self.forget(uid)
+        self._pods[uid] = (node, requests)
         self._used[node] = add(self._used.get(node, _NONE), requests)
         self.touched.add(node)
+        moved = before not in ("", node)
+        return moved or any(requests.get(name, 0) < amount for name, amount in wanted.items())
 
-    def forget(self, pod: str) -> None:
-        """The pod asks for nothing any more."""
-        node, requests = self._pods.pop(pod, ("", _NONE))
+    def forget(self, uid: str) -> bool:
+        """The pod asks for nothing any more. Whether room came free."""
+        node, requests = self._pods.pop(uid, ("", _NONE))
         if not node:
-            return
+            return False
         self.touched.add(node)
         rest = subtract(self._used[node], requests)
         if rest:
             self._used[node] = rest
         else:
             del self._used[node]
+        return True
 
     def used(self, node: str) -> Mapping[str, int]:
         """The sum on one node."""
         return self._used.get(node, _NONE)
 
-    def node_of(self, pod: str) -> str | None:
+    def node_of(self, uid: str) -> str | None:
         """Where the pod was placed, if it was."""
-        entry = self._pods.get(pod)
+        entry = self._pods.get(uid)
         return entry[0] if entry else None
+
+    @contextmanager
+    def without(self, uid: str) -> Iterator[None]:
+        """Inside the block the pod does not count, as if it had no node; afterwards it does again, unless replaced."""
+        node, requests = self._pods.get(uid, ("", _NONE))
+        self.forget(uid)
+        try:
+            yield
+        finally:
+            if node and uid not in self._pods:
+                self.place(uid, node, requests)
+
+    def __iter__(self) -> Iterator[str]:
+        """The UIDs of the pods that count."""
+        return iter(self._pods)

@@ -22,7 +22,7 @@ from dra_api.references import (
     is_reserved_for,
     pod_is_done,
 )
-from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
 
 from .key import NOTHING, Key, Keys
 from .store import Change
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 
 def on_pod(cluster: Cluster, change: Change[Pod]) -> Keys:
-    """The pod itself, the claims it needs no longer, and whoever waits for the room it leaves (5.1)."""
+    """The pod itself, and the claims it needs no longer (5.1)."""
     old, new = change
     gone = old if old is not None and not _is_same(old, new) else None
     keys: list[Key] = []
     if gone is not None:
         keys += _claims_left_by(cluster, gone)
-        keys += _place(entry.pod for entry in cluster.ledger.in_flight_for(gone.key))
+        keys += _place(entry.pod.key for entry in cluster.ledger.in_flight_for(gone.key))
     if new is not None:
         if pod_is_done(new):
             keys += _claims_left_by(cluster, new)
@@ -50,8 +50,6 @@ def on_pod(cluster: Cluster, change: Change[Pod]) -> Keys:
             keys += _made_in_vain(cluster, new)
         if new.key in cluster.waiting and (gone is not None or _may_place_differently(old, new)):
             keys.append(Key("place", new.key))
-    if old is not None and _takes_room(old) and (gone is not None or new is None or not _takes_room(new)):
-        keys += room_freed(cluster)
     return tuple(keys)
 
 
@@ -126,7 +124,7 @@ def devices_freed(cluster: Cluster) -> Keys:
 def write_over(cluster: Cluster, entry: InFlight) -> Keys:
     """The other pods of a claim: while its allocation was under way they were not tried."""
     pods = cluster.pods_by_claim.keys(entry.claim.key)
-    return _place(pod for pod in pods if pod != entry.pod and pod in cluster.waiting)
+    return _place(pod for pod in pods if pod != entry.pod.key and pod in cluster.waiting)
 
 
 def room_freed(cluster: Cluster) -> Keys:
@@ -213,14 +211,22 @@ def _may_place_differently(old: Pod | None, new: Pod) -> bool:
     )
 
 
-def _takes_room(pod: Pod) -> bool:
-    return bool(pod.spec.node_name) and not pod_is_done(pod)
-
-
 def _matters_to_users(old: ResourceClaim | None, new: ResourceClaim) -> bool:
+    """Whether a pod that waits with the claim may fare differently now.
+
+    One more consumer helps no other pod; one less may, because a claim takes so many and no more, and because devices
+    in the wrong place are only given back when their last user asks for that.
+    """
     if old is None or not _is_same(old, new):
         return True
-    return (old.status, old.metadata.deletion_timestamp) != (new.status, new.metadata.deletion_timestamp)
+    before, now = old.status, new.status
+    if old.metadata.deletion_timestamp != new.metadata.deletion_timestamp or before.devices != now.devices:
+        return True
+    return before.allocation != now.allocation or not _uids(before) <= _uids(now)
+
+
+def _uids(status: ResourceClaimStatus) -> set[str]:
+    return {consumer.uid for consumer in status.reserved_for or ()}
 
 
 def _offer(node: Node) -> object:

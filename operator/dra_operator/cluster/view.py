@@ -8,18 +8,20 @@ Objects are frozen and shared; nobody changes what the view hands out (CC-04).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dra_api.core import Node, Pod
 from dra_api.extended_resources import classes_by_resource, may_be_devices
 from dra_api.meta import Object
 from dra_api.references import ClaimUse, claims_of_pod, pod_is_done
-from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 from dra_operator.allocator import Inventory
 from dra_operator.placement import Nodes, NodeState, node_requests, pod_requests, served_resources
 
 from . import triggers
+from .contention import Contention, drivers_in
 from .index import Index
 from .interest import EVERYTHING, Interest
 from .key import NOTHING, Keys
@@ -48,8 +50,11 @@ class Cluster:
         self.ledger = Ledger(shares=self.features.consumable_capacity)
         self.loads = NodeLoads()
         self._node_states = Nodes()
+        self._bound: set[str] = set()
+        """UIDs of pods whose binding was answered; the watch has not shown it yet."""
         self.waiting: dict[str, Interest] = {}
         """Pods of ours without a node, in order of arrival, and what can help them."""
+        self._contention = Contention()
         self.pods_by_claim = Index()
         self.pods_by_template = Index()
         self.claims_by_owner = Index()
@@ -85,34 +90,50 @@ class Cluster:
         """Where the objects of a kind are kept."""
         return self._rooms[kind][0]
 
-    def assume_bound(self, pod: Pod, node: str, served: Collection[str] = ()) -> None:
-        """From now on the pod counts on this node; ``forget_bound`` takes it back, an event with a node confirms it.
+    def assume_placed(self, pod: Pod, node: str, served: Collection[str] = ()) -> None:
+        """From now on the pod takes room on this node; ``forget_placed`` takes it back, an event confirms it.
 
         ``served``: the extended resources that devices serve to it there.
         """
-        self.loads.place(pod.key, node, node_requests(pod, served))
+        self.loads.place(pod.metadata.uid, node, node_requests(pod, served))
 
-    def forget_bound(self, key: str) -> Keys:
-        """The binding did not happen: the room is free again."""
-        pod = self.pods.get(key)
-        if pod is not None and pod.spec.node_name:
+    @contextmanager
+    def without_load_of(self, pod: Pod) -> Iterator[None]:
+        """Inside the block the room that a pod holds in advance counts as free: for planning that very pod again."""
+        with self.loads.without(pod.metadata.uid):
+            yield
+            if self.pods.get(pod.key) is None:
+                self.loads.forget(pod.metadata.uid)
+
+    def assume_bound(self, pod: Pod) -> None:
+        """The server has answered the binding: the pod waits for nothing more, although the watch may be late."""
+        current = self.pods.get(pod.key)
+        if current is not None and current.metadata.uid == pod.metadata.uid and not current.spec.node_name:
+            self._bound.add(pod.metadata.uid)
+
+    def is_bound(self, pod: Pod) -> bool:
+        """Whether the pod has its node, on the server or by a binding that was answered."""
+        return bool(pod.spec.node_name) or pod.metadata.uid in self._bound
+
+    def forget_placed(self, pod: Pod) -> Keys:
+        """The pod does not run where it was assumed to: the room is free again, unless the pod is bound after all."""
+        current = self.pods.get(pod.key)
+        if current is not None and current.metadata.uid == pod.metadata.uid and current.spec.node_name:
             return NOTHING
-        self.loads.forget(key)
-        return triggers.room_freed(self)
+        return triggers.room_freed(self) if self.loads.forget(pod.metadata.uid) else NOTHING
 
     def settle(self, uid: str) -> Keys:
         """The write of an in-flight allocation is over: who waits for that; the event about it may have come before."""
         entry = self.ledger.settle(uid)
-        return NOTHING if entry is None else triggers.write_over(self, entry)
+        if entry is None:
+            return NOTHING
+        keys = triggers.write_over(self, entry)
+        return keys if self.ledger.holds(uid) else (*keys, *triggers.devices_freed(self))
 
     def note_waiting(self, key: str, interest: Interest) -> None:
         """What can help the pod: ``EVERYTHING`` when an attempt begins, less when it ended and found out."""
         if key in self.waiting:
             self.waiting[key] = interest
-
-    def wanting_devices(self) -> Keys:
-        """The keys of waiting pods that need devices: who to wake when some came free."""
-        return triggers.devices_freed(self)
 
     # --- look-ups ---
 
@@ -133,6 +154,10 @@ class Cluster:
         wanted = extended_resources(pod) if self.features.extended_resources else []
         classes = classes_by_resource(self.classes) if wanted else {}
         return {resource: classes[resource] for resource in wanted if resource in classes}
+
+    def is_contested(self, allocation: AllocationResult) -> bool:
+        """Whether another scheduler allocates devices of the same drivers, so that both may have taken the same one."""
+        return bool(self._contention) and any(map(self._contention.is_contested, drivers_in(allocation)))
 
     def is_ours_to_place(self, pod: Pod) -> bool:
         """Whether the pod waits for us to give it a node."""
@@ -156,17 +181,23 @@ class Cluster:
 
     def _absorb_pod(self, change: Change[Pod]) -> Keys:
         old, new = change
+        room_freed = False
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            room_freed = self._forget_pod(old)
         if new is not None:
             self._file_pod(new.key, new)
-        elif old is not None:
-            key = old.key
-            self.pods_by_claim.file(key, ())
-            self.pods_by_template.file(key, ())
-            self.pods_by_resource.file(key, ())
-            self.waiting.pop(key, None)
-            self.loads.forget(key)
-            self._node_states.repulsion.remove(key)
-        return triggers.on_pod(self, change)
+            room_freed |= self._count_pod(new)
+        self._file_contention(change)
+        keys = triggers.on_pod(self, change)
+        return (*keys, *triggers.room_freed(self)) if room_freed else keys
+
+    def _forget_pod(self, pod: Pod) -> bool:
+        for index in (self.pods_by_claim, self.pods_by_template, self.pods_by_resource):
+            index.file(pod.key, ())
+        self.waiting.pop(pod.key, None)
+        self._bound.discard(pod.metadata.uid)
+        self._node_states.repulsion.remove(pod.key)
+        return self.loads.forget(pod.metadata.uid)
 
     def _file_pod(self, key: str, pod: Pod) -> None:
         namespace = pod.metadata.namespace
@@ -180,10 +211,40 @@ class Cluster:
         else:
             self.waiting.pop(key, None)
             self.pods_by_resource.file(key, ())
+
+    def _count_pod(self, pod: Pod) -> bool:
+        """Have the pod take the room that it takes now; whether room came free."""
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        if node:
+            self._bound.discard(uid)
         if pod_is_done(pod):
-            self.loads.forget(key)
-        elif pod.spec.node_name:
-            self.loads.place(key, pod.spec.node_name, node_requests(pod, served_resources(pod)))
+            return self.loads.forget(uid)
+        return bool(node) and self.loads.place(uid, node, node_requests(pod, served_resources(pod)))
+
+    def _file_contention(self, change: Change[Pod]) -> None:
+        """Another scheduler's pod makes the claims that it uses foreign; its extended resources count like a claim."""
+        for pod in change:
+            if pod is None or not self._is_foreign(pod):
+                continue
+            for use in claims_of_pod(pod):
+                claim = self.claims.get(f"{pod.metadata.namespace}/{use.name}")
+                if claim is not None:
+                    self._file_foreign(claim)
+            is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
+            self._contention.file(f"pod {pod.key}", classes=self.classes_serving(pod).values() if is_waiting else ())
+
+    def _file_foreign(self, claim: ResourceClaim) -> None:
+        users = (pod for key in self.pods_by_claim.keys(claim.key) if (pod := self.pods.get(key)) is not None)
+        allocation = claim.status.allocation
+        if not any(self._is_foreign(pod) and not pod_is_done(pod) for pod in users):
+            self._contention.file(claim.key)
+        elif allocation is not None:
+            self._contention.file(claim.key, drivers=drivers_in(allocation))
+        else:
+            self._contention.file(claim.key, classes=triggers.classes_of(claim))
+
+    def _is_foreign(self, pod: Pod) -> bool:
+        return pod.spec.scheduler_name != self.scheduler_name
 
     def _absorb_node(self, change: Change[Node]) -> Keys:
         old, new = change
@@ -201,12 +262,14 @@ class Cluster:
             key = old.key if old else ""
             self.claims_by_owner.file(key, ())
             self.claims_by_class.file(key, ())
+            self._contention.file(key)
         else:
             self.ledger.stored(new.metadata.uid, new.status.allocation)
             owner = new.metadata.controller
             is_pods = owner is not None and (owner.api_version, owner.kind) == ("v1", "Pod")
             self.claims_by_owner.file(new.key, (owner.uid,) if owner and is_pods else ())
             self.claims_by_class.file(new.key, triggers.classes_of(new))
+            self._file_foreign(new)
         return triggers.on_claim(self, change)
 
     def _absorb_slice(self, change: Change[ResourceSlice]) -> Keys:
@@ -219,8 +282,10 @@ class Cluster:
     def _absorb_class(self, change: Change[DeviceClass]) -> Keys:
         if change.new is not None:
             self.inventory.put_class(change.new)
+            self._contention.put_class(change.new)
         elif change.old is not None:
             self.inventory.remove_class(change.old.metadata.name)
+            self._contention.remove_class(change.old.metadata.name)
         return triggers.on_class(self, change)
 
     def _absorb_rule(self, change: Change[DeviceTaintRule]) -> Keys:

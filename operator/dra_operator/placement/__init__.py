@@ -1,8 +1,9 @@
 """Which node a pod goes to: filters, devices, score, and the explanation when there is none. Pure."""
 
 from .answer import NoPlace, Plan
+from .attempt import Pause
 from .binding import Binding, binding_state
-from .claims import NotReady, PodClaim, extended_claims, ready_claims, unservable
+from .claims import NotReady, PodClaim, crowded, extended_claims, ready_claims, unservable
 from .demand import Demand, Demands
 from .elsewhere import Allocations
 from .extended import ExtendedClaim, ExtendedResources
@@ -27,11 +28,13 @@ __all__ = [
     "NodeState",
     "Nodes",
     "NotReady",
+    "Pause",
     "Plan",
     "Planning",
     "PodClaim",
     "add",
     "binding_state",
+    "crowded",
     "decided",
     "extended_claims",
     "node_requests",

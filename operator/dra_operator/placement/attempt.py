@@ -9,6 +9,7 @@ whether a broken claim is noticed (E2E-055).
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Sequence
+from enum import Enum
 
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
@@ -31,7 +32,15 @@ DECISION_STEPS = 10  # what a decision costs even if there is nothing to search
 FEW = 64  # candidates that are put in order themselves, instead of being looked for in the order of all nodes
 SAMPLE = 16  # nodes without enough devices that are asked all the same, for an explanation with numbers
 
-Work = Generator[None, None, None]
+
+class Pause(Enum):
+    """What an attempt is at when it lets others run."""
+
+    INDEXING = "bringing the index up to date, which other attempts gain from"
+    SEARCHING = "looking for devices on nodes, for this pod alone"
+
+
+Work = Generator[Pause, None, None]
 
 
 class Aborted(Exception):
@@ -78,7 +87,7 @@ class Attempt:
             yield from self._look_up(demand)
         for demand in demands:
             if demand.candidates is not None:
-                yield from self._try_all(self._demands.nodes_of(demand, demand.candidates.suspects))
+                yield from self._try_all(list(self._demands.nodes_of(demand, demand.candidates.suspects)))
         for name in self._best_first():
             if name not in self._asked and self._demands.may_fit(name):
                 yield from self._try(name)
@@ -86,7 +95,7 @@ class Attempt:
                     return
             yield from self._pause(1)
 
-    def refuse(self) -> Generator[None, None, NoPlace]:
+    def refuse(self) -> Generator[Pause, None, NoPlace]:
         """The answer when no node fits."""
         nodes = len(self._nodes)
         if self._allocations.nodes is not None:
@@ -106,7 +115,8 @@ class Attempt:
         """Have the index say which nodes can meet the demand."""
         self._ideal = max(self._ideal, ideal(demand.recipe))
         if demand.claims:
-            yield from self._allocator.catch_up(demand.recipe, self._usage)
+            for _ in self._allocator.catch_up(demand.recipe, self._usage):
+                yield Pause.INDEXING
             demand.candidates = self._allocator.candidates(demand.recipe, self._usage)
 
     def _best_first(self) -> Iterable[str]:
@@ -152,10 +162,10 @@ class Attempt:
         outdated = {self._made.metadata.uid} if self._made is not None and demand.is_outdated else set()
         return self._allocations.elsewhere(state.node) | outdated
 
-    def _allocate(self, state: NodeState, demand: Demand) -> Generator[None, None, Outcome]:
+    def _allocate(self, state: NodeState, demand: Demand) -> Generator[Pause, None, Outcome]:
         decision = self._allocator.search(state.node, demand.recipe, self._usage)
         while (outcome := decision.advance(SLICE)) is None:
-            yield
+            yield Pause.SEARCHING
         yield from self._pause(outcome.steps + DECISION_STEPS)
         return outcome
 
@@ -174,7 +184,7 @@ class Attempt:
         self._steps += steps
         if self._steps >= SLICE:
             self._steps = 0
-            yield
+            yield Pause.SEARCHING
 
     # --- nodes that were not asked ---
 

@@ -15,7 +15,7 @@ from dra_api.references import (
     is_for_extended_resources,
     is_reserved_for,
 )
-from dra_api.resource import ResourceClaim
+from dra_api.resource import RESERVED_FOR_LIMIT, ResourceClaim
 
 
 class NotReady(Exception):
@@ -86,6 +86,17 @@ def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[
                 raise NotReady(str(error)) from error
         claims.setdefault(claim.metadata.uid, PodClaim(entry.name, claim))
     return list(claims.values())
+
+
+def crowded(pod: Pod, claims: Sequence[ResourceClaim]) -> str | None:
+    """The first claim that takes no further consumer, as a text; None if all can take the pod."""
+    for claim in claims:
+        if len(claim.status.reserved_for or ()) >= RESERVED_FOR_LIMIT and not is_reserved_for(pod, claim):
+            return (
+                f"claim {claim.key} is used by {RESERVED_FOR_LIMIT} pods, the most that can share one claim: "
+                "wait until one of them ends, or use another claim"
+            )
+    return None
 
 
 def unservable(

@@ -13,11 +13,11 @@ from dra_api.resource import ResourceClaim
 from dra_operator.allocator import AllocationError, Allocator, Usage
 
 from .answer import NoPlace, Plan
-from .attempt import Aborted, Attempt
+from .attempt import Aborted, Attempt, Pause
 from .extended import ExtendedResources
 from .nodes import Nodes
 
-Planning = Generator[None, None, Plan | NoPlace]
+Planning = Generator[Pause, None, Plan | NoPlace]
 
 
 def plan(
@@ -31,10 +31,11 @@ def plan(
 ) -> Planning:
     """The best node for a pod whose claims are in order, each given once.
 
-    A generator that pauses every few milliseconds, so that the caller can let others run; its return value is the
-    answer. ``usage`` must not change meanwhile, ``nodes`` may. ``failed`` are UIDs of allocated claims that no node
-    can use. ``extended``: what devices may serve of the pod's extended resources, nothing if it is not given; a claim
-    for them that is made already is among the claims, too.
+    A generator that pauses every few milliseconds, so that the caller can let others run, and says at what; it
+    returns the answer. ``usage`` must not change meanwhile, ``nodes`` may.
+
+    ``failed`` are UIDs of allocated claims that no node can use. ``extended``: what devices may serve of the pod's
+    extended resources, nothing if it is not given; a claim for them that is made already is among the claims, too.
 
     Errors of the input (a selector that fails on a device of one node) end the attempt, although another node might
     do.

@@ -1,8 +1,14 @@
 """Carrying out a plan: take its devices, write, bind; take back what failed (scheduling.md 4.5 to 4.7).
 
-The ledger holds each allocation until its write is over. A write that was refused is over; a write that ended in
-silence (timeout, broken connection, a server error) may have happened, so its devices stay taken until the server
-has been asked.
+The ledger holds each allocation until its write is over. What is over depends on the answer:
+
+* The server said no: nothing happened, and the devices are free at once.
+* There was no answer (timeout, broken connection, a server error), or something unforeseen broke the commit off: the
+  write may have happened, or may still. Devices and room stay taken. The next attempt for the pod first asks the
+  server, and makes sure by a write of its own that an allocation which is not there can come no more (``settle``).
+
+What a commit itself has allocated and reserved it deallocates and lets go when a later step fails: a claim that were
+left allocated without a consumer would hold its devices for ever, should the pod vanish now.
 
 The claim for extended resources is made last: created, allocated and reserved, recorded in the pod's status. It has
 no name before it exists, so nobody can ask what became of a creation that ended in silence. What is half made when a
@@ -19,17 +25,30 @@ from typing import NamedTuple
 from dra_api.core import Pod, PodExtendedResourceClaimStatus
 from dra_api.references import consumer_of, is_reserved_for, pod_as_consumer
 from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimConsumerReference
-from dra_kube import ApiError, Conflict, KubeError, ServerError
+from dra_kube import (
+    ApiError,
+    Conflict,
+    Gone,
+    KubeError,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+)
 
-from dra_operator.cluster import Cluster, DeviceTaken, Key, Keys
+from dra_operator.cluster import Cluster, DeviceTaken, Keys
 from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
 from dra_operator.placement import ExtendedClaim, Plan, PodClaim
 
 from .claim_body import claim_for_extended_resources
-from .errors import ClaimRefused, CommitFailed
+from .confirmation import Confirmations
+from .errors import BoundElsewhere, CommitFailed, CommitRefused, PodVanished
 from .metrics import PlacementMetrics
 
 logger = logging.getLogger(__name__)
+
+_PASSING = (Conflict, NotFound, Gone, TooManyRequests, Unauthorized)
+"""Answers that say no for now; every other one says no for good."""
 
 
 class Writing(NamedTuple):
@@ -38,20 +57,22 @@ class Writing(NamedTuple):
     claims: ClaimWriter
     pods: PodWriter
     metrics: PlacementMetrics
+    confirmations: Confirmations
 
 
 class Commit:
-    """One plan on its way to the server. Making it takes the devices and the room; ``write`` does the rest.
+    """One plan on its way to the server. ``take`` takes the devices and the room, ``write`` does the rest.
 
     ``wake`` gets the keys of those who may use what a failed commit gives back.
     """
 
     def __init__(self, cluster: Cluster, writing: Writing, wake: Callable[[Keys], None]) -> None:
         self._cluster, self._wake = cluster, wake
-        self._claims, self._pods, self._metrics = writing
+        self._claims, self._pods, self._metrics, self._confirmations = writing
         self._reserved: list[ResourceClaim] = []
         self._extended: ResourceClaim | None = None
         self._unknown: set[str] = set()
+        self._step = ""
 
     def take(self, pod: Pod, pod_claims: Sequence[PodClaim], plan: Plan) -> None:
         """Take everything or nothing. Raises DeviceTaken when the plan gives away what is not free."""
@@ -64,34 +85,39 @@ class Commit:
             for claim in claims:
                 allocation = plan.allocations.get(claim.metadata.uid)
                 if allocation is not None:
-                    self._cluster.ledger.take(claim, allocation, pod.key)
+                    self._cluster.ledger.take(claim, allocation, pod)
         except DeviceTaken:
             self._give_back_devices()
             raise
-        self._cluster.assume_bound(pod, plan.node, plan.served)
+        self._cluster.assume_placed(pod, plan.node, plan.served)
 
     async def write(self, may_bind: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
         """Allocations, reservations, binding; False if the claims as written are not ready for the binding.
 
-        Raises CommitFailed, after everything was given back that can be.
+        Raises CommitFailed, after everything was given back that can be; whatever else a bug raises, unchanged.
         """
         try:
             claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
             claims += await self._serve_extended_resources()
             if not may_bind(claims):
-                self._wake(self._cluster.forget_bound(self._pod.key))
                 return False
             await self._bind()
-            return True
-        except ClaimRefused:
-            await self._unreserve()
-            raise
-        except (KubeError, ClaimChanged) as error:
-            if isinstance(error, ClaimChanged) or is_answer(error):
-                await self._unreserve()
+        except Exception as error:
+            if is_over(error):
+                await self._undo(vanished=isinstance(error, PodVanished))
             else:
-                self._give_back()
-            raise CommitFailed(f"pod {self._pod.key} to node {self._plan.node}: {error}") from error
+                self._give_back_devices()
+            if isinstance(error, KubeError | ClaimChanged):
+                raise self._failure(error) from error
+            raise
+        self._confirmations.forget(claims)
+        self._cluster.assume_bound(self._pod)
+        return True
+
+    def _failure(self, error: Exception) -> CommitFailed:
+        if isinstance(error, ApiError) and is_over(error) and not isinstance(error, _PASSING):
+            return CommitRefused(f"cannot {self._step}: the API server refused: {error}")
+        return CommitFailed(f"pod {self._pod.key} to node {self._plan.node}: cannot {self._step}: {error}")
 
     async def _reserve(self, entry: str | None, claim: ResourceClaim) -> ResourceClaim:
         allocation = self._plan.allocations.get(claim.metadata.uid)
@@ -105,12 +131,15 @@ class Commit:
     async def _allocate(
         self, claim: ResourceClaim, allocation: AllocationResult | None, consumer: ResourceClaimConsumerReference
     ) -> ResourceClaim:
+        self._step = f"{'reserve' if allocation is None else 'allocate'} claim {claim.key}"
         try:
             written = await self._claims.commit(claim, allocation, consumer)
-        except KubeError as error:
-            if not is_answer(error):
+        except BaseException as error:
+            if not is_over(error):
                 self._unknown.add(claim.metadata.uid)
             raise
+        if allocation is not None:
+            self._confirmations.wrote(written)
         self._wake(self._cluster.settle(claim.metadata.uid))
         return written
 
@@ -119,48 +148,71 @@ class Commit:
         plan = self._plan
         if plan.extended is None:
             if self._extended is None and self._pod.status.extended_resource_claim_status is not None:
-                await self._pods.record_extended(self._pod, None)  # of an attempt for a node where devices served
+                await self._record(None)  # what is recorded is of an attempt for a node where devices served
             return []
         self._extended = made = await self._create(plan.extended)
         allocation = plan.allocations[plan.extended.claim.metadata.uid]
         written = await self._allocate(made, allocation, pod_as_consumer(self._pod))
-        status = PodExtendedResourceClaimStatus(
-            resource_claim_name=made.metadata.name, request_mappings=plan.extended.mappings
+        await self._record(
+            PodExtendedResourceClaimStatus(
+                resource_claim_name=made.metadata.name, request_mappings=plan.extended.mappings
+            )
         )
-        await self._pods.record_extended(self._pod, status)
         return [written]
+
+    async def _record(self, status: PodExtendedResourceClaimStatus | None) -> None:
+        self._step = "record the claim for extended resources in the pod's status"
+        try:
+            await self._pods.record_extended(self._pod, status)
+        except NotFound as error:
+            raise PodVanished(str(error)) from error
 
     async def _create(self, extended: ExtendedClaim) -> ResourceClaim:
         """The claim now exists and stands in the ledger for the one that was thought up.
 
-        Raises ClaimRefused; when the answer is lost the devices are free again, since nobody has allocated them.
+        When the answer is lost the devices are free again, since nobody has allocated them.
         """
+        self._step = f"create the claim for extended resources of pod {self._pod.key}"
         try:
             made = await self._claims.create(claim_for_extended_resources(self._pod, extended.claim.spec))
-        except KubeError as error:
+        except KubeError:
             self._metrics.created(success=False)
-            if not is_answer(error):
-                raise
-            raise ClaimRefused(f"create claim for extended resources of pod {self._pod.key}: {error}") from error
+            raise
         self._metrics.created(success=True)
         self._cluster.ledger.follow(extended.claim.metadata.uid, made)
         return made
 
     async def _bind(self) -> None:
+        node = self._plan.node
+        self._step = f"bind the pod to node {node}"
         try:
-            await self._pods.bind(self._pod, self._plan.node)
+            await self._pods.bind(self._pod, node)
+        except NotFound as error:
+            raise PodVanished(str(error)) from error
         except Conflict:
-            # Assigned already: by a binding of ours whose answer was lost, or by somebody else.
-            pod = await self._pods.read(self._pod.metadata.namespace, self._pod.metadata.name)
-            if pod.metadata.uid != self._pod.metadata.uid or not pod.spec.node_name:
-                raise
+            await self._check_bound_to(node)
 
-    async def _unreserve(self) -> None:
-        """The reverse of everything done (4.6), unless the pod may be bound: then it would need its claims."""
-        self._give_back()
+    async def _check_bound_to(self, node: str) -> None:
+        """The pod is assigned already: by a binding of ours whose answer was lost, or by another writer."""
+        try:
+            pod = await self._pods.read(self._pod.metadata.namespace, self._pod.metadata.name)
+        except NotFound as error:
+            raise PodVanished(str(error)) from error
+        if pod.metadata.uid != self._pod.metadata.uid:
+            raise PodVanished(f"pod {self._pod.key} was replaced by another one of the same name")
+        if pod.spec.node_name != node:
+            other = pod.spec.node_name or "none yet"
+            raise BoundElsewhere(f"another writer decides on the node of pod {self._pod.key} ({other}), not {node}")
+
+    async def _undo(self, *, vanished: bool) -> None:
+        """The reverse of everything done (4.6). A pod that vanished uses none of its claims any more."""
+        self._give_back_devices()
+        self._wake(self._cluster.forget_placed(self._pod))
         uid = self._pod.metadata.uid
         for claim in self._reserved:
-            await self._try_to_undo(claim, self._claims.release(claim, {uid}, deallocate=False))
+            ours = vanished or claim.metadata.uid in self._plan.allocations
+            await self._try_to_undo(claim, self._claims.release(claim, {uid}, deallocate=ours))
+        self._confirmations.forget(self._reserved)
         if self._extended is not None:
             await self._try_to_undo(self._extended, self._claims.discard(self._extended, uid))
 
@@ -170,18 +222,17 @@ class Commit:
         except (KubeError, ClaimChanged) as failure:
             logger.warning("claim %s stays with pod %s until it is tried again: %s", claim.key, self._pod.key, failure)
 
-    def _give_back(self) -> None:
-        others = (*self._give_back_devices(), *self._cluster.forget_bound(self._pod.key))
-        self._wake(tuple(key for key in others if key.object != self._pod.key))  # this pod waits for its back-off
-
-    def _give_back_devices(self) -> Keys:
-        others: list[Key] = []
+    def _give_back_devices(self) -> None:
         for entry in self._cluster.ledger.in_flight_for(self._pod.key):
             if entry.claim.metadata.uid not in self._unknown:
-                others += self._cluster.settle(entry.claim.metadata.uid)
-        return (*others, *self._cluster.wanting_devices())
+                self._wake(self._cluster.settle(entry.claim.metadata.uid))
 
 
-def is_answer(error: KubeError) -> bool:
-    """Whether the server said no. Otherwise (timeout, broken connection, 5xx) it may have done what was asked."""
-    return isinstance(error, ApiError) and not isinstance(error, ServerError)
+def is_over(error: BaseException) -> bool:
+    """Whether a write that ended so is over: the server said no, or it was never sent.
+
+    Otherwise (timeout, broken connection, 5xx, a bug) the server may have done what was asked, or may still do it.
+    """
+    return isinstance(error, ClaimChanged | BoundElsewhere | PodVanished) or (
+        isinstance(error, ApiError) and not isinstance(error, ServerError)
+    )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from typing import Final
 
 from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
@@ -18,18 +19,24 @@ from dra_operator.allocator import Allocator
 from dra_operator.cluster import Cluster, Concern, Key, violations
 from dra_operator.kube import ClaimWriter, Client, EventRecorder, PodWriter
 
+from .backoff import Backoff
 from .commit import Writing
+from .confirmation import GRACE, Confirmations
+from .dispatcher import Dispatcher
+from .failures import Failures
 from .generate import ClaimGenerator
 from .metrics import ClaimCollector, ClaimMetrics, PlacementMetrics
 from .place import PodPlacer
-from .queue import WorkQueue
+from .queue import Rank, WorkQueue
+from .queues import WorkQueues
 from .upkeep import ClaimUpkeep
-from .workers import Handler, Workers
+from .workers import Workers
 
 logger = logging.getLogger(__name__)
 
 COMPONENT = "dra-operator"
-WORKERS = 50
+WORKERS: Final[Mapping[Concern, int]] = {"pod": 20, "claim": 20, "place": 50}
+"""How many keys of a concern are worked on at the same time."""
 
 
 def timestamp() -> str:
@@ -50,43 +57,69 @@ class Control:
         allocator: Allocator,
         *,
         registry: CollectorRegistry | None = None,
-        workers: int = WORKERS,
+        workers: Mapping[Concern, int] = WORKERS,
         check_invariants: bool = False,
         now: Callable[[], str] = timestamp,
     ) -> None:
         self.cluster = cluster
-        self.queue = WorkQueue()
+        clock = asyncio.get_running_loop().time
+        placing = WorkQueue(Backoff.for_placing(clock), rank=self._rank, firm=True)
+        self.queues = WorkQueues({"pod": WorkQueue(), "claim": WorkQueue(), "place": placing})
         self._checks = check_invariants
         registry = registry or CollectorRegistry()
         registry.register(ClaimCollector(cluster.claims))
-        clock = asyncio.get_running_loop().time
         self.events = EventRecorder(client, COMPONENT, clock=clock, now=now)
         stamp = now if cluster.features.binding_conditions else lambda: None
-        claims = ClaimWriter(client, self.put, self._claim_gone, stamp)
-        pods = PodWriter(client, self.put, now)
+        claims = ClaimWriter(client, self._take_in, self._claim_gone, stamp)
+        pods = PodWriter(client, self._take_in, now)
         self.generator = ClaimGenerator(cluster, claims, pods, self.events, ClaimMetrics(registry))
         self.upkeep = ClaimUpkeep(cluster, claims, pods)
-        writing = Writing(claims, pods, PlacementMetrics(registry))
+        self._confirmations = Confirmations(cluster.is_contested, clock)
+        writing = Writing(claims, pods, PlacementMetrics(registry), self._confirmations)
         self.placer = PodPlacer(
-            cluster, allocator, writing, self.events, self.queue, lambda: datetime.fromisoformat(now())
+            cluster,
+            allocator,
+            writing,
+            self.events,
+            placing,
+            self.queues.add,
+            lambda: datetime.fromisoformat(now()),
         )
-        handlers: dict[Concern, Handler] = {
-            "pod": self.generator.handle,
-            "claim": self.upkeep.handle,
-            "place": self.placer.handle,
-        }
-        self._workers = Workers(self.queue, handlers, workers, self._after)
+        queue, after = self.queues.of, self._after
+        failures = Failures(registry)
+        self._crews = (
+            Workers(queue("pod"), self.generator.handle, workers["pod"], failures, after),
+            Workers(queue("claim"), self.upkeep.handle, workers["claim"], failures, after),
+            Dispatcher(placing, self.placer.decide, workers["place"], failures, after),
+        )
 
     def put(self, obj: Object) -> None:
-        """An object appeared or changed, or a write of ours was answered."""
-        self.queue.add(self.cluster.put(obj))
+        """The watch, or a list, has brought an object."""
+        if isinstance(obj, ResourceClaim) and self._confirmations.seen(obj):
+            for pod in self.cluster.pods_by_claim.keys(obj.key):
+                if pod in self.cluster.waiting:
+                    self.queues.of("place").add_after(Key("place", pod), GRACE)
+        self._take_in(obj)
 
     def remove(self, kind: type[Object], key: str, uid: str | None = None) -> None:
         """An object is gone."""
-        self.queue.add(self.cluster.remove(kind, key, uid))
+        if uid and kind is ResourceClaim:
+            self._confirmations.gone(uid)
+        self.queues.add(self.cluster.remove(kind, key, uid))
+
+    def _take_in(self, obj: Object) -> None:
+        """An object is there, as the watch brought it or as the server answered one of our requests."""
+        self.queues.add(self.cluster.put(obj))
 
     def _claim_gone(self, claim: ResourceClaim) -> None:
         self.remove(ResourceClaim, claim.key, claim.metadata.uid)
+
+    def _rank(self, key: Key) -> Rank:
+        """The order in which pods are placed: the highest priority first, then the oldest."""
+        pod = self.cluster.pods.get(key.object)
+        if pod is None:
+            return (0, "")
+        return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "")
 
     def load(self, objects: Iterable[Object]) -> None:
         """Take in what was listed at start. Nothing is decided before ``run`` (CC-01)."""
@@ -95,11 +128,12 @@ class Control:
 
     def look_again(self) -> None:
         """Have every waiting pod tried again: a safety net under the triggers."""
-        self.queue.add(Key("place", pod) for pod in self.cluster.waiting)
+        self.queues.add(Key("place", pod) for pod in self.cluster.waiting)
 
     async def started(self) -> None:
         """Wait until ``run`` has all its tasks: Kopf ends every task that is younger than itself when it ends."""
-        await self._workers.started.wait()
+        for crew in self._crews:
+            await crew.started.wait()
 
     async def run(self) -> None:
         """Work until cancelled; then write the last events and stop."""
@@ -107,12 +141,14 @@ class Control:
             async with asyncio.TaskGroup() as group:
                 events = group.create_task(self.events.run(), name="events")
                 try:
-                    await self._workers.run()
+                    async with asyncio.TaskGroup() as crews:
+                        for crew in self._crews:
+                            crews.create_task(crew.run(), name=type(crew).__name__)
                 finally:
                     await self.events.flush(1.0)
                     events.cancel()
         finally:
-            self.queue.close()
+            self.queues.close()
 
     def _after(self) -> None:
         if self._checks:

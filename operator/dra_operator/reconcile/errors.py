@@ -4,9 +4,11 @@
 
     ReconcileError
     ├── GenerationFailed     a claim could not be made or recorded for a pod
-    ├── PlacementFailed      the attempt to place a pod was aborted by bad input; nothing was written
+    ├── PlacementFailed      the attempt to place a pod was aborted; nothing was written
     └── CommitFailed         a plan could not be written; what was taken for it is given back
-        └── ClaimRefused     because the server refuses the claim for the pod's extended resources
+        ├── CommitRefused    because the server refuses it: a person has to be told
+        ├── BoundElsewhere   because another writer gave the pod another node
+        └── PodVanished      because the pod was deleted meanwhile
 """
 
 
@@ -19,12 +21,20 @@ class GenerationFailed(ReconcileError):
 
 
 class PlacementFailed(ReconcileError):
-    """Nobody can say where the pod fits until the input is mended or time passes."""
+    """Where the pod fits cannot be said until the input is mended or time passes."""
 
 
 class CommitFailed(ReconcileError):
     """The server did not take what was planned."""
 
 
-class ClaimRefused(CommitFailed):
-    """No claim for the pod's extended resources (a quota, for instance): its owner has to be told."""
+class CommitRefused(CommitFailed):
+    """The server will not take it however often it is asked: a permission, a quota, a webhook, validation."""
+
+
+class BoundElsewhere(CommitFailed):
+    """The pod has its node, but not the planned one."""
+
+
+class PodVanished(CommitFailed):
+    """The pod is gone, and needs none of its claims any more."""

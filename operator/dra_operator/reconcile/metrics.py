@@ -39,6 +39,16 @@ class PlacementMetrics:
             registry=registry,
         )
 
+        self._gave_way = Counter(
+            "dra_operator_allocations_given_up",
+            "Allocations taken back because another scheduler had given the same device to another claim",
+            registry=registry,
+        )
+
+    def gave_way(self) -> None:
+        """An allocation was taken back because another claim holds the same device."""
+        self._gave_way.inc()
+
     def created(self, *, success: bool) -> None:
         """A claim for extended resources was made, or could not be."""
         self._creates.labels("success" if success else "failure").inc()

@@ -1,15 +1,22 @@
-"""A waiting pod gets a node and devices: plan, then commit (scheduling.md section 4).
+"""A waiting pod gets a node and devices: decide, then carry out (scheduling.md section 4).
 
-Concern ``place`` of the queue. Planning is strictly one at a time, and a plan is taken into the ledger before the next
-one starts, which so sees these devices as used. The commit then writes, concurrently with other commits.
+Concern ``place`` of the queue. The dispatcher asks for one decision at a time (``decide``); a plan takes its devices
+and its room before the next decision starts, which so sees them as used. What a decision calls for (writing the plan,
+telling why the pod waits, asking what became of an unanswered write) comes back as a follow-up, and is carried out
+beside those of other pods.
+
+A pod may be allocated and reserved and still not be bound: its devices have to get ready, or the watch has to show that
+no other scheduler took them. It keeps its devices and its room, and is looked at again when that may have changed.
 """
 
 from __future__ import annotations
 
-import asyncio
+import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 
 from dra_api.core import Pod
 from dra_api.references import is_reserved_for
@@ -25,9 +32,9 @@ from dra_operator.placement import (
     NoPlace,
     NotReady,
     Plan,
-    Planning,
     PodClaim,
     binding_state,
+    crowded,
     extended_claims,
     plan,
     ready_claims,
@@ -36,15 +43,20 @@ from dra_operator.placement import (
 )
 
 from .commit import Commit, Writing
-from .errors import ClaimRefused, PlacementFailed
+from .dispatcher import Decided, FollowUp, Postponed
+from .errors import CommitRefused, PlacementFailed
+from .planning import PlanInProgress, claims_of
 from .queue import WorkQueue
+
+logger = logging.getLogger(__name__)
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
+UNSEEN = 5.0  # seconds between two looks whether the watch has brought an allocation
 
 
 class PodPlacer:
-    """Handles ``place:`` keys."""
+    """Decides on ``place:`` keys."""
 
     def __init__(
         self,
@@ -53,108 +65,179 @@ class PodPlacer:
         writing: Writing,
         events: EventRecorder,
         queue: WorkQueue,
+        wake: Callable[[Sequence[Key]], None],
         clock: Callable[[], datetime],
     ) -> None:
         self._cluster, self._allocator, self._queue, self._clock = cluster, allocator, queue, clock
-        self._writing, self._events = writing, events
-        self._claims, self._pods, _ = writing
-        self._planning = asyncio.Lock()
+        self._writing, self._events, self._wake = writing, events, wake
+        self._claims, self._pods, _, self._confirmations = writing
+        self._put_aside: dict[str, PlanInProgress] = {}
 
-    async def handle(self, key: str) -> None:
-        """One attempt. Ends with the pod bound, or waiting with a reason in its status."""
-        await self._settle_unanswered(key)
-        commit = Commit(self._cluster, self._writing, self._queue.add)
-        async with self._planning:
-            await asyncio.sleep(0)  # one plan per turn of the loop, however many keys are ready
-            pod = self._cluster.pods.get(key)
-            if pod is None or not self._cluster.is_ours_to_place(pod) or self._cluster.loads.node_of(key):
-                return
-            self._cluster.note_waiting(key, EVERYTHING)
-            claims: list[PodClaim] = []
-            decision: Plan | NoPlace | None
-            try:
-                claims = ready_claims(pod, self._cluster.claims.get)
-                decision = await self._decide(pod, claims, commit)
-            except NotReady as reason:
-                self._cluster.note_waiting(key, NONE)
-                decision = None if reason.being_made else NoPlace(str(reason))
-        if isinstance(decision, NoPlace):
-            await self._wait(pod, claims, decision)
-        elif decision is not None:
-            await self._carry_out(pod, decision, commit)
+    async def decide(self, key: str) -> Decided | Postponed:
+        """One attempt, or another piece of one. Its end is a plan taken, a reason to wait, or nothing to do."""
+        attempt = self._put_aside.pop(key, None)
+        if self._cluster.ledger.in_flight_for(key):
+            return Decided(partial(self._settle, key))
+        pod = self._cluster.pods.get(key)
+        if pod is None or not self._cluster.is_ours_to_place(pod) or self._cluster.is_bound(pod):
+            return Decided()
+        if attempt is None or not attempt.is_of(self._cluster):
+            begun = self._begin(pod)
+            if not isinstance(begun, PlanInProgress):
+                return begun
+            attempt = begun
+        return await self._go_on(attempt)
 
-    async def _decide(self, pod: Pod, claims: list[PodClaim], commit: Commit) -> Plan | NoPlace | None:
-        """The plan, after its devices were taken; None if something else has to be awaited first.
+    # --- deciding ---
 
-        A complete claim for extended resources joins ``claims``.
-        """
+    def _begin(self, pod: Pod) -> PlanInProgress | Decided:
+        """Look at the pod's claims; a plan to be made, if they are in order and nothing has to come first."""
+        self._cluster.note_waiting(pod.key, EVERYTHING)
+        try:
+            claims = ready_claims(pod, self._cluster.claims.get)
+        except NotReady as reason:
+            self._cluster.note_waiting(pod.key, NONE)
+            return Decided() if reason.being_made else self._refuse(pod, [], NoPlace(str(reason)))
         made, leftovers = extended_claims(pod, self._cluster.claims_owned_by(pod))
         if leftovers:
             self._cluster.note_waiting(pod.key, LEFTOVERS)
             names = ", ".join(claim.metadata.name for claim in leftovers)
-            text = f"cannot schedule extended resource claim: {names} of an earlier attempt has to go first"
-            return NoPlace(text, leftovers=leftovers)
+            text = f"waiting for stale extended-resource claim {names} to be deleted"
+            return self._refuse(pod, claims, NoPlace(text, leftovers=leftovers))
         if made is not None:
             claims.append(PodClaim(None, made))
-        extended = ExtendedResources(pod, self._cluster.classes_serving(pod), made)
-        decision = await self._plan(pod, [claim for _, claim in claims], extended)
-        if isinstance(decision, Plan):
-            try:
-                commit.take(pod, claims, decision)
-            except DeviceTaken as error:  # by somebody else's allocation that came in while the plan was made
-                raise PlacementFailed(str(error)) from error
-        return decision
+        if any(self._cluster.ledger.in_flight(claim.metadata.uid) for _, claim in claims):
+            return Decided()  # the end of the other pod's write brings this one here again
+        return self._first_obstacle(pod, claims) or self._plan(pod, claims, made)
 
-    async def _plan(
-        self, pod: Pod, claims: Sequence[ResourceClaim], extended: ExtendedResources
-    ) -> Plan | NoPlace | None:
-        """Decide; None if the end of somebody else's write, or of getting devices ready, has to be awaited first."""
-        if any(self._cluster.ledger.in_flight(claim.metadata.uid) for claim in claims):
-            return None
-        states = {claim.metadata.uid: binding_state(claim, self._clock()) for claim in claims}
-        failed = {uid for uid, binding in states.items() if binding.state is Binding.FAILED}
-        pending = [binding.seconds for binding in states.values() if binding.state is Binding.PENDING]
-        if pending and not failed and all(is_reserved_for(pod, claim) for claim in claims):
+    def _first_obstacle(self, pod: Pod, claims: Sequence[PodClaim]) -> Decided | None:
+        """What has to come first, or makes planning pointless, whatever the nodes offer."""
+        stolen = next((claim for _, claim in claims if self._must_give_way(pod, claim)), None)
+        if stolen is not None:
+            return Decided(partial(self._give_way, pod, stolen))
+        held = claims_of(claims)
+        states = [binding_state(claim, self._clock()) for claim in held]
+        pending = [binding.seconds for binding in states if binding.state is Binding.PENDING]
+        is_failed = any(binding.state is Binding.FAILED for binding in states)
+        if pending and not is_failed and all(is_reserved_for(pod, claim) for claim in held):
+            self._cluster.note_waiting(pod.key, NONE._replace(nodes=True))
             self._queue.add_after(Key("place", pod.key), min(pending) + 1)  # a change of the claims comes earlier
-            return None
-        open_claims = [claim for claim in claims if claim.status.allocation is None]
+            return Decided()
+        open_claims = [claim for claim in held if claim.status.allocation is None]
         known, features = self._cluster.classes, self._cluster.features
-        obstacle = unsupported(pod)
+        obstacle = unsupported(pod) or crowded(pod, held)
         obstacle = obstacle or unservable(open_claims, known.__contains__, prioritized_list=features.prioritized_list)
-        if obstacle is not None:
-            self._cluster.note_waiting(pod.key, NONE)
-            return NoPlace(obstacle)
+        if obstacle is None:
+            return None
+        self._cluster.note_waiting(pod.key, NONE)
+        return self._refuse(pod, claims, NoPlace(obstacle))
+
+    def _plan(self, pod: Pod, claims: Sequence[PodClaim], made: ResourceClaim | None) -> PlanInProgress:
+        held, now = claims_of(claims), self._clock()
+        failed = {claim.metadata.uid for claim in held if binding_state(claim, now).state is Binding.FAILED}
+        extended = ExtendedResources(pod, self._cluster.classes_serving(pod), made)
         usage = self._cluster.ledger.usage.snapshot()
-        nodes = self._cluster.node_states()
-        decision = await _in_slices(plan(pod, claims, nodes, self._allocator, usage, failed, extended))
-        if isinstance(decision, NoPlace) and not decision.is_error:
-            devices, held = bool(open_claims or extended.classes), extended.made is not None
-            interest = Interest(nodes=True, room=decision.short_of_room, devices=devices, leftovers=held)
-            self._cluster.note_waiting(pod.key, interest)
-        return decision
+        planning = plan(pod, held, self._cluster.node_states(), self._allocator, usage, failed, extended)
+        return PlanInProgress(pod, claims, usage, planning)
+
+    async def _go_on(self, attempt: PlanInProgress) -> Decided | Postponed:
+        pod, cluster = attempt.pod, self._cluster
+        with cluster.without_load_of(pod):
+            cluster.node_states()  # brings the plan's nodes up to date
+            decision = await attempt.advance()
+            if decision is None:
+                self._put_aside[pod.key] = attempt
+                return Postponed(attempt.spent)
+            if isinstance(decision, Plan):
+                return Decided(self._take(attempt, decision), attempt.spent)
+        if not decision.is_error:
+            self._wait_for_changes(attempt, decision)
+        return self._refuse(pod, attempt.claims, decision, attempt.spent)
+
+    def _take(self, attempt: PlanInProgress, decision: Plan) -> FollowUp:
+        """Take the devices and the room of a plan. Raises PlacementFailed when they are no more what they were."""
+        pod = attempt.pod
+        self._cluster.note_waiting(pod.key, NONE)  # it has a plan: a failure has its back-off, and nothing else helps
+        if not attempt.is_current(decision, self._cluster):
+            raise PlacementFailed(f"the cluster changed while pod {pod.key} was being planned")
+        commit = Commit(self._cluster, self._writing, self._wake)
+        try:
+            commit.take(pod, attempt.claims, decision)
+        except DeviceTaken as error:  # by another writer's allocation that came in while the plan was made
+            raise PlacementFailed(str(error)) from error
+        return partial(self._carry_out, pod, decision, commit)
+
+    def _wait_for_changes(self, attempt: PlanInProgress, decision: NoPlace) -> None:
+        needs_devices = any(claim.status.allocation is None for _, claim in attempt.claims)
+        extended = self._cluster.classes_serving(attempt.pod)
+        held = any(entry is None for entry, _ in attempt.claims)
+        interest = Interest(
+            nodes=True, room=decision.short_of_room, devices=needs_devices or bool(extended), leftovers=held
+        )
+        self._cluster.note_waiting(attempt.pod.key, interest)
+
+    def _refuse(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace, spent: float = 0.0) -> Decided:
+        if decision.is_error:
+            self._cluster.note_waiting(pod.key, NONE)
+        self._wake(self._cluster.forget_placed(pod))
+        return Decided(partial(self._wait, pod, claims, decision), spent)
+
+    # --- carrying out ---
 
     async def _carry_out(self, pod: Pod, decision: Plan, commit: Commit) -> None:
         try:
-            is_bound = await commit.write(self._may_bind)
-        except ClaimRefused as refused:
-            await self._report(pod, SCHEDULER_ERROR, str(refused))
+            is_bound = await commit.write(partial(self._may_bind, pod))
+        except CommitRefused as refused:
+            await self._report(pod, SCHEDULER_ERROR, f"{refused}; tried again with growing pauses")
             raise
         if is_bound:
             self._events.normal(pod, "Scheduled", f"Successfully assigned {pod.key} to {decision.node}")
             return
-        text = f"waiting for binding conditions for device on node {decision.node}"
-        self._events.normal(pod, "BindingConditionsPending", text)
+        self._look_again(pod, decision)
+
+    def _may_bind(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
+        """Whether all devices are ready for the pod to be bound to them, and certainly its own."""
+        now = self._clock()
+        if any(binding_state(claim, now).state is not Binding.READY for claim in claims):
+            return False
+        return self._confirmations.wait(claims) <= 0 and not any(self._must_give_way(pod, claim) for claim in claims)
+
+    def _look_again(self, pod: Pod, decision: Plan) -> None:
+        """The pod has its devices but cannot be bound yet: come back when that may have changed."""
+        claims = [claim for _, claim in self._cluster.claims_of(pod) if claim is not None]
+        wait = self._confirmations.wait(claims)
+        if wait > 0:
+            # The watch wakes the pod when it brings the allocation; should it never come, look at what there is.
+            self._queue.add_after(Key("place", pod.key), UNSEEN if wait == math.inf else wait)
+            return
+        if not any(self._must_give_way(pod, claim) for claim in claims):
+            text = f"waiting for binding conditions for device on node {decision.node}"
+            self._events.normal(pod, "BindingConditionsPending", text)
         self._queue.add([Key("place", pod.key)])
 
-    def _may_bind(self, claims: Sequence[ResourceClaim]) -> bool:
-        """Whether all devices are ready for the pod to be bound to them."""
-        now = self._clock()
-        return all(binding_state(claim, now).state is Binding.READY for claim in claims)
+    def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
+        """Whether another claim holds a device of this one too, and no other pod relies on this one."""
+        return _is_alone(pod, claim) and bool(self._cluster.ledger.clashes(claim))
+
+    async def _give_way(self, pod: Pod, claim: ResourceClaim) -> None:
+        """Another scheduler took the same device at the same time: give ours back, and choose anew."""
+        devices = ", ".join(map(str, self._cluster.ledger.clashes(claim)))
+        self._wake(self._cluster.forget_placed(pod))
+        try:
+            await self._claims.clear(claim, pod.metadata.uid)
+        except (ClaimChanged, NotFound) as error:
+            raise PlacementFailed(str(error)) from error
+        finally:
+            self._confirmations.forget([claim])
+        self._writing.metrics.gave_way()
+        text = f"claim {claim.key} gave up {devices}, which another claim holds too"
+        logger.info("%s; pod %s is placed anew", text, pod.key)
+        raise PlacementFailed(text)
 
     async def _wait(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> None:
-        """Nobody takes the pod: say why, and give back what it holds in the wrong place (4.3)."""
+        """No node takes the pod: say why, and give back what it holds in the wrong place (4.3)."""
         await self._report(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
-        stuck = [held for held in claims if self._may_clear(pod, held.claim, decision)][:1]
+        stuck = [held for held in claims if _may_clear(pod, held.claim, decision)][:1]
         in_vain = [*decision.leftovers, *(held.claim for held in stuck if held.entry is None)]
         try:
             if in_vain:
@@ -173,15 +256,10 @@ class PodPlacer:
             for claim in claims:
                 await self._claims.discard(claim, pod.metadata.uid)
 
-    @staticmethod
-    def _may_clear(pod: Pod, claim: ResourceClaim, decision: NoPlace) -> bool:
-        consumers = claim.status.reserved_for or ()
-        is_alone = all(consumer.uid == pod.metadata.uid for consumer in consumers)
-        return claim.metadata.uid in decision.unavailable and is_alone
-
     async def _report(self, pod: Pod, reason: str, message: str) -> None:
         """Tell in status and event, once per reason: a pod that waits in vain must cost nothing."""
-        for condition in pod.status.conditions or ():
+        current = self._cluster.pods.get(pod.key) or pod
+        for condition in current.status.conditions or ():
             if (condition.type, condition.status) == ("PodScheduled", "False") and (
                 condition.reason,
                 condition.message,
@@ -190,23 +268,23 @@ class PodPlacer:
         self._events.warning(pod, "FailedScheduling", message)
         await self._pods.report_waiting(pod, reason, message)
 
-    async def _settle_unanswered(self, key: str) -> None:
-        """Allocations of an earlier attempt whose write ended in silence: only the server knows what became of them.
+    async def _settle(self, key: str) -> None:
+        """Allocations of an earlier attempt whose write was not answered: find out what became of them.
 
-        Until it has told, they stay in the ledger, and the pod is not tried again.
+        Until that is certain they stay in the ledger, and the pod is not tried again. The server is asked, and an
+        allocation that is not there is fenced off: giving up the finalizer changes the claim's resourceVersion, which
+        the old write names, so that it fails should it still be under way. A claim without allocation needs none.
         """
         for entry in self._cluster.ledger.in_flight_for(key):
-            with suppress(NotFound):
-                await self._claims.read(entry.claim)
-            self._queue.add(self._cluster.settle(entry.claim.metadata.uid))
+            with suppress(NotFound, ClaimChanged):  # gone, or replaced: with it the old write's object
+                await self._claims.remove_finalizer(entry.claim)
+            self._wake(self._cluster.settle(entry.claim.metadata.uid))
+        self._queue.add([Key("place", key)])
 
 
-async def _in_slices(planning: Planning) -> Plan | NoPlace:
-    """Run a plan to its end, letting others run at each pause."""
-    while True:
-        try:
-            next(planning)
-        except StopIteration as end:
-            answer: Plan | NoPlace = end.value
-            return answer
-        await asyncio.sleep(0)
+def _is_alone(pod: Pod, claim: ResourceClaim) -> bool:
+    return all(consumer.uid == pod.metadata.uid for consumer in claim.status.reserved_for or ())
+
+
+def _may_clear(pod: Pod, claim: ResourceClaim, decision: NoPlace) -> bool:
+    return claim.metadata.uid in decision.unavailable and _is_alone(pod, claim)

@@ -1,14 +1,28 @@
-"""The work queue: level-triggered, one entry per key, one worker per key at a time.
+"""The work queue of one concern: level-triggered, one entry per key, one worker per key at a time.
 
-A key that is added while it waits is still one entry; a key that is added while somebody works on it comes back
-once he is done. So no change is ever missed, and no object is worked on twice at the same time, whatever the events do.
+A key that is added while it waits is still one entry; a key that is added while a worker has it comes back when the
+worker is done. So no change is ever missed, and no object is worked on twice at the same time, whatever the events do.
+
+Where a key can be::
+
+    (nowhere) --add--> ready --get--> working --done--> (nowhere), or ready if it was added meanwhile
+                         ^              |
+                         |              +--retry, or done with a rest--> held --its time comes--> ready, if wanted
+                         +--postpone----+
+
+A key is *held* after a failure (its back-off) or after it took more than its share of time (its rest). In a ``firm``
+queue nothing ends that early: what fails for one pod often wakes others, whose failures would wake the first. In other
+queues a change of the object ends it, since the change may be the remedy.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from dra_operator.cluster import Key
 
@@ -16,30 +30,46 @@ from .backoff import Backoff
 
 SOON = 0.1  # seconds
 
+Rank = tuple[Any, ...]
+"""Sorts keys that are ready; the smallest is worked on first, equals in the order in which they came."""
+
 
 class WorkQueue:
-    """``get`` a key, work, then exactly one of ``done`` and ``retry``. Bound to the running event loop."""
+    """``get`` a key, work, then one of ``done``, ``retry`` and ``postpone``. Bound to the running event loop."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        backoff: Backoff | None = None,
+        *,
+        rank: Callable[[Key], Rank] = lambda _: (),
+        firm: bool = False,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._backoff = Backoff(self._loop.time)
-        self._place_backoff = Backoff.for_placing(self._loop.time)
-        self._ready: OrderedDict[Key, None] = OrderedDict()
+        self._backoff = backoff or Backoff(self._loop.time)
+        self._rank, self._firm = rank, firm
+        self._heap: list[tuple[int, Rank, int, Key]] = []
+        self._numbers = itertools.count()
+        self._ready: set[Key] = set()
+        self._postponed: set[Key] = set()
         self._working: set[Key] = set()
         self._again: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._held: dict[Key, asyncio.TimerHandle] = {}
+        self._wanted: set[Key] = set()
         self._getters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def add(self, keys: Iterable[Key]) -> None:
-        """Have the keys looked at as soon as a worker is free."""
+        """Have the keys looked at as soon as a worker is free, and no hold forbids it."""
         for key in keys:
-            self._cancel_timer(key)
-            if key in self._working:
+            if key in self._working or key in self._postponed:
                 self._again.add(key)
+            elif key in self._held and self._firm:
+                self._wanted.add(key)
             else:
-                self._ready.setdefault(key)
+                self._let_go(key)
+                self._make_ready(key)
         self._notice()
 
     def add_after(self, key: Key, seconds: float) -> None:
@@ -54,7 +84,7 @@ class WorkQueue:
 
     async def get(self) -> Key:
         """The next key; waits for one."""
-        while not self._ready:
+        while not self._heap:
             getter: asyncio.Future[None] = self._loop.create_future()
             self._getters[getter] = None
             try:
@@ -64,78 +94,123 @@ class WorkQueue:
                 self._notice()  # it may have been called already: let another one go
                 raise
             del self._getters[getter]
-        key, _ = self._ready.popitem(last=False)
+        *_, key = heapq.heappop(self._heap)
+        self._ready.discard(key)
+        self._postponed.discard(key)
         self._working.add(key)
         self._notice()
         return key
 
-    def done(self, key: Key) -> None:
-        """The key was handled; its back-off starts anew."""
-        self._backoff_of(key).succeeded(key)
-        self._finish(key)
+    def done(self, key: Key, rest: float = 0.0) -> None:
+        """The key was handled; its back-off starts anew. For ``rest`` seconds it is not looked at again."""
+        self._backoff.succeeded(key)
+        is_wanted = self._finish(key)
+        if rest:
+            self._hold(key, rest, wanted=is_wanted)
+        elif is_wanted:
+            self._make_ready(key)
+        self._notice()
 
-    def retry(self, key: Key) -> float:
-        """Handling failed: the key comes back after its back-off. Returns the seconds.
+    def retry(self, key: Key, at_least: float = 0.0) -> float:
+        """Handling failed: the key comes back after its back-off, or after ``at_least`` seconds. Returns the seconds.
 
-        A change that came in meanwhile may have mended it, so the key comes back sooner then, but never at once:
-        a failure whose own traces wake the key would go round for ever.
+        A change that came in meanwhile may have mended it, so the key comes back sooner then (unless the queue is
+        firm), but never at once: a failure whose own traces wake the key would go round for ever.
         """
-        seconds = self._backoff_of(key).failed(key)
-        if key in self._again:
-            self._again.discard(key)
+        seconds = self._backoff.failed(key)
+        if self._finish(key) and not self._firm:
             seconds = min(seconds, SOON)
-        self._finish(key)
-        self.add_after(key, seconds)
+        seconds = max(seconds, at_least)
+        self._hold(key, seconds, wanted=True)
+        self._notice()
         return seconds
+
+    def postpone(self, key: Key, level: int) -> None:
+        """The work on the key is not over, but others come first: all keys that were postponed to a lower level."""
+        self._working.discard(key)
+        self._postponed.add(key)
+        self._push(key, level)
+        self._notice()
 
     def failures(self, key: Key) -> int:
         """How often the key failed in a row."""
-        return self._backoff_of(key).failures(key)
+        return self._backoff.failures(key)
 
     async def idle(self) -> None:
-        """Wait until nothing is ready and nobody works; keys that wait for their time do not count."""
+        """Wait until nothing is ready and no worker is busy; keys that wait for their time do not count."""
         await self._idle.wait()
 
     @property
     def depth(self) -> int:
         """Keys that could be worked on now."""
-        return len(self._ready)
+        return len(self._heap)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing to do now, and nothing being done."""
+        return not (self._heap or self._working)
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing to do, nothing being done, and nothing that waits for its time."""
-        return not (self._ready or self._working or self._timers)
+        """Nothing to do, nothing being done, and nothing that comes back by itself."""
+        return self.is_idle and not (self._timers or self._wanted)
 
     def close(self) -> None:
         """Forget all timers, so that nothing of the queue outlives the loop."""
-        for timer in self._timers.values():
+        for timer in (*self._timers.values(), *self._held.values()):
             timer.cancel()
         self._timers.clear()
+        self._held.clear()
+        self._wanted.clear()
 
-    def _backoff_of(self, key: Key) -> Backoff:
-        return self._place_backoff if key.concern == "place" else self._backoff
-
-    def _finish(self, key: Key) -> None:
+    def _finish(self, key: Key) -> bool:
+        """Take the key from its worker; whether it was added meanwhile."""
         self._working.discard(key)
-        if key in self._again:
-            self._again.discard(key)
-            self._ready.setdefault(key)
-        self._notice()
+        is_wanted = key in self._again
+        self._again.discard(key)
+        return is_wanted
+
+    def _hold(self, key: Key, seconds: float, *, wanted: bool) -> None:
+        if key in self._timers:
+            self._cancel_timer(key)
+            wanted = True
+        self._held[key] = self._loop.call_later(seconds, self._hold_over, key)
+        if wanted:
+            self._wanted.add(key)
+
+    def _hold_over(self, key: Key) -> None:
+        self._held.pop(key, None)
+        if key in self._wanted:
+            self._wanted.discard(key)
+            self.add((key,))
+
+    def _let_go(self, key: Key) -> None:
+        self._cancel_timer(key)
+        self._wanted.discard(key)
+        if (hold := self._held.pop(key, None)) is not None:
+            hold.cancel()
 
     def _due(self, key: Key) -> None:
         self._timers.pop(key, None)
         self.add((key,))
 
     def _cancel_timer(self, key: Key) -> None:
-        timer = self._timers.pop(key, None)
-        if timer is not None:
+        if (timer := self._timers.pop(key, None)) is not None:
             timer.cancel()
 
+    def _make_ready(self, key: Key) -> None:
+        if key not in self._ready:
+            self._push(key, 0)
+
+    def _push(self, key: Key, level: int) -> None:
+        self._ready.add(key)
+        heapq.heappush(self._heap, (level, self._rank(key), next(self._numbers), key))
+
     def _notice(self) -> None:
-        for getter in list(self._getters)[: len(self._ready)]:
+        for getter in list(self._getters)[: len(self._heap)]:
             if not getter.done():
                 getter.set_result(None)
-        if self._ready or self._working:
-            self._idle.clear()
-        else:
+        if self.is_idle:
             self._idle.set()
+        else:
+            self._idle.clear()

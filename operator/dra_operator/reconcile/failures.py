@@ -1,0 +1,54 @@
+"""What becomes of a key whose handling failed: counted, told in the log, tried again after its back-off.
+
+A server that asks for a pause (Retry-After) gets it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dra_kube import ApiError, Conflict, KubeError
+from prometheus_client import CollectorRegistry, Counter
+
+from dra_operator.cluster import Key
+
+from .errors import BoundElsewhere, PlacementFailed, PodVanished, ReconcileError
+from .queue import WorkQueue
+
+logger = logging.getLogger(__name__)
+
+
+class Failures:
+    """Reports the end of each piece of work to its queue."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._errors = Counter(
+            "dra_operator_reconcile_errors",
+            "Pieces of work that failed and are tried again; unexpected ones are bugs and leave a trace in the log",
+            ["concern", "kind"],
+            registry=registry,
+        )
+
+    def report(self, queue: WorkQueue, key: Key, error: Exception | None, rest: float = 0.0) -> None:
+        """The work on the key is over. ``rest``: seconds until the key may be looked at again, whatever happens."""
+        if error is None:
+            queue.done(key, rest)
+            return
+        seconds = queue.retry(key, max(rest, _pause_asked_for(error)))
+        is_expected = isinstance(error, KubeError | ReconcileError)
+        self._errors.labels(key.concern, "expected" if is_expected else "unexpected").inc()
+        if not is_expected:
+            logger.error("%s: unexpected %r; again in %.3g s", key, error, seconds, exc_info=error)
+        elif isinstance(error, Conflict | PlacementFailed | BoundElsewhere | PodVanished):
+            logger.debug("%s: %s; again in %.3g s", key, error, seconds)
+        else:
+            logger.warning("%s: %s; again in %.3g s", key, error, seconds)
+
+
+def _pause_asked_for(error: BaseException | None) -> float:
+    """Seconds that the server asked for, in the error or in one that caused it."""
+    while error is not None:
+        if isinstance(error, ApiError) and error.retry_after:
+            return error.retry_after
+        error = error.__cause__
+    return 0.0

@@ -1,0 +1,77 @@
+"""A plan in the making, which may be put aside and taken up again.
+
+A plan looks at one state of the devices, from its beginning to its end. While it is put aside, other plans take
+devices. So when it is done at last, ``is_current`` says whether what it chose is still as it was; where a pool or a
+node has changed, the plan is discarded and made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim
+
+from dra_operator.allocator import PoolId, Usage
+from dra_operator.cluster import Cluster
+from dra_operator.placement import NodeFilter, NoPlace, Pause, Plan, Planning, PodClaim
+
+from .dispatcher import QUANTUM
+
+
+@dataclass(eq=False, slots=True)
+class PlanInProgress:
+    """One attempt to place a pod; ``spent`` are the seconds of search that it took so far."""
+
+    pod: Pod
+    claims: Sequence[PodClaim]
+    usage: Usage
+    planning: Planning
+    spent: float = 0.0
+
+    async def advance(self) -> Plan | NoPlace | None:
+        """Work on for a turn, letting others run at each pause; None when the plan needs another turn."""
+        turn_ends = self.spent + QUANTUM
+        while True:
+            began = time.perf_counter()
+            try:
+                pause = next(self.planning)
+            except StopIteration as end:
+                answer: Plan | NoPlace = end.value
+                return answer
+            if pause is Pause.SEARCHING:
+                self.spent += time.perf_counter() - began
+                if self.spent >= turn_ends:
+                    return None
+            await asyncio.sleep(0)
+
+    def is_of(self, cluster: Cluster) -> bool:
+        """Whether the pod and its claims are still those for which the plan is made."""
+        if cluster.pods.get(self.pod.key) is not self.pod:
+            return False
+        return all(cluster.claims.get(claim.key) is claim for _, claim in self.claims)
+
+    def is_current(self, plan: Plan, cluster: Cluster) -> bool:
+        """Whether the devices and the room that the plan takes are as they were when it was begun."""
+        if self.usage.revision != cluster.ledger.usage.revision:
+            now = cluster.ledger.usage
+            if any(self.usage.pool(pool) != now.pool(pool) for pool in _pools(plan)):
+                return False
+        nodes = cluster.node_states()
+        state = nodes.get(plan.node)
+        return (
+            state is not None and NodeFilter(self.pod, nodes.repelling(self.pod)).obstacle(state, plan.served) is None
+        )
+
+
+def _pools(plan: Plan) -> set[PoolId]:
+    results = (result for allocation in plan.allocations.values() for result in allocation.devices.results or ())
+    return {PoolId(result.driver, result.pool) for result in results}
+
+
+def claims_of(claims: Sequence[PodClaim]) -> list[ResourceClaim]:
+    """The claims without the entries that lead to them."""
+    return [claim for _, claim in claims]
