@@ -81,9 +81,9 @@ class Api:
         """Whom it talks to."""
         return self._transport.connection
 
-    async def settled(self, seconds: float) -> bool:
-        """Wait for the writes in flight; whether then none is left that may still take effect."""
-        return await self._transport.settled(seconds)
+    async def settle(self, seconds: float) -> bool:
+        """Let no more writes out and wait for those in flight; whether none is left that may still take effect."""
+        return await self._transport.settle(seconds)
 
     # --- one object ---
 

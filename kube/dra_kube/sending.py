@@ -2,7 +2,8 @@
 
 **Once.** A write whose answer is lost may have taken effect, so only the caller can tell whether to repeat it. aiohttp
 repeats PUT and DELETE by itself when a connection breaks; ``at_most_once`` keeps such an error from it. Reads may be
-repeated. ``settled`` knows whether a write is left whose fate is unknown.
+repeated. ``settle`` ends the
+sending of writes and knows whether one is left whose fate is unknown.
 
 **Not on a dead connection.** A connection that the server closed while it was idle would fail the next write for
 nothing. aiohttp notices once the event loop has read the end of the stream; the loop may be late (a long calculation),
@@ -58,6 +59,8 @@ class Sending:
         self._in_flight = 0
         self._open_until = -math.inf  # when the last write without an answer has taken effect or never will
         self._changed = asyncio.Event()
+        self._gate = asyncio.Event()
+        self._gate.set()
 
     @property
     def request_type(self) -> type[aiohttp.ClientRequest]:
@@ -77,6 +80,7 @@ class Sending:
         """Raises Unreachable for a write whose fate is unknown."""
         if request.method in READS:
             return await _on_a_good_connection(request, send)
+        await self._gate.wait()
         self._in_flight += 1
         try:
             return await _on_a_good_connection(request, send)
@@ -94,8 +98,12 @@ class Sending:
             self._in_flight -= 1
             self._changed.set()
 
-    async def settled(self, seconds: float) -> bool:
-        """Wait for the writes in flight; whether then none is left that may still take effect."""
+    async def settle(self, seconds: float) -> bool:
+        """Let no more writes out and wait for those in flight; whether none is left that may still take effect.
+
+        Writes that come now wait until they are cancelled, or their time is up.
+        """
+        self._gate.clear()
         try:
             async with asyncio.timeout(seconds):
                 while self._in_flight:

@@ -62,9 +62,9 @@ class Transport:
             await asyncio.sleep(0)  # lets aborted connections close their sockets
             self._session = None
 
-    async def settled(self, seconds: float) -> bool:
-        """Wait for the writes in flight; whether then none is left that may still take effect."""
-        return await self._sending.settled(seconds)
+    async def settle(self, seconds: float) -> bool:
+        """Let no more writes out and wait for those in flight; whether none is left that may still take effect."""
+        return await self._sending.settle(seconds)
 
     async def request(
         self,

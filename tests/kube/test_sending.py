@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -232,16 +232,21 @@ async def test_the_guard_is_asked_when_the_connection_stands(server: Server) -> 
     assert connections_when_asked == [1]
 
 
-async def test_writes_in_flight_are_waited_for_and_then_all_is_settled(server: Server) -> None:
+async def test_when_all_is_to_settle_writes_in_flight_end_and_no_other_one_is_sent(server: Server) -> None:
     server.hold = threading.Event()
-    async with client(server) as api:
+    async with client(server, timeout=0.5) as api:
         write = asyncio.create_task(api.update(PODS, POD))
         await asyncio.to_thread(server.arrived.wait, 5)
-        assert not await api.settled(0.01)
-        settled = asyncio.create_task(api.settled(5))
+        assert not await api.settle(0.01)
+        settled = asyncio.create_task(api.settle(5))
         server.hold.set()
         await write
         assert await settled
+        with pytest.raises(Unreachable):
+            await api.update(PODS, POD)
+        await api.get(PODS, "p", "ns")
+        assert await api.settle(5)
+    assert server.methods == ["PUT", "GET"]
 
 
 async def test_a_write_that_was_cut_off_is_settled_only_when_its_time_on_the_server_is_over(
@@ -255,30 +260,30 @@ async def test_a_write_that_was_cut_off_is_settled_only_when_its_time_on_the_ser
         await asyncio.to_thread(server.arrived.wait, 5)
         write.cancel()
         await asyncio.wait((write,))
-        assert not await api.settled(5)
+        assert not await api.settle(5)
         time += 8.9
-        assert not await api.settled(5)
+        assert not await api.settle(5)
         time += 0.1
-        assert await api.settled(5)
+        assert await api.settle(5)
         server.hold.set()
 
 
-async def test_a_lost_answer_is_not_settled_and_a_refusal_or_a_missing_server_is(
-    server: Server, unused_tcp_port: int
-) -> None:
-    server.status = 403
+@pytest.mark.parametrize(
+    ("status", "lose", "settled"), [(200, 0, True), (403, 0, True), (200, 1, False)], ids=["done", "refused", "lost"]
+)
+async def test_a_write_is_settled_when_it_was_answered(server: Server, status: int, lose: int, settled: bool) -> None:
+    server.status, server.lose = status, lose
     async with client(server) as api:
-        with pytest.raises(ApiError):
+        with suppress(KubeError):
             await api.update(PODS, POD)
-        assert await api.settled(1)
-        server.lose = 1
-        with pytest.raises(Unreachable):
-            await api.update(PODS, POD)
-        assert not await api.settled(1)
+        assert await api.settle(1) == settled
+
+
+async def test_a_write_without_a_server_is_settled(unused_tcp_port: int) -> None:
     async with Api(Connection(f"http://127.0.0.1:{unused_tcp_port}", None, lambda: None)) as api:
         with pytest.raises(Unreachable):
             await api.update(PODS, POD)
-        assert await api.settled(1)
+        assert await api.settle(1)
 
 
 @EACH_WRITE

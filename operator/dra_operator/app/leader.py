@@ -1,0 +1,147 @@
+"""Leader election around the operator: one works, the others stand by.
+
+All operators that place the pods of one scheduler name share one Lease (the rules are in ``dra_kube.election``). A
+``Leader`` first waits until the lease is its own; the operator starts then, so that it lists the cluster as the last
+leader left it. From then on a task renews the lease, and ``allowance`` guards each write of the operator.
+
+A leader whose lease another one holds has lost: ``lost`` returns, the process ends, and a new one stands by. A leader
+that only cannot reach the API server writes nothing, keeps what it knows, and goes on when its renewal is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import uuid
+
+from dra_kube import LEASES, Api, Connection, Election, Forbidden, KubeError, LeaseLock, LeaseLost, NotFound, Timing
+
+logger = logging.getLogger(__name__)
+
+NAMESPACE = "kube-system"
+"""Where the Lease is unless an option says otherwise: the same for operators inside and outside of the cluster."""
+JITTER = 0.2  # of the time between two attempts, so that candidates do not come all at once
+
+
+class CannotElect(KubeError):
+    """The lease cannot be used; the message says what to do about it."""
+
+
+def lease_name(scheduler_name: str) -> str:
+    """The Lease of all operators that place the pods of this scheduler name."""
+    return f"dra-operator-{scheduler_name}"
+
+
+def identity() -> str:
+    """A name for this process that no other one has, and that people can find: the pod's, or the host's."""
+    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
+
+
+class Leader:
+    """One candidate on one API server: ``acquire``, work, and ``release`` when no write is left; then ``close``."""
+
+    def __init__(
+        self, connection: Connection, name: str, namespace: str = NAMESPACE, timing: Timing | None = None
+    ) -> None:
+        self._election = Election(identity(), timing)
+        self._timing = self._election.timing
+        # Its own client: not guarded, and one request without an answer must not cost the lease.
+        self._api = Api(connection, timeout=self._timing.renew / 3)
+        self._lock = LeaseLock(self._api, namespace, name, self._election)
+        self._where = f"Lease {namespace}/{name}"
+        self._namespace = namespace
+        self._task: asyncio.Task[None] | None = None
+        self._trouble = ""
+        self._is_lost = asyncio.Event()
+
+    async def acquire(self) -> None:
+        """Stand by until this process leads; from then on the lease is renewed. Raises CannotElect, KubeError."""
+        await self._api.__aenter__()
+        try:
+            leads = await self._lock.attempt()
+        except KubeError as error:
+            raise self._explained(error) from error
+        while not leads:
+            self._tell(logging.INFO, f"standing by, the leader is {self._election.holder or 'not known yet'}")
+            await asyncio.sleep(self._timing.retry * random.uniform(1 - JITTER, 1))
+            try:
+                leads = await self._lock.attempt()
+            except KubeError as error:
+                self._tell(logging.WARNING, f"standing by, cannot use the {self._where}: {error}")
+        self._tell(logging.INFO, "")
+        logger.info("leading: %s is held by %s", self._where, self._election.identity)
+        self._task = asyncio.create_task(self._keep(), name="lease")
+
+    def allowance(self) -> float:
+        """The guard of the operator's writes. Raises NotLeading."""
+        return self._election.allowance()
+
+    def obstacles(self) -> list[str]:
+        """Why this process does not work, for the readiness probe."""
+        if self._trouble:
+            return [self._trouble]
+        return [] if self._election.leads else [f"asking for the {self._where}"]
+
+    async def lost(self) -> None:
+        """Wait until another one leads, or may have led. All knowledge is void then."""
+        await self._is_lost.wait()
+
+    @property
+    def loss(self) -> str:
+        """How the lease was lost; empty if it was not."""
+        return self._trouble if self._is_lost.is_set() else ""
+
+    async def release(self) -> None:
+        """Let the next one start at once. Only when none of our writes may still take effect."""
+        await self._end_renewals()
+        try:
+            await self._lock.release()
+        except KubeError as error:
+            logger.warning("cannot release the %s, it ends by itself: %s", self._where, error)
+
+    async def close(self) -> None:
+        """Disconnect. A lease that is not released is free after its time."""
+        await self._end_renewals()
+        await self._api.__aexit__(None, None, None)
+
+    async def _keep(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(self._timing.retry)
+                try:
+                    await self._lock.attempt()
+                except LeaseLost:
+                    raise
+                except KubeError as error:
+                    self._tell(logging.WARNING, f"cannot renew the {self._where}: {error}")
+                else:
+                    self._tell(logging.INFO, "")
+        except Exception as error:
+            self._trouble = str(error) or repr(error)
+            self._is_lost.set()
+
+    async def _end_renewals(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+            self._task = None
+
+    def _tell(self, level: int, trouble: str) -> None:
+        """Log what has changed, once."""
+        if trouble and trouble != self._trouble:
+            logger.log(level, trouble)
+        self._trouble = trouble
+
+    def _explained(self, error: KubeError) -> KubeError:
+        if isinstance(error, Forbidden):
+            return CannotElect(
+                f"no leader election without the {self._where}: {error}; allow get, create and update on "
+                f"{LEASES} in namespace {self._namespace} (Role dra-operator-leader-election in "
+                "manifests/operator/rbac.yaml), or run a single operator with --no-leader-elect"
+            )
+        if isinstance(error, NotFound):
+            return CannotElect(f"no leader election: {error}; name another one with --leader-elect-namespace")
+        return error
