@@ -37,7 +37,7 @@ from dra_kube import (
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.allocator.selectors import Language
 from dra_operator.cluster import ClaimTemplate, Cluster, Concern, check
-from dra_operator.reconcile import Control
+from dra_operator.reconcile import Concerns, Control
 from dra_operator.reconcile.dispatcher import Postponed
 from prometheus_client import CollectorRegistry
 
@@ -323,6 +323,7 @@ class World:
         self.features = features
         self.language: Language = TinyLanguage()
         self.now = "2026-01-01T00:00:00Z"
+        self.concerns = Concerns()
 
     def start(self) -> Control:
         """A fresh operator that knows what a LIST would tell it."""
@@ -332,7 +333,13 @@ class World:
         allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}")
         self.registry = CollectorRegistry()
         self.control = Control(
-            self.cluster, self.api, allocator, registry=self.registry, workers=FEW, now=lambda: self.now
+            self.cluster,
+            self.api,
+            allocator,
+            registry=self.registry,
+            workers=FEW,
+            now=lambda: self.now,
+            concerns=self.concerns,
         )
         self.api.events.clear()
         self.control.load(convert(KINDS[kind], obj) for (kind, _, _), obj in self.api.objects.items() if kind in KINDS)

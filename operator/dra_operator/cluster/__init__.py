@@ -1,5 +1,6 @@
 """The in-memory view of the cluster: objects, look-ups, devices in use, and which keys a change concerns."""
 
+from .duplicates import counting_claim, duplicates, is_in_use
 from .interest import EVERYTHING, LEFTOVERS, NONE, Interest
 from .invariants import InvariantViolated, check, violations
 from .key import NOTHING, Concern, Key, Keys
@@ -28,6 +29,9 @@ __all__ = [
     "Store",
     "UidMemory",
     "check",
+    "counting_claim",
+    "duplicates",
+    "is_in_use",
     "revision",
     "violations",
 ]

@@ -24,6 +24,7 @@ from dra_api.references import (
 )
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
 
+from .duplicates import duplicates
 from .key import NOTHING, Key, Keys
 from .store import Change
 from .template import ClaimTemplate
@@ -60,6 +61,8 @@ def on_claim(cluster: Cluster, change: Change[ResourceClaim]) -> Keys:
     if new is not None:
         keys.append(Key("claim", new.key))
     key = new.key if new is not None else old.key if old is not None else ""
+    if new is not None and (owner := _owner(cluster, new)) is not None and _has_duplicates(cluster, owner):
+        keys.append(Key("pod", owner.key))
     for pod in _existing(cluster, cluster.pods_by_claim.keys(key)):
         if pod_needs_work(cluster, pod):
             keys.append(Key("pod", pod.key))
@@ -156,7 +159,7 @@ def pod_needs_work(cluster: Cluster, pod: Pod) -> bool:
         unreserved = claim.status.allocation is not None and not is_reserved_for(pod, claim)
         if pod.spec.node_name and unreserved:
             return True
-    return False
+    return _has_duplicates(cluster, pod)
 
 
 def classes_of(claim: ResourceClaim) -> Iterator[str]:
@@ -170,6 +173,17 @@ def classes_of(claim: ResourceClaim) -> Iterator[str]:
 
 def _is_same(one: Object | None, other: Object | None) -> bool:
     return one is not None and other is not None and one.metadata.uid == other.metadata.uid
+
+
+def _owner(cluster: Cluster, claim: ResourceClaim) -> Pod | None:
+    """The pod that the claim was made for, if that is still there."""
+    owner = claim.metadata.controller
+    pod: Pod | None = cluster.pods.get(f"{claim.metadata.namespace}/{owner.name}") if owner is not None else None
+    return pod if pod is not None and owner is not None and pod.metadata.uid == owner.uid else None
+
+
+def _has_duplicates(cluster: Cluster, pod: Pod) -> bool:
+    return any(duplicates(pod, cluster.claims_owned_by(pod)))
 
 
 def _is_owned_by(pod: Pod, claim: ResourceClaim) -> bool:

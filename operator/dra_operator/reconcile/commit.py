@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from dra_api.core import Pod, PodExtendedResourceClaimStatus
-from dra_api.references import consumer_of, is_reserved_for, pod_as_consumer
+from dra_api.references import claims_of_pod, consumer_of, is_reserved_for, pod_as_consumer
 from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import (
     ApiError,
@@ -31,6 +31,7 @@ from dra_kube import (
     Gone,
     KubeError,
     NotFound,
+    NotLeading,
     ServerError,
     TooManyRequests,
     Unauthorized,
@@ -101,6 +102,7 @@ class Commit:
             claims += await self._serve_extended_resources()
             if not may_bind(claims):
                 return False
+            self._check_recorded()
             await self._bind()
         except Exception as error:
             if is_over(error):
@@ -182,6 +184,17 @@ class Commit:
         self._cluster.ledger.follow(extended.claim.metadata.uid, made)
         return made
 
+    def _check_recorded(self) -> None:
+        """The kubelet goes by the claims that the pod records; another controller may have recorded others."""
+        self._step = "bind the pod"
+        pod = self._cluster.pods.get(self._pod.key)
+        if pod is None or pod.metadata.uid != self._pod.metadata.uid:
+            return  # the server knows better
+        recorded = {use.name for use in claims_of_pod(pod)}
+        for entry, claim in self._pod_claims:
+            if entry is not None and claim.metadata.name not in recorded:
+                raise ClaimChanged(f"pod {pod.key} records another claim than {claim.metadata.name} by now")
+
     async def _bind(self) -> None:
         node = self._plan.node
         self._step = f"bind the pod to node {node}"
@@ -233,6 +246,6 @@ def is_over(error: BaseException) -> bool:
 
     Otherwise (timeout, broken connection, 5xx, a bug) the server may have done what was asked, or may still do it.
     """
-    return isinstance(error, ClaimChanged | BoundElsewhere | PodVanished) or (
+    return isinstance(error, ClaimChanged | BoundElsewhere | PodVanished | NotLeading) or (
         isinstance(error, ApiError) and not isinstance(error, ServerError)
     )

@@ -21,8 +21,9 @@ from dra_operator.kube import ClaimWriter, Client, EventRecorder, PodWriter
 
 from .backoff import Backoff
 from .commit import Writing
+from .concerns import Concerns
 from .confirmation import GRACE, Confirmations
-from .dispatcher import Dispatcher
+from .dispatcher import Decided, Dispatcher, Postponed
 from .failures import Failures
 from .generate import ClaimGenerator
 from .metrics import ClaimCollector, ClaimMetrics, PlacementMetrics
@@ -60,8 +61,10 @@ class Control:
         workers: Mapping[Concern, int] = WORKERS,
         check_invariants: bool = False,
         now: Callable[[], str] = timestamp,
+        concerns: Concerns | None = None,
     ) -> None:
         self.cluster = cluster
+        self.concerns = concerns or Concerns()
         clock = asyncio.get_running_loop().time
         placing = WorkQueue(Backoff.for_placing(clock), rank=self._rank, firm=True)
         self.queues = WorkQueues({"pod": WorkQueue(), "claim": WorkQueue(), "place": placing})
@@ -72,8 +75,8 @@ class Control:
         stamp = now if cluster.features.binding_conditions else lambda: None
         claims = ClaimWriter(client, self._take_in, self._claim_gone, stamp)
         pods = PodWriter(client, self._take_in, now)
-        self.generator = ClaimGenerator(cluster, claims, pods, self.events, ClaimMetrics(registry))
-        self.upkeep = ClaimUpkeep(cluster, claims, pods)
+        self.generator = ClaimGenerator(cluster, claims, pods, self.events, ClaimMetrics(registry), self.concerns)
+        self.upkeep = ClaimUpkeep(cluster, claims, pods, self.concerns)
         self._confirmations = Confirmations(cluster.is_contested, clock)
         writing = Writing(claims, pods, PlacementMetrics(registry), self._confirmations)
         self.placer = PodPlacer(
@@ -90,8 +93,16 @@ class Control:
         self._crews = (
             Workers(queue("pod"), self.generator.handle, workers["pod"], failures, after),
             Workers(queue("claim"), self.upkeep.handle, workers["claim"], failures, after),
-            Dispatcher(placing, self.placer.decide, workers["place"], failures, after),
+            Dispatcher(placing, self._decide, workers["place"], failures, after),
         )
+
+    async def _decide(self, key: str) -> Decided | Postponed:
+        return await self.placer.decide(key) if self.concerns.placement else Decided()
+
+    def look_at_claims(self) -> None:
+        """Have all pods and claims looked at: the concerns of claims became ours."""
+        self.queues.add(Key("pod", pod.key) for pod in self.cluster.pods)
+        self.queues.add(Key("claim", claim.key) for claim in self.cluster.claims)
 
     def put(self, obj: Object) -> None:
         """The watch, or a list, has brought an object."""

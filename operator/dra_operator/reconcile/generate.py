@@ -7,7 +7,7 @@ already is found by its owner and annotation, so a crash between creating and re
 from __future__ import annotations
 
 from dra_api.codec import DecodeError
-from dra_api.core import Pod, PodResourceClaim, PodResourceClaimStatus
+from dra_api.core import Pod, PodResourceClaim
 from dra_api.references import (
     ClaimNotCreatedYet,
     ClaimNotOwned,
@@ -20,28 +20,44 @@ from dra_api.references import (
 from dra_api.resource import GROUP, POD_CLAIM_NAME_ANNOTATION, ResourceClaim, ResourceClaimTemplateSpec
 from dra_kube import KubeError, Object
 
-from dra_operator.cluster import ClaimTemplate, Cluster
+from dra_operator.cluster import ClaimTemplate, Cluster, counting_claim
 from dra_operator.kube import ClaimWriter, EventRecorder, PodWriter
 
 from .claim_body import claim_for_pod
+from .concerns import Concerns
 from .errors import GenerationFailed
 from .metrics import ClaimMetrics
+from .repair import ClaimRepair, complete
 
 
 class ClaimGenerator:
     """Handles ``pod:`` keys."""
 
     def __init__(
-        self, cluster: Cluster, claims: ClaimWriter, pods: PodWriter, events: EventRecorder, metrics: ClaimMetrics
+        self,
+        cluster: Cluster,
+        claims: ClaimWriter,
+        pods: PodWriter,
+        events: EventRecorder,
+        metrics: ClaimMetrics,
+        concerns: Concerns,
     ) -> None:
         self._cluster, self._claims, self._pods = cluster, claims, pods
-        self._events, self._metrics = events, metrics
+        self._events, self._metrics, self._concerns = events, metrics, concerns
+        self._repair = ClaimRepair(cluster, claims, pods)
 
     async def handle(self, key: str) -> None:
         """Bring one pod's claims in order. The first entry that fails ends the round and is told in an event."""
         pod = self._cluster.pods.get(key)
         if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
             return
+        ours = self._concerns.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
+        if ours or self._concerns.templates:
+            pod = await self._repair.handle(pod)
+        if self._concerns.templates:
+            await self._serve(pod)
+
+    async def _serve(self, pod: Pod) -> None:
         found: dict[str, str] = {}
         for entry in pod.spec.resource_claims or ():
             try:
@@ -53,7 +69,7 @@ class ClaimGenerator:
             if name is not None:
                 found[entry.name] = name
         if found:
-            pod = await self._pods.record_claims(pod, _complete(pod, found))
+            pod = await self._pods.record_claims(pod, complete(pod, found))
         if pod.spec.node_name:
             await self._reserve(pod)
 
@@ -61,9 +77,9 @@ class ClaimGenerator:
         """The name of the claim that has to be recorded for the entry; None if everything is in order (5.4)."""
         if self._is_settled(pod, entry) or entry.resource_claim_template_name is None:
             return None
-        for claim in self._cluster.claims_owned_by(pod):
-            if (claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION) == entry.name:
-                return claim.metadata.name
+        made = counting_claim(pod, entry.name, self._cluster.claims_owned_by(pod))
+        if made is not None:
+            return made.metadata.name
         return (await self._create(pod, entry, entry.resource_claim_template_name)).metadata.name
 
     def _is_settled(self, pod: Pod, entry: PodResourceClaim) -> bool:
@@ -132,11 +148,3 @@ def claim_from_template(pod: Pod, entry: str, template: ClaimTemplate) -> Object
     if wanted.get("labels"):
         body["metadata"]["labels"] = wanted["labels"]
     return body
-
-
-def _complete(pod: Pod, found: dict[str, str]) -> list[PodResourceClaimStatus]:
-    """Everything that is recorded and everything that is new: what an apply leaves out, it removes (5.6)."""
-    statuses = {status.name: status for status in pod.status.resource_claim_statuses or ()}
-    for name, claim in found.items():
-        statuses[name] = PodResourceClaimStatus(name=name, resource_claim_name=claim)
-    return list(statuses.values())

@@ -24,7 +24,7 @@ from dra_api.resource import ResourceClaim
 from dra_kube import NotFound
 
 from dra_operator.allocator import Allocator
-from dra_operator.cluster import EVERYTHING, LEFTOVERS, NONE, Cluster, DeviceTaken, Interest, Key
+from dra_operator.cluster import EVERYTHING, LEFTOVERS, NONE, Cluster, DeviceTaken, Interest, Key, duplicates
 from dra_operator.kube import ClaimChanged, EventRecorder
 from dra_operator.placement import (
     Binding,
@@ -98,6 +98,9 @@ class PodPlacer:
         except NotReady as reason:
             self._cluster.note_waiting(pod.key, NONE)
             return Decided() if reason.being_made else self._refuse(pod, [], NoPlace(str(reason)))
+        if any(not item.is_recorded for item in duplicates(pod, self._cluster.claims_owned_by(pod))):
+            self._cluster.note_waiting(pod.key, NONE)
+            return Decided()  # the right claim is about to be recorded, which brings the pod here again
         made, leftovers = extended_claims(pod, self._cluster.claims_owned_by(pod))
         if leftovers:
             self._cluster.note_waiting(pod.key, LEFTOVERS)

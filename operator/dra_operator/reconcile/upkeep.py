@@ -10,20 +10,26 @@ from dra_api.references import is_for_extended_resources, pod_is_done
 from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import NotFound
 
-from dra_operator.cluster import Cluster
+from dra_operator.cluster import Cluster, is_in_use
 from dra_operator.kube import ClaimWriter, PodWriter
+
+from .concerns import Concerns
 
 
 class ClaimUpkeep:
     """Handles ``claim:`` keys."""
 
-    def __init__(self, cluster: Cluster, claims: ClaimWriter, pods: PodWriter) -> None:
-        self._cluster, self._claims, self._pods = cluster, claims, pods
+    def __init__(self, cluster: Cluster, claims: ClaimWriter, pods: PodWriter, concerns: Concerns) -> None:
+        self._cluster, self._claims, self._pods, self._concerns = cluster, claims, pods, concerns
 
     async def handle(self, key: str) -> None:
         """Bring one claim's status in line with who still uses it."""
         claim = self._cluster.claims.get(key)
         if claim is None:
+            return
+        if not self._concerns.release:
+            if self._concerns.placement and not is_in_use(claim) and self._is_made_in_vain(claim):
+                await self._claims.delete(claim)
             return
         try:
             claim = await self._release(claim)
@@ -69,6 +75,18 @@ class ClaimUpkeep:
             return False
         pod = self._cluster.pods.get(f"{claim.metadata.namespace}/{owner.name}")
         return pod is not None and (pod.metadata.uid != owner.uid or pod_is_done(pod) or _made_in_vain(pod, claim))
+
+    def _is_made_in_vain(self, claim: ResourceClaim) -> bool:
+        """Whether placing made it for a pod of ours that then got its node without it."""
+        owner = claim.metadata.controller
+        pod = self._cluster.pods.get(f"{claim.metadata.namespace}/{owner.name}") if owner is not None else None
+        return (
+            pod is not None
+            and owner is not None
+            and pod.metadata.uid == owner.uid
+            and pod.spec.scheduler_name == self._cluster.scheduler_name
+            and _made_in_vain(pod, claim)
+        )
 
 
 def _made_in_vain(pod: Pod, claim: ResourceClaim) -> bool:

@@ -1,0 +1,76 @@
+"""Pods that got two generated claims for one entry, and which of the two counts.
+
+That happens when the answer to a creation is lost, or when two claim controllers are at work for a moment. The status
+of the pod records one claim per entry, and the kubelet goes by it: a pod whose recorded claim is not the one that was
+allocated and reserved for it never starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from dra_api.core import Pod
+from dra_api.references import is_reserved_for
+from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
+
+
+class Duplicates(NamedTuple):
+    """The claims of one entry of a pod: the one that counts, whether the pod records it, and those nobody needs."""
+
+    entry: str
+    keep: ResourceClaim
+    is_recorded: bool
+    superfluous: tuple[ResourceClaim, ...]
+
+
+def duplicates(pod: Pod, owned: Iterable[ResourceClaim]) -> Iterator[Duplicates]:
+    """What has to be put right; nothing for entries with one claim, or with all in order. ``owned`` by the pod."""
+    by_entry: dict[str, list[ResourceClaim]] = {}
+    for claim in owned:
+        entry = _entry_of(claim)
+        if entry is not None:
+            by_entry.setdefault(entry, []).append(claim)
+    recorded = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses or ()}
+    for item in pod.spec.resource_claims or ():
+        claims = by_entry.get(item.name, ())
+        if item.resource_claim_template_name is None or len(claims) < 2 or item.name not in recorded:
+            continue
+        found = _of_entry(pod, item.name, claims, recorded[item.name])
+        if not found.is_recorded or found.superfluous:
+            yield found
+
+
+def counting_claim(pod: Pod, entry: str, owned: Iterable[ResourceClaim]) -> ResourceClaim | None:
+    """Of the claims made for an entry, the one that counts; None if there is none."""
+    claims = [claim for claim in owned if _entry_of(claim) == entry]
+    return min(claims, key=lambda claim: _rank(pod, claim, None), default=None)
+
+
+def is_in_use(claim: ResourceClaim) -> bool:
+    """Whether a claim has devices or consumers."""
+    return claim.status.allocation is not None or bool(claim.status.reserved_for)
+
+
+def _entry_of(claim: ResourceClaim) -> str | None:
+    return (claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION)
+
+
+def _of_entry(pod: Pod, entry: str, claims: Iterable[ResourceClaim], recorded: str | None) -> Duplicates:
+    ranked = sorted(claims, key=lambda claim: _rank(pod, claim, recorded))
+    keep, *others = ranked
+    superfluous = (claim for claim in others if not is_in_use(claim) and claim.metadata.deletion_timestamp is None)
+    return Duplicates(entry, keep, keep.metadata.name == recorded, tuple(superfluous))
+
+
+def _rank(pod: Pod, claim: ResourceClaim, recorded: str | None) -> tuple[bool, bool, bool, bool, str, str]:
+    """Smallest for the claim that counts: the pod's own in use, then the recorded one, then the oldest."""
+    meta = claim.metadata
+    return (
+        not is_reserved_for(pod, claim),
+        claim.status.allocation is None,
+        meta.deletion_timestamp is not None,
+        meta.name != recorded,
+        meta.creation_timestamp or "",
+        meta.name,
+    )

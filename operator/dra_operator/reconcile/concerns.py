@@ -1,0 +1,46 @@
+"""Which concerns are this operator's, and which another controller of the cluster takes care of.
+
+======================  ==============================================================================================
+``templates``           makes claims from templates, records them in the pod, reserves for pods with a preset node
+``release``             drops reservations, takes devices back, deletes generated claims
+``placement``           gives the pods of our scheduler name a node and devices
+======================  ==============================================================================================
+
+kube-controller-manager has the first two, so that beside one only placement is ours. Two things go with placement
+whoever has the others, since only the one who places a pod can tell: which of two claims for one entry counts
+(``repair``), and which claim for extended resources was made in vain (``upkeep``).
+
+Reconcilers ask when they handle a key, because the answer may change while they work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final, Literal, Self, get_args
+
+ConcernName = Literal["templates", "release", "placement"]
+NAMES: Final[tuple[ConcernName, ...]] = get_args(ConcernName)
+
+
+class UnknownConcern(ValueError):
+    """A name that is none of ``NAMES``."""
+
+
+@dataclass(slots=True)
+class Concerns:
+    """Whether each one is ours, now."""
+
+    templates: bool = True
+    release: bool = True
+    placement: bool = True
+
+    @classmethod
+    def of(cls, names: Collection[str]) -> Self:
+        """Only the named ones are ours. Raises UnknownConcern."""
+        if unknown := sorted(set(names) - set(NAMES)):
+            raise UnknownConcern(f"{', '.join(unknown)}: not among {', '.join(NAMES)}")
+        return cls(**{name: name in names for name in NAMES})
+
+    def __str__(self) -> str:
+        return ", ".join(name for name in NAMES if getattr(self, name)) or "none"

@@ -1,0 +1,52 @@
+"""A pod whose recorded claim is not the one that was allocated for it gets that one recorded.
+
+See ``cluster.duplicates``. What the view says is only the occasion: the pod and the claims are read anew before
+anything is changed. Recording comes first, so that the recorded claim exists at every moment.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dra_api.core import Pod, PodResourceClaimStatus
+
+from dra_operator.cluster import Cluster, duplicates
+from dra_operator.kube import ClaimWriter, PodWriter
+
+logger = logging.getLogger(__name__)
+
+
+class ClaimRepair:
+    """``handle`` one pod. Raises KubeError."""
+
+    def __init__(self, cluster: Cluster, claims: ClaimWriter, pods: PodWriter) -> None:
+        self._cluster, self._claims, self._pods = cluster, claims, pods
+
+    async def handle(self, pod: Pod) -> Pod:
+        """The pod, with the claims recorded that count; the superfluous ones are deleted."""
+        if not list(duplicates(pod, self._cluster.claims_owned_by(pod))):
+            return pod
+        uid = pod.metadata.uid
+        for claim in list(self._cluster.claims_owned_by(pod)):
+            await self._claims.read(claim)
+        pod = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
+        if pod.metadata.uid != uid or pod.metadata.deletion_timestamp is not None:
+            return pod
+        found = list(duplicates(pod, self._cluster.claims_owned_by(pod)))
+        right = {item.entry: item.keep.metadata.name for item in found if not item.is_recorded}
+        if right:
+            logger.info("pod %s: its claims are %s, which it did not record", pod.key, ", ".join(right.values()))
+            pod = await self._pods.record_claims(pod, complete(pod, right))
+        for item in found:
+            for claim in item.superfluous:
+                logger.info("claim %s is one too many for pod %s, entry %s", claim.key, pod.key, item.entry)
+                await self._claims.delete(claim)
+        return pod
+
+
+def complete(pod: Pod, found: dict[str, str]) -> list[PodResourceClaimStatus]:
+    """Everything that is recorded and everything that is new: what an apply leaves out, it removes (5.6)."""
+    statuses = {status.name: status for status in pod.status.resource_claim_statuses or ()}
+    for name, claim in found.items():
+        statuses[name] = PodResourceClaimStatus(name=name, resource_claim_name=claim)
+    return list(statuses.values())

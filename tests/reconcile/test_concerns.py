@@ -1,0 +1,315 @@
+"""Which work is ours: beside a claim controller, without one, and while one comes or goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_operator.allocator import Features
+from dra_operator.reconcile import Concerns
+from dra_operator.reconcile.concerns import UnknownConcern
+
+Obj = dict[str, Any]
+ANNOTATION = "resource.kubernetes.io/pod-claim-name"
+FINALIZER = "resource.kubernetes.io/delete-protection"
+
+
+def allocation(device: str = "dev-0") -> Obj:
+    result = {"request": "req", "driver": "gpu.example.com", "pool": "node-a", "device": device}
+    field = {"key": "metadata.name", "operator": "In", "values": ["node-a"]}
+    return {
+        "devices": {"results": [result]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+    }
+
+
+def furnish(world: Any, make: Any, **pod: Any) -> Obj:
+    """A node with devices, a template, and a pod with one claim from it."""
+    world.api.add(NODES, make.node("node-a"))
+    world.api.add(RESOURCE_SLICES, make.slice("node-a", 4))
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    added: Obj = world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE], **pod))
+    return added
+
+
+def generated(world: Any, make: Any, pod: Obj, name: str, **status: Any) -> Obj:
+    """A claim for the pod's entry, as a claim controller makes it."""
+    claim = make.claim(name, owner=pod["metadata"], annotations={ANNOTATION: "entry-0"})
+    if status:
+        claim["metadata"]["finalizers"] = [FINALIZER]
+        claim["status"] = status
+    added: Obj = world.api.add(RESOURCE_CLAIMS, claim)
+    return added
+
+
+def record(world: Any, name: str) -> None:
+    statuses = [{"name": "entry-0", "resourceClaimName": name}]
+    world.api.change(PODS, "ns/pod", lambda pod: pod["status"].update(resourceClaimStatuses=statuses))
+
+
+def recorded(world: Any) -> str | None:
+    statuses = world.api[PODS, "ns/pod"]["status"].get("resourceClaimStatuses") or [{}]
+    name: str | None = statuses[0].get("resourceClaimName")
+    return name
+
+
+def claims(world: Any) -> list[str]:
+    return sorted(claim["metadata"]["name"] for claim in world.api.of(RESOURCE_CLAIMS))
+
+
+def is_bound(world: Any) -> bool:
+    return bool(world.api[PODS, "ns/pod"]["spec"].get("nodeName"))
+
+
+def consumer(pod: Obj) -> Obj:
+    return {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+
+
+async def test_without_templates_a_pod_waits_for_its_claim_until_they_become_ours(world: Any, make: Any) -> None:
+    furnish(world, make)
+    world.concerns = Concerns(templates=False)
+    world.start()
+    async with world.running() as control:
+        await world.quiet()
+        assert claims(world) == []
+        world.concerns.templates = True
+        control.look_at_claims()
+        await world.quiet()
+    assert len(claims(world)) == 1
+    assert is_bound(world)
+
+
+async def test_a_claim_that_another_controller_made_is_used_and_none_is_made_beside_it(world: Any, make: Any) -> None:
+    pod = furnish(world, make)
+    world.concerns = Concerns(templates=False, release=False)
+    world.start()
+    async with world.running():
+        await world.quiet()
+        generated(world, make, pod, "theirs")
+        record(world, "theirs")
+        await world.quiet()
+    assert claims(world) == ["theirs"]
+    assert is_bound(world)
+    assert world.api[RESOURCE_CLAIMS, "ns/theirs"]["status"]["reservedFor"][0]["uid"] == pod["metadata"]["uid"]
+
+
+async def test_without_release_the_claim_of_a_finished_pod_stays_until_it_becomes_ours(world: Any, make: Any) -> None:
+    furnish(world, make)
+    await world.settle()
+    world.concerns = Concerns(release=False)
+    world.start()
+    async with world.running() as control:
+        world.api.change(PODS, "ns/pod", lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.quiet()
+        (claim,) = world.api.of(RESOURCE_CLAIMS)
+        assert claim["status"]["reservedFor"]
+        world.concerns.release = True
+        control.look_at_claims()
+        await world.quiet()
+    assert claims(world) == []
+
+
+async def test_without_release_the_finalizer_of_a_deleted_claim_stays(world: Any, make: Any) -> None:
+    claim = make.claim("c", finalizers=[FINALIZER], deletionTimestamp="2026-01-01T00:00:00Z")
+    world.api.add(RESOURCE_CLAIMS, {**claim, "status": {"allocation": allocation()}})
+    world.concerns = Concerns(release=False)
+    await world.settle()
+    assert world.api[RESOURCE_CLAIMS, "ns/c"]["metadata"]["finalizers"] == [FINALIZER]
+    assert world.api.writes == []
+
+
+async def test_without_templates_nothing_is_reserved_for_a_pod_with_a_preset_node(world: Any, make: Any) -> None:
+    world.api.add(RESOURCE_CLAIMS, {**make.claim("c", finalizers=[FINALIZER]), "status": {"allocation": allocation()}})
+    world.api.add(PODS, make.pod(claims=[make.use("c")], node="node-a"))
+    world.concerns = Concerns(templates=False)
+    await world.settle()
+    assert world.api.writes == []
+
+
+async def test_without_placement_claims_are_made_and_no_pod_is_bound_until_it_becomes_ours(
+    world: Any, make: Any
+) -> None:
+    furnish(world, make)
+    world.concerns = Concerns(placement=False)
+    world.start()
+    async with world.running() as control:
+        await world.quiet()
+        assert len(claims(world)) == 1
+        assert not is_bound(world)
+        world.concerns.placement = True
+        control.look_again()
+        await world.quiet()
+    assert is_bound(world)
+
+
+@pytest.mark.parametrize("release", [True, False], ids=["release is ours", "release is another one's"])
+async def test_a_claim_for_extended_resources_made_in_vain_goes_with_placement(
+    release: bool, make: Any, worlds: Callable[[Features], Any]
+) -> None:
+    world = worlds(Features(extended_resources=True))
+    pod = world.api.add(PODS, make.pod(node="node-a"))
+    annotations = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    world.api.add(RESOURCE_CLAIMS, make.claim("vain", owner=pod["metadata"], annotations=annotations))
+    world.concerns = Concerns(release=release)
+    await world.settle()
+    assert claims(world) == []
+
+
+def in_use(pod: Obj, device: str = "dev-0") -> Obj:
+    return {"allocation": allocation(device), "reservedFor": [consumer(pod)]}
+
+
+EVERYONE = [Concerns(), Concerns(templates=False, release=False)]
+IDS = ["all ours", "only placement ours"]
+
+
+@pytest.mark.parametrize("concerns", EVERYONE, ids=IDS)
+@pytest.mark.parametrize("node", ["", "node-a"], ids=["before it is bound", "after it is bound"])
+@pytest.mark.parametrize("when", ["at start", "by an event"])
+async def test_a_pod_that_records_another_claim_than_the_one_allocated_for_it_is_repaired(
+    world: Any, make: Any, concerns: Concerns, node: str, when: str
+) -> None:
+    pod = furnish(world, make, node=node)
+    generated(world, make, pod, "allocated", **in_use(pod))
+    if when == "by an event":
+        record(world, "allocated")
+    else:
+        generated(world, make, pod, "second")
+        record(world, "second")
+    world.concerns = concerns
+    world.start()
+    async with world.running():
+        await world.quiet()
+        if when == "by an event":
+            generated(world, make, pod, "second")
+            record(world, "second")
+            await world.quiet()
+    assert recorded(world) == "allocated"
+    assert claims(world) == ["allocated"]
+    assert is_bound(world)
+
+
+@pytest.mark.parametrize("concerns", EVERYONE, ids=IDS)
+async def test_of_two_unused_claims_the_recorded_one_stays_and_is_bound_with(
+    world: Any, make: Any, concerns: Concerns
+) -> None:
+    pod = furnish(world, make)
+    generated(world, make, pod, "a-first")
+    generated(world, make, pod, "b-recorded")
+    record(world, "b-recorded")
+    world.concerns = concerns
+    await world.settle()
+    assert (recorded(world), claims(world)) == ("b-recorded", ["b-recorded"])
+    assert world.api[RESOURCE_CLAIMS, "ns/b-recorded"]["status"]["allocation"]
+
+
+async def test_a_second_claim_that_is_in_use_is_left_alone(world: Any, make: Any) -> None:
+    pod = furnish(world, make, node="node-a")
+    generated(world, make, pod, "one", **in_use(pod))
+    generated(world, make, pod, "two", **in_use(pod, "dev-1"))
+    record(world, "two")
+    world.concerns = Concerns(templates=False, release=False)
+    await world.settle()
+    assert (recorded(world), claims(world)) == ("two", ["one", "two"])
+    assert world.api.writes == []
+
+
+async def test_a_pod_is_bound_only_with_the_claim_that_it_records(world: Any, make: Any) -> None:
+    """Another controller records a claim of its own while the allocation of the first one is written."""
+    pod = furnish(world, make)
+    generated(world, make, pod, "first")
+    record(world, "first")
+    bound_with: list[bool] = []
+
+    def interfere(call: Any) -> None:
+        if (call.plural, call.sub) == ("resourceclaims", "status") and "second" not in claims(world):
+            generated(world, make, pod, "second")
+            record(world, "second")
+            world.bring_events()
+        if call.sub == "binding":
+            status = world.api[RESOURCE_CLAIMS, f"ns/{recorded(world)}"].get("status") or {}
+            bound_with.append(bool(status.get("reservedFor")))
+
+    world.api.after = interfere
+    world.concerns = Concerns(templates=False)
+    world.start()
+    async with world.running():
+        await world.quiet()
+    assert is_bound(world)
+    assert bound_with == [True]
+    assert claims(world) == [recorded(world)]
+
+
+async def test_the_other_entries_of_a_repaired_pod_stay_recorded(world: Any, make: Any) -> None:
+    pod = furnish(world, make, node="node-a")
+    generated(world, make, pod, "allocated", **in_use(pod))
+    generated(world, make, pod, "second")
+    statuses = [
+        {"name": "other", "resourceClaimName": "other-claim"},
+        {"name": "entry-0", "resourceClaimName": "second"},
+    ]
+    world.api.change(PODS, "ns/pod", lambda pod: pod["status"].update(resourceClaimStatuses=statuses))
+    world.concerns = Concerns(templates=False, release=False)
+    await world.settle()
+    after = world.api[PODS, "ns/pod"]["status"]["resourceClaimStatuses"]
+    assert {entry["name"]: entry["resourceClaimName"] for entry in after} == {
+        "other": "other-claim",
+        "entry-0": "allocated",
+    }
+
+
+@pytest.mark.parametrize(
+    ("concerns", "repaired"),
+    [(Concerns(), True), (Concerns(templates=False, release=False), False)],
+    ids=["templates are ours", "templates are another one's"],
+)
+async def test_pods_of_other_schedulers_are_repaired_by_those_who_make_their_claims(
+    world: Any, make: Any, concerns: Concerns, repaired: bool
+) -> None:
+    pod = furnish(world, make, schedulerName="default-scheduler", node="node-a")
+    generated(world, make, pod, "allocated", **in_use(pod))
+    generated(world, make, pod, "second")
+    record(world, "second")
+    world.concerns = concerns
+    await world.settle()
+    assert (recorded(world) == "allocated") == repaired
+
+
+async def test_what_changed_since_the_view_was_made_counts(world: Any, make: Any) -> None:
+    """The second claim got devices before the watch said so: it is no more superfluous."""
+    pod = furnish(world, make, node="node-a")
+    generated(world, make, pod, "one", **in_use(pod))
+    generated(world, make, pod, "two")
+    record(world, "one")
+    world.concerns = Concerns(templates=False, release=False)
+    world.start()
+
+    def allocate(claim: Obj) -> None:
+        claim["metadata"]["finalizers"] = [FINALIZER]
+        claim["status"] = in_use(pod, "dev-1")
+
+    world.api.change(RESOURCE_CLAIMS, "ns/two", allocate)
+    world.api.events.clear()
+    async with world.running():
+        await world.quiet()
+    assert claims(world) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["templates", "release", "placement"], "templates, release, placement"),
+        (["placement"], "placement"),
+        ([], "none"),
+    ],
+)
+def test_concerns_are_given_by_name(names: list[str], text: str) -> None:
+    assert str(Concerns.of(names)) == text
+
+
+def test_a_concern_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UnknownConcern, match=r"eviction: not among templates, release, placement"):
+        Concerns.of(["eviction", "release"])
