@@ -226,9 +226,9 @@ def test_random_expressions_take_no_long_time(seconds: float) -> None:
     @settings(max_examples=150, suppress_health_check=list(HealthCheck))
     @given(expression=EXPRESSIONS)
     def run(expression: str) -> None:
-        started = time.monotonic()
+        started = time.process_time()
         with suppress(CelError):
             Selector(expression, LISTS).explain(prepared()[0])
-        assert time.monotonic() - started < seconds
+        assert time.process_time() - started < seconds
 
     run()

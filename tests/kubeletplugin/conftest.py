@@ -66,7 +66,7 @@ class FakeApi:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the stored objects, or the requests, satisfy a condition."""
         async with self._changed:
-            await asyncio.wait_for(self._changed.wait_for(condition), 10)
+            await asyncio.wait_for(self._changed.wait_for(condition), 30)
 
     # --- what the plugin does ---
 

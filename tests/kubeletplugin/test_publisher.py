@@ -54,7 +54,7 @@ async def publishing(api: Any, errors: Errors, **others: Any) -> AsyncIterator[S
 
 
 async def settled(publisher: SlicePublisher) -> None:
-    await asyncio.wait_for(publisher.settled(), 10)
+    await asyncio.wait_for(publisher.settled(), 30)
 
 
 def devices(api: Any) -> list[list[str]]:

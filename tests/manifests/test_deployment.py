@@ -97,22 +97,22 @@ async def site(folder: Path) -> AsyncIterator[Site]:
 async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
     kubectl = site.kubectl
     await site.deploy()
-    await kubectl("rollout", "status", "deployment/dra-operator", "--namespace", "dra-system", "--timeout=40s")
-    await kubectl("rollout", "status", "daemonset/dra-plugin", "--namespace", "dra-system", "--timeout=40s")
+    await kubectl("rollout", "status", "deployment/dra-operator", "--namespace", "dra-system", "--timeout=120s")
+    await kubectl("rollout", "status", "daemonset/dra-plugin", "--namespace", "dra-system", "--timeout=120s")
     await programs_were_called_as_written(site)
 
     await kubectl("apply", "--validate=strict", "-f", "manifests/examples")
-    await kubectl("wait", "--for=condition=Ready", "pod", *sorted(EXAMPLES), "--timeout=40s")
+    await kubectl("wait", "--for=condition=Ready", "pod", *sorted(EXAMPLES), "--timeout=120s")
     for pod in EXAMPLES:
         seen = await kubectl("logs", pod, "--all-containers")
         assert "claim_" in seen, f"pod {pod} saw no device: {seen}"
     assert "user_a=b" in await kubectl("logs", "external-claim", "-c", "with-device")
 
-    await kubectl("delete", "-f", "manifests/examples", "--timeout=40s")
+    await kubectl("delete", "-f", "manifests/examples", "--timeout=120s")
     async with Api(site.cluster.connection()) as api:
         await until("no claim left", lambda: _none(api, RESOURCE_CLAIMS))
     # The namespace comes first and may take its content along before kubectl gets there.
-    await kubectl("delete", "-k", "manifests", "--ignore-not-found", "--timeout=40s")
+    await kubectl("delete", "-k", "manifests", "--ignore-not-found", "--timeout=120s")
     async with Api(site.cluster.connection()) as api:
         await until("no pod left", lambda: _none(api, PODS))
     assert "NotFound" in await kubectl("get", "namespace", "dra-system", code=1)

@@ -23,7 +23,11 @@ def test_an_interrupted_command_ends_without_a_traceback() -> None:
         signal.raise_signal(signal.SIGINT)
         return 0
 
-    assert finish(command) == INTERRUPTED
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores the signal
+    try:
+        assert finish(command) == INTERRUPTED
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:

@@ -371,7 +371,7 @@ class World:
 
     async def quiet(self) -> None:
         """Bring watch events, each before anything is retried, until nothing happens any more."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.api.events or not self.control.queues.is_quiet:
                 self.bring_events()
                 await self.tick()

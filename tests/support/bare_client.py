@@ -61,7 +61,7 @@ class Watch:
         self._content = content
 
     async def next(self) -> tuple[str, Json]:
-        line = await asyncio.wait_for(self._content.readline(), 10)
+        line = await asyncio.wait_for(self._content.readline(), 30)
         assert line, "the watch has ended"
         event = json.loads(line)
         return event["type"], event["object"]
@@ -71,7 +71,7 @@ class Watch:
         return [(kind, obj["metadata"]["name"]) for kind, obj in events]
 
     async def is_over(self) -> bool:
-        return await asyncio.wait_for(self._content.readline(), 10) == b""
+        return await asyncio.wait_for(self._content.readline(), 30) == b""
 
 
 class Client:
@@ -124,7 +124,7 @@ class Client:
 
     async def until(self, path: str, condition: Callable[[Answer], bool]) -> Answer:
         """Wait until the answer to a GET is as wanted."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 answer = await self.call("GET", path)
                 if condition(answer):

@@ -31,7 +31,7 @@ class Kubectl:
             cwd=ROOT,
         )  # fmt: skip
         try:
-            output, _ = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+            output, _ = await asyncio.wait_for(process.communicate(stdin.encode()), 150)
         finally:
             if process.returncode is None:
                 process.kill()

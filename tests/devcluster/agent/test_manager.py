@@ -212,6 +212,10 @@ def _only(uid: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda results: {uid: next(iter(results.values()))}
 
 
+def timeout_of(case: str) -> float:
+    return 0.5 if case == "the driver does not answer in time" else 20.0
+
+
 FAILURES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "the driver reports an error": (
         lambda plugin: setattr(plugin, "prepare_error", "no such device"),
@@ -236,7 +240,7 @@ FAILURES: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", FAILURES)
+@pytest.mark.parametrize(("case", "call_timeout"), [(case, timeout_of(case)) for case in FAILURES], ids=FAILURES)
 async def test_km14_a_failed_prepare_is_retried_and_then_unprepared(
     case: str, claims: Claims, manager: DraManager, plugin: Any
 ) -> None:
@@ -434,7 +438,9 @@ UNPREPARE_FAILURES: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", UNPREPARE_FAILURES)
+@pytest.mark.parametrize(
+    ("case", "call_timeout"), [(case, timeout_of(case)) for case in UNPREPARE_FAILURES], ids=UNPREPARE_FAILURES
+)
 async def test_km19_a_failed_unprepare_keeps_the_claim_for_the_next_try(
     case: str, claims: Claims, manager: DraManager, plugin: Any
 ) -> None:

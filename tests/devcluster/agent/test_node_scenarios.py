@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from dra_devcluster.agent import LocalRuntime
 
 Until = Callable[..., Awaitable[Any]]
@@ -66,6 +67,7 @@ async def test_nod005_a_pod_made_while_the_agent_is_down_runs_after_its_start(no
     assert (plugin.prepared, plugin.unprepared) == ([["gpu"]], [["gpu"]])
 
 
+@pytest.mark.parametrize("call_timeout", [0.5])
 async def test_nod006_a_pod_whose_prepare_hangs_stays_pending(node: Any, plugin: Any, until: Until) -> None:
     plugin.gate.clear()
     await make_pod(node)
