@@ -67,5 +67,6 @@ def pytest_report_header(config: pytest.Config) -> str:
     if os.environ.get("KUBECONFIG"):
         return f"end-to-end tests run against the cluster of KUBECONFIG={os.environ['KUBECONFIG']}"
     if envtest.assets():
-        return f"end-to-end tests run against a real API server from KUBEBUILDER_ASSETS={envtest.assets()}"
+        beside = "everything stock" if "KOPF_DRA_STOCK" in os.environ else "no other claim controller"
+        return f"end-to-end tests run against a real API server from {envtest.assets()}, {beside} beside it"
     return "end-to-end tests run against the development cluster (KUBECONFIG or KUBEBUILDER_ASSETS choose another)"

@@ -54,6 +54,8 @@ def real_api_server(binaries: Path, folder: Path, *, stock: bool = False) -> Ite
     with ExitStack() as stack:
         servers = [stack.enter_context(_server(folder, binaries / "etcd", _etcd_arguments(folder, etcd, peer)))]
         arguments = _apiserver_arguments(folder, key, f"http://127.0.0.1:{etcd}", secure)
+        without = ["ServiceAccount"] if stock else ["ServiceAccount", "TaintNodesByCondition"]  # taints need a remover
+        arguments.append(f"--disable-admission-plugins={','.join(without)}")
         servers.append(stack.enter_context(_server(folder, binaries / "kube-apiserver", arguments)))
         _wait_for(f"{url}/readyz", servers)
         manager = binaries / "kube-controller-manager"
@@ -88,7 +90,7 @@ def _apiserver_arguments(folder: Path, key: Path, etcd: str, port: int) -> list[
         *("--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={key}"),
         *(f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.0.0.0/24"),
         *("--advertise-address=127.0.0.1", "--kubelet-preferred-address-types=InternalIP"),
-        *("--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"),
+        "--authorization-mode=RBAC",
         "--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",
     ]
 

@@ -1,10 +1,9 @@
 """The cluster in which the end-to-end tests live: an API server, nodes that run pods, and the operator.
 
 The API server is the development cluster's; or the one of ``KUBECONFIG``; or a real one started from
-``KUBEBUILDER_ASSETS``. The nodes are always node agents of ours, which join whatever cluster it is: so every
-scenario that needs a node runs against a real API server too. They live in a thread with a loop of its own,
-since a session outlives the loop of each test. Nodes without an agent have their Leases renewed all the same:
-a node lifecycle controller taints a node that it has not heard of for 50 s.
+``KUBEBUILDER_ASSETS``, with ``KOPF_DRA_STOCK=1`` beside everything that a cluster has. The nodes are always node
+agents of ours, which join whatever cluster it is: so every scenario that needs a node runs against a real API server
+too. They live in a thread with a loop of its own, since a session outlives the loop of each test.
 """
 
 from __future__ import annotations
@@ -16,18 +15,17 @@ import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import envtest
+from bare_node import bare_node
 from dra_devcluster.agent import AgentSettings, Backoff, NodeAgent
 from dra_devcluster.apiserver import serve_in_thread
-from dra_kube import LEASES, NODES, Api, Connection, NotFound, Object, connection
+from dra_kube import NODES, Api, Connection, NotFound, connection
 
 T = TypeVar("T")
 NODE_LABEL = "e2e.kopf-dra/nodes"  # value: "running" where pods run, "objects" where only the control plane acts
-_LEASE_NAMESPACE = "kube-node-lease"
 SETTINGS = AgentSettings(
     pod_retry=0.5,
     lease_period=2.0,
@@ -81,7 +79,7 @@ def api_server(folder: Path) -> Iterator[tuple[Path, str]]:
     if given:
         yield Path(given), "KUBECONFIG"
     elif binaries:
-        with envtest.real_api_server(binaries, folder) as kubeconfig:
+        with envtest.real_api_server(binaries, folder, stock="KOPF_DRA_STOCK" in os.environ) as kubeconfig:
             yield kubeconfig, "KUBEBUILDER_ASSETS"
     else:
         with serve_in_thread() as server:
@@ -111,41 +109,11 @@ async def _join(running: World, stack: AsyncExitStack, folder: Path, names: list
         stack.push_async_callback(_forget, api, name)
         await api.patch(NODES, name, {"metadata": {"labels": {NODE_LABEL: "running"}}})
         bare = f"{name}-object"
-        node = await api.create(NODES, {"metadata": {"name": bare, "labels": {NODE_LABEL: "objects"}}})
-        stack.push_async_callback(_forget, api, bare)
-        await api.patch(NODES, bare, _READY, subresource="status", kind="strategic")
-        stack.push_async_callback(_stop, asyncio.create_task(_beat(api, node), name=f"heartbeat of {bare}"))
+        objects = bare_node(api, bare, labels={NODE_LABEL: "objects"}, renewal_seconds=SETTINGS.lease_period)
+        await stack.enter_async_context(objects)
         running.object_nodes.append(bare)
-
-
-async def _beat(api: Api, node: Object) -> None:
-    """Renew the Lease of a node behind which nothing runs, until cancelled."""
-    name = node["metadata"]["name"]
-    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]}
-    metadata = {"name": name, "namespace": _LEASE_NAMESPACE, "ownerReferences": [owner]}
-    spec = {"holderIdentity": name, "leaseDurationSeconds": 40}
-    await api.create(LEASES, {"metadata": metadata, "spec": spec})
-    while True:
-        now = datetime.now(UTC).isoformat(timespec="microseconds")
-        await api.patch(LEASES, name, {"spec": {"renewTime": now}}, _LEASE_NAMESPACE)
-        await asyncio.sleep(SETTINGS.lease_period)
-
-
-async def _stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 async def _forget(api: Api, node: str) -> None:
     with suppress(NotFound):
         await api.delete(NODES, node)
-
-
-_READY = {
-    "status": {
-        "conditions": [{"type": "Ready", "status": "True"}],
-        "capacity": {"cpu": "64", "memory": "256Gi", "pods": "500"},
-        "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "500"},
-    }
-}

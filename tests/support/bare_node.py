@@ -1,0 +1,53 @@
+"""A node behind which nothing runs: a Node that is ready, and its Lease.
+
+A node lifecycle controller taints a node whose Lease it has not seen renewed for 50 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+
+from dra_kube import LEASES, NODES, Api, NotFound, Object
+
+_NAMESPACE = "kube-node-lease"
+
+
+@asynccontextmanager
+async def bare_node(
+    api: Api,
+    name: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    pods: int = 500,
+    renewal_seconds: float = 10.0,
+) -> AsyncIterator[Object]:
+    """It exists meanwhile, with room for so many pods."""
+    room = {"cpu": "64", "memory": "256Gi", "pods": str(pods)}
+    status = {"conditions": [{"type": "Ready", "status": "True"}], "capacity": room, "allocatable": room}
+    node = await api.create(NODES, {"metadata": {"name": name, "labels": dict(labels or {})}, "status": status})
+    beat = asyncio.create_task(_renew(api, node, renewal_seconds), name=f"heartbeat of {name}")
+    try:
+        yield node
+    finally:
+        beat.cancel()
+        await asyncio.wait((beat,))
+        with suppress(NotFound):
+            await api.delete(NODES, name)
+        if not beat.cancelled():
+            beat.result()
+
+
+async def _renew(api: Api, node: Object, seconds: float) -> None:
+    name = node["metadata"]["name"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]}
+    metadata = {"name": name, "namespace": _NAMESPACE, "ownerReferences": [owner]}
+    await api.create(
+        LEASES, {"metadata": metadata, "spec": {"holderIdentity": name, "leaseDurationSeconds": int(4 * seconds)}}
+    )
+    while True:
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        await api.patch(LEASES, name, {"spec": {"renewTime": now}}, _NAMESPACE)
+        await asyncio.sleep(seconds)
