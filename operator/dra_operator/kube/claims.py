@@ -52,9 +52,12 @@ class ClaimWriter:
         self._fresh: OrderedDict[str, Object] = OrderedDict()  # saves the read before the first update
 
     async def read(self, claim: ResourceClaim) -> ResourceClaim:
-        """The claim as the server has it now. Raises NotFound."""
-        meta = claim.metadata
-        return self._took(await self._client.get(RESOURCE_CLAIMS, meta.name, meta.namespace))
+        """The claim as the server has it now, or its successor of the same name. Raises NotFound."""
+        return await self.find(claim.metadata.namespace, claim.metadata.name)
+
+    async def find(self, namespace: str, name: str) -> ResourceClaim:
+        """The claim of a name as the server has it now. Raises NotFound."""
+        return self._took(await self._client.get(RESOURCE_CLAIMS, name, namespace))
 
     async def create(self, body: Object) -> ResourceClaim:
         """A new claim. Raises Forbidden (quota, admin access), Invalid, ..."""

@@ -18,7 +18,7 @@ from dra_api.references import (
     is_reserved_for,
 )
 from dra_api.resource import GROUP, POD_CLAIM_NAME_ANNOTATION, ResourceClaim, ResourceClaimTemplateSpec
-from dra_kube import KubeError, Object
+from dra_kube import AlreadyExists, KubeError, NotFound, Object
 
 from dra_operator.cluster import ClaimTemplate, Cluster, counting_claim
 from dra_operator.kube import ClaimWriter, EventRecorder, PodWriter
@@ -28,6 +28,10 @@ from .concerns import Concerns
 from .errors import GenerationFailed
 from .metrics import ClaimMetrics
 from .repair import ClaimRepair, complete
+from .names import generated_name
+
+NAMES = 5
+"""So many names are tried for a claim: objects of other owners may have the first ones."""
 
 
 class ClaimGenerator:
@@ -107,12 +111,36 @@ class ClaimGenerator:
         admin = self._check_gates(template.typed())
         body = claim_from_template(pod, entry.name, template)
         try:
-            claim = await self._claims.create(body)
+            claim = await self._create_once(pod, entry.name, body)
         except KubeError as error:
             self._metrics.created(success=False, admin_access=admin)
             raise GenerationFailed(f"create ResourceClaim {body['metadata'].get('name', '')}: {error}") from error
         self._metrics.created(success=True, admin_access=admin)
         return claim
+
+    async def _create_once(self, pod: Pod, entry: str, body: Object) -> ResourceClaim:
+        """The claim of the entry, new or already there. Raises AlreadyExists when all names are taken by others.
+
+        A claim that is made again because the recorded one is gone gets another name: nodes may still remember that.
+        """
+        meta, statuses = body["metadata"], pod.status.resource_claim_statuses or ()
+        former = next((status.resource_claim_name for status in statuses if status.name == entry), None)
+        names = [generated_name(meta["generateName"], pod.metadata.uid, entry, attempt) for attempt in range(NAMES)]
+        for name in names:
+            if name == former:
+                continue
+            meta["name"] = name
+            try:
+                return await self._claims.create(body)
+            except AlreadyExists as error:
+                taken = error
+            try:
+                claim = await self._claims.find(pod.metadata.namespace, name)
+            except NotFound:
+                continue  # gone in between: its name may still be that of a claim which others remember
+            if _is_claim_of(claim, pod, entry):
+                return claim
+        raise taken
 
     def _check_gates(self, spec: ResourceClaimTemplateSpec) -> bool:
         """Whether the template asks for admin access. Raises GenerationFailed for what is switched off (5.4, 7)."""
@@ -148,3 +176,10 @@ def claim_from_template(pod: Pod, entry: str, template: ClaimTemplate) -> Object
     if wanted.get("labels"):
         body["metadata"]["labels"] = wanted["labels"]
     return body
+
+
+def _is_claim_of(claim: ResourceClaim, pod: Pod, entry: str) -> bool:
+    """Whether the claim was made for this entry of this very pod, and is there to stay."""
+    owner, meta = claim.metadata.controller, claim.metadata
+    is_own = owner is not None and owner.uid == pod.metadata.uid and meta.deletion_timestamp is None
+    return is_own and (meta.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION) == entry

@@ -1,10 +1,21 @@
-"""The base of generated names: ``<pod>-<entry>-`` (claim-controller.md 5.7).
+"""Names of generated claims: ``<pod>-<entry>-`` and five characters, at most 63 in all (claim-controller.md 5.7).
 
-The API server appends five random characters to at most 58, so that the name has no more than 63. Longer bases are
-shortened here, both parts in proportion, so that one can still tell pod and entry.
+Long parts are shortened in proportion, so that both can still be told. The five characters look like those that the
+API server appends to a ``generateName``, but follow from the pod's UID and the entry. So a creation whose answer was
+lost, or that was made twice for any other reason, meets the claim that is there instead of making a second one.
 """
 
+import hashlib
+
 LONGEST_BASE = 57
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # the API server's: no vowels, no words
+_SUFFIX = 5
+
+
+def generated_name(base: str, pod_uid: str, entry: str, attempt: int) -> str:
+    """The name for an entry's claim; another one for each attempt, for when a name is taken by something else."""
+    digest = hashlib.sha256(f"{pod_uid}/{entry}/{attempt}".encode()).digest()
+    return base + "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:_SUFFIX])
 
 
 def generated_name_base(pod: str, entry: str) -> str:
