@@ -259,3 +259,31 @@ async def test_the_pod_of_the_highest_priority_gets_what_comes_free_then_the_old
             bound = {pod["metadata"]["name"] for pod in world.api.of(PODS) if pod["spec"].get("nodeName")}
             order += sorted(bound - set(order))
     assert order == ["old", "young", "low"]
+
+
+async def test_a_pod_moves_on_when_room_comes_free_where_its_claim_is_not(world: Any, make: Any) -> None:
+    """Its claim is allocated on a cordoned node, and the other node is full: the end of a pod there is what helps."""
+    fill(world, make, nodes=2, devices=1)
+    full = [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]
+    world.api.add(PODS, make.pod("runs", node="node-1", containers=full))
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-0"]}]}
+    allocation = {"devices": {"results": [taken]}, "nodeSelector": {"nodeSelectorTerms": [term]}}
+    world.api.change(
+        RESOURCE_CLAIMS,
+        "ns/claim",
+        lambda claim: claim.update(
+            status={"allocation": allocation}, metadata={**claim["metadata"], "finalizers": [FINALIZER]}
+        ),
+    )
+    world.api.change(NODES, "node-0", lambda node: node.update(spec={"unschedulable": True}))
+    world.api.add(PODS, make.pod("waits", claims=[make.use("claim")], containers=full))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert "nodeName" not in world.api[PODS, "ns/waits"]["spec"]
+        world.api.change(PODS, "ns/runs", lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.quiet()
+    assert world.api[PODS, "ns/waits"]["spec"]["nodeName"] == "node-1"
+    assert devices_of(world.api[RESOURCE_CLAIMS, "ns/claim"]) == ["node-1/dev-0"]

@@ -21,7 +21,7 @@ from .demand import Demand, Demands
 from .elsewhere import Allocations
 from .explanation import Reasons
 from .extended import ExtendedResources
-from .filters import NodeFilter
+from .filters import NodeFilter, is_shortage
 from .node import NodeState
 from .nodes import Nodes
 from .score import enough, ideal, rank
@@ -74,6 +74,8 @@ class Attempt:
         self._steps = 0
         self._reasons = Reasons()
         self._unavailable: set[str] = set()
+        self._room_elsewhere = False
+        """Another pod's end may help: the pod could run there if its allocated claims were allocated anew."""
         self.fits: list[tuple[tuple[int, float, str], Plan]] = []
 
     def search(self) -> Work:
@@ -106,7 +108,9 @@ class Attempt:
             for demand, candidates in demands:
                 self._refuse_excluded(demand, candidates)
         return NoPlace(
-            self._reasons.line(nodes), short_of_room=self._reasons.of_room, unavailable=frozenset(self._unavailable)
+            self._reasons.line(nodes),
+            short_of_room=self._reasons.of_room or self._room_elsewhere,
+            unavailable=frozenset(self._unavailable),
         )
 
     # --- which nodes ---
@@ -198,9 +202,14 @@ class Attempt:
             if not missing:
                 return
             stuck = {uid for uid in missing if not self._allocations.is_usable(uid, state.name)}
-            if stuck and self._filter.obstacle(state, self._demands.on(state).served) is None:
+            if not stuck:
+                continue
+            obstacle = self._filter.obstacle(state, self._demands.on(state).served)
+            if obstacle is None:
                 self._unavailable |= stuck
                 missing -= stuck
+            elif is_shortage(obstacle):
+                self._room_elsewhere = True
 
     def _ask_some(self, demands: Sequence[tuple[Demand, Candidates]]) -> Work:
         closest = [name for _, candidates in demands if (name := candidates.closest()) is not None]
