@@ -26,6 +26,7 @@ from dra_kube import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    AlreadyExists,
     ApiError,
     Conflict,
     Invalid,
@@ -77,6 +78,9 @@ class FakeApi:
         self.conflicts = 0
         self.before: Fault = lambda call: None
         self.after: Fault = lambda call: None
+        self.landing: Callable[[Call], bool] = lambda call: False
+        """Which updates get no answer, and take effect only with ``land``, if then the server still takes them."""
+        self.underway: list[tuple[Resource, Obj, str | None]] = []
         self.way: Callable[[], Awaitable[None]] = at_once
         """How long a request takes to the server, and an answer back; what happened can be seen by watches before."""
         self.generate: Callable[[str], str] = lambda base: f"{base}{len(self.calls):05d}"
@@ -132,23 +136,28 @@ class FakeApi:
             meta["uid"] = self._new_uid()
             obj.pop("status", None)
             if (resource, meta.get("namespace", ""), meta["name"]) in self.objects:
-                raise Conflict(409, "AlreadyExists", f"{meta['name']} exists")
+                raise AlreadyExists(409, "AlreadyExists", f"{meta['name']} exists")
             return self._store("ADDED", resource, obj)
 
     async def update(self, resource: Resource, body: Obj, subresource: str | None = None) -> Obj:
         meta = body["metadata"]
         async with self._call("update", resource, subresource, meta["name"]):
-            old = self._find(resource, meta.get("namespace"), meta["name"])
-            if meta.get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
-                self.conflicts += 1
-                raise Conflict(409, "Conflict", "the object has been modified")
-            new = copy.deepcopy(old)
-            if subresource == "status":
-                new["status"] = copy.deepcopy(body.get("status", {}))
-                _validate(new)
+            if self.landing(self.calls[-1]):
+                self.underway.append((resource, copy.deepcopy(body), subresource))
+                raise Unreachable("timed out")
+            return self._update(resource, body, subresource)
+
+    def land(self) -> list[Exception | None]:
+        """Let the updates that are still under way reach the server; how each fared."""
+        fared: list[Exception | None] = []
+        while self.underway:
+            try:
+                self._update(*self.underway.pop(0))
+            except ApiError as error:
+                fared.append(error)
             else:
-                new = copy.deepcopy(body) | ({"status": old["status"]} if "status" in old else {})
-            return self._store("MODIFIED", resource, new)
+                fared.append(None)
+        return fared
 
     async def patch(
         self,
@@ -212,6 +221,20 @@ class FakeApi:
             return self.objects[(resource, namespace or "", name)]
         except KeyError:
             raise NotFound(404, "NotFound", f'{resource} "{name}" not found') from None
+
+    def _update(self, resource: Resource, body: Obj, subresource: str | None) -> Obj:
+        meta = body["metadata"]
+        old = self._find(resource, meta.get("namespace"), meta["name"])
+        if meta.get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
+            self.conflicts += 1
+            raise Conflict(409, "Conflict", "the object has been modified")
+        new = copy.deepcopy(old)
+        if subresource == "status":
+            new["status"] = copy.deepcopy(body.get("status", {}))
+            _validate(new)
+        else:
+            new = copy.deepcopy(body) | ({"status": old["status"]} if "status" in old else {})
+        return self._store("MODIFIED", resource, new)
 
     def _apply(self, obj: Obj, manager: str, status: Obj) -> None:
         for field, entries in status.items():
@@ -338,6 +361,7 @@ class World:
             allocator,
             registry=self.registry,
             workers=FEW,
+            grace=0.02,
             now=lambda: self.now,
             concerns=self.concerns,
         )

@@ -76,6 +76,43 @@ async def test_the_pod_is_bound_once_its_device_is_attached(kind: str, world: An
     assert world.messages("BindingConditionsPending") == [waiting]
 
 
+async def test_the_room_is_held_while_devices_get_ready(world: Any, make: Any) -> None:
+    """Another pod would take the cpu otherwise, and the first one could never run beside its devices."""
+    furnish(world, make)
+    world.api.drop(NODES, "node-1")
+    container = {"name": "main", "resources": {"requests": {"cpu": "3"}}}
+    world.api.change(PODS, "ns/pod", lambda pod: pod["spec"].update(containers=[container]))
+    world.start()
+    async with world.running():
+        await busy(world)
+        assert the_claim(world)["status"]["allocation"]
+        world.api.add(PODS, make.pod("other", containers=[container]))
+        await busy(world)
+        assert "nodeName" not in world.api[PODS, "ns/other"]["spec"]
+        assert world.messages("FailedScheduling") == ["0/1 nodes are available: 1 Insufficient cpu"]
+        report(world, "attached")
+        await busy(world)
+        assert node_of(world) == "node-0"
+        world.api.change(PODS, "ns/pod", lambda pod: pod["status"].update(phase="Succeeded"))
+        await busy(world)
+        assert world.api[PODS, "ns/other"]["spec"]["nodeName"] == "node-0"
+
+
+async def test_room_that_was_held_for_devices_wakes_others_when_the_pod_vanishes(world: Any, make: Any) -> None:
+    furnish(world, make)
+    world.api.drop(NODES, "node-1")
+    container = {"name": "main", "resources": {"requests": {"cpu": "3"}}}
+    world.api.change(PODS, "ns/pod", lambda pod: pod["spec"].update(containers=[container]))
+    world.api.add(PODS, make.pod("other", containers=[container], priority=-1))
+    world.start()
+    async with world.running():
+        await busy(world)
+        assert "nodeName" not in world.api[PODS, "ns/other"]["spec"]
+        world.api.drop(PODS, "ns/pod")
+        await busy(world)
+        assert world.api[PODS, "ns/other"]["spec"]["nodeName"] == "node-0"
+
+
 @both
 @pytest.mark.parametrize("end", ["broken", "never"])
 async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(

@@ -32,12 +32,7 @@ class _Written:
 class Confirmations:
     """``wrote`` our allocations, ``seen`` what the watch brings; ``wait`` says how long to wait before binding."""
 
-    def __init__(
-        self,
-        contested: Callable[[AllocationResult], bool],
-        clock: Callable[[], float],
-        grace: float = GRACE,
-    ) -> None:
+    def __init__(self, contested: Callable[[AllocationResult], bool], clock: Callable[[], float], grace: float) -> None:
         self._contested, self._clock, self._grace = contested, clock, grace
         self._written: dict[str, _Written] = {}
 

@@ -59,6 +59,7 @@ class Control:
         *,
         registry: CollectorRegistry | None = None,
         workers: Mapping[Concern, int] = WORKERS,
+        grace: float = GRACE,
         check_invariants: bool = False,
         now: Callable[[], str] = timestamp,
         concerns: Concerns | None = None,
@@ -77,7 +78,8 @@ class Control:
         pods = PodWriter(client, self._take_in, now)
         self.generator = ClaimGenerator(cluster, claims, pods, self.events, ClaimMetrics(registry), self.concerns)
         self.upkeep = ClaimUpkeep(cluster, claims, pods, self.concerns)
-        self._confirmations = Confirmations(cluster.is_contested, clock)
+        self._grace = grace
+        self._confirmations = Confirmations(cluster.is_contested, clock, grace)
         writing = Writing(claims, pods, PlacementMetrics(registry), self._confirmations)
         self.placer = PodPlacer(
             cluster,
@@ -109,7 +111,7 @@ class Control:
         if isinstance(obj, ResourceClaim) and self._confirmations.seen(obj):
             for pod in self.cluster.pods_by_claim.keys(obj.key):
                 if pod in self.cluster.waiting:
-                    self.queues.of("place").add_after(Key("place", pod), GRACE)
+                    self.queues.of("place").add_after(Key("place", pod), self._grace)
         self._take_in(obj)
 
     def remove(self, kind: type[Object], key: str, uid: str | None = None) -> None:

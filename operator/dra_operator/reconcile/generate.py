@@ -27,8 +27,8 @@ from .claim_body import claim_for_pod
 from .concerns import Concerns
 from .errors import GenerationFailed
 from .metrics import ClaimMetrics
-from .repair import ClaimRepair, complete
 from .names import generated_name
+from .repair import ClaimRepair, complete
 
 NAMES = 5
 """So many names are tried for a claim: objects of other owners may have the first ones."""

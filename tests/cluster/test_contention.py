@@ -1,0 +1,108 @@
+"""Which drivers' devices other schedulers allocate too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.core import Pod
+from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim
+from dra_operator.allocator import Features, Inventory
+from dra_operator.allocator.selectors import Predicate
+from dra_operator.cluster import Cluster
+from dra_operator.cluster.contention import ANY, driver_of
+
+GPU = {"request": "r", "driver": "gpu.example.com", "pool": "p", "device": "d"}
+
+
+class NoLanguage:
+    def compile(self, expression: str) -> Predicate:
+        return lambda driver, device: True
+
+
+def class_(name: str, *expressions: str) -> DeviceClass:
+    selectors = [{"cel": {"expression": text}} for text in expressions]
+    return convert(DeviceClass, {"metadata": {"name": name}, "spec": {"selectors": selectors}})
+
+
+def claim(revision: int, *, allocated: bool = False, class_name: str = "gpu") -> ResourceClaim:
+    exactly = {"deviceClassName": class_name, "allocationMode": "ExactCount", "count": 1}
+    spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+    status = {"allocation": {"devices": {"results": [GPU]}}} if allocated else {}
+    meta = {"name": "c", "namespace": "ns", "uid": "uid-c", "resourceVersion": str(revision)}
+    return convert(ResourceClaim, {"metadata": meta, "spec": spec, "status": status})
+
+
+def pod(revision: int, scheduler: str, **status: Any) -> Pod:
+    meta = {"name": "p", "namespace": "ns", "uid": "uid-p", "resourceVersion": str(revision)}
+    spec = {"schedulerName": scheduler, "resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}
+    return convert(Pod, {"metadata": meta, "spec": spec, "status": status})
+
+
+def is_contested(cluster: Cluster, driver: str) -> bool:
+    results = [GPU | {"driver": driver}]
+    return cluster.is_contested(convert(AllocationResult, {"devices": {"results": results}}))
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Two classes: one of a driver, one that may be of any."""
+    made = Cluster(Inventory(Features(), language=NoLanguage()))
+    made.put(class_("gpu", 'device.driver == "gpu.example.com"'))
+    made.put(class_("any"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("expressions", "driver"),
+    [
+        (('device.driver == "a"',), "a"),
+        (("device.driver == 'a' && device.attributes['a'].b",), "a"),
+        (('(device.driver == "a") && true',), "a"),
+        (("true", 'device.driver == "a"'), "a"),
+        (('device.driver == "a" || device.driver == "b"',), ANY),
+        (('true ? device.driver == "a" : true',), ANY),
+        (('device.driver != "a"',), ANY),
+        (('!(device.driver == "a")',), ANY),
+        ((), ANY),
+    ],
+)
+def test_a_class_is_of_the_driver_that_a_selector_demands(expressions: tuple[str, ...], driver: str) -> None:
+    assert driver_of(class_("c", *expressions)) == driver
+
+
+def test_where_only_this_scheduler_allocates_nothing_is_contested(cluster: Cluster) -> None:
+    cluster.put(claim(1, allocated=True))
+    cluster.put(pod(2, "dra-scheduler"))
+    assert not is_contested(cluster, "gpu.example.com")
+
+
+@pytest.mark.parametrize("first", ["claim", "pod"])
+@pytest.mark.parametrize("allocated", [True, False])
+def test_a_claim_that_a_foreign_pod_uses_contests_its_driver(allocated: bool, first: str, cluster: Cluster) -> None:
+    objects = [claim(1, allocated=allocated), pod(2, "default-scheduler")]
+    for obj in objects if first == "claim" else reversed(objects):
+        cluster.put(obj)
+    assert is_contested(cluster, "gpu.example.com")
+    assert not is_contested(cluster, "nic.example.com")
+    cluster.put(pod(3, "default-scheduler", phase="Succeeded"))
+    assert not is_contested(cluster, "gpu.example.com")
+
+
+def test_a_waiting_claim_of_a_class_without_driver_contests_all(cluster: Cluster) -> None:
+    cluster.put(claim(1, class_name="any"))
+    cluster.put(pod(2, "default-scheduler"))
+    assert is_contested(cluster, "nic.example.com")
+    cluster.remove(ResourceClaim, "ns/c", "uid-c")
+    assert not is_contested(cluster, "nic.example.com")
+
+
+def test_a_foreign_pod_with_an_extended_resource_contests_the_driver_of_its_class(cluster: Cluster) -> None:
+    asking = {"name": "main", "resources": {"requests": {"deviceclass.resource.kubernetes.io/gpu": "1"}}}
+    meta = {"name": "e", "namespace": "ns", "uid": "uid-e", "resourceVersion": "1"}
+    body = {"metadata": meta, "spec": {"schedulerName": "default-scheduler", "containers": [asking]}}
+    cluster.put(convert(Pod, body))
+    assert is_contested(cluster, "gpu.example.com")
+    cluster.remove(Pod, "ns/e", "uid-e")
+    assert not is_contested(cluster, "gpu.example.com")

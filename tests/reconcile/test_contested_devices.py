@@ -1,0 +1,125 @@
+"""Beside another scheduler on the same driver: a pod is bound only to devices that are certainly its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+
+
+def furnish(world: Any, make: Any, devices: int = 2) -> None:
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.api.add(NODES, make.node("node-0"))
+    world.api.add(RESOURCE_SLICES, make.slice("node-0", devices))
+
+
+def add_foreign(world: Any, make: Any) -> None:
+    """A pod that the other scheduler is about to place."""
+    world.api.add(RESOURCE_CLAIMS, make.claim("theirs"))
+    world.api.add(PODS, make.pod("theirs", claims=[make.use("theirs")], schedulerName="default-scheduler"))
+
+
+def allocate_foreign(world: Any, device: str) -> None:
+    """What the other scheduler writes."""
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": device}
+    users = [{"resource": "pods", "name": "theirs", "uid": world.api[PODS, "ns/theirs"]["metadata"]["uid"]}]
+
+    def edit(claim: dict[str, Any]) -> None:
+        claim["metadata"]["finalizers"] = [FINALIZER]
+        claim["status"] = {"allocation": {"devices": {"results": [taken]}}, "reservedFor": users}
+
+    world.api.change(RESOURCE_CLAIMS, "ns/theirs", edit)
+
+
+def device_of(world: Any, claim: str) -> str | None:
+    allocation = (world.api[RESOURCE_CLAIMS, f"ns/{claim}"].get("status") or {}).get("allocation")
+    return allocation["devices"]["results"][0]["device"] if allocation else None
+
+
+def node_of(world: Any, pod: str = "ours") -> str | None:
+    node: str | None = world.api[PODS, f"ns/{pod}"]["spec"].get("nodeName")
+    return node
+
+
+def add_ours(world: Any, make: Any) -> None:
+    world.api.add(RESOURCE_CLAIMS, make.claim("ours"))
+    world.api.add(PODS, make.pod("ours", claims=[make.use("ours")]))
+
+
+async def until_allocated(world: Any) -> None:
+    """Our allocation is written; the watch has brought nothing of it yet."""
+    while device_of(world, "ours") is None:
+        await world.tick()
+
+
+async def idle(world: Any) -> None:
+    for _ in range(10):
+        await world.control.queues.idle()
+        await world.tick()
+
+
+async def test_a_pod_is_bound_at_once_where_no_other_scheduler_allocates(world: Any, make: Any) -> None:
+    furnish(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await idle(world)  # no event of the watch
+        assert node_of(world) == "node-0"
+
+
+async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(world: Any, make: Any) -> None:
+    furnish(world, make)
+    add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        await idle(world)
+        assert node_of(world) is None
+        assert world.cluster.loads.used("node-0")["pods"] == 10**9  # the room is held meanwhile
+        await world.quiet()
+        assert node_of(world) == "node-0"
+
+
+@pytest.mark.parametrize("when", ["before ours", "after ours"])
+async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(when: str, world: Any, make: Any) -> None:
+    """``after ours``: decided before the other scheduler saw our allocation, and written within the grace."""
+    furnish(world, make)
+    add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        if when == "before ours":
+            held = world.api.events
+            world.api.before = lambda call: (
+                allocate_foreign(world, "dev-0")
+                if call.sub == "status" and device_of(world, "theirs") is None
+                else None
+            )
+            await until_allocated(world)
+            assert held
+        else:
+            await until_allocated(world)
+            world.bring_events()
+            allocate_foreign(world, "dev-0")
+        await world.quiet()
+        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+        assert node_of(world) == "node-0"
+    assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 1
+
+
+async def test_a_pod_whose_only_device_was_taken_waits(world: Any, make: Any) -> None:
+    furnish(world, make, devices=1)
+    add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        allocate_foreign(world, "dev-0")
+        await world.quiet()
+        assert node_of(world) is None
+        assert device_of(world, "ours") is None
+        assert "1 in use" in world.messages("FailedScheduling")[0]

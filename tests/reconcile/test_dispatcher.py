@@ -1,0 +1,123 @@
+"""One decision at a time, short ones before long ones, writes beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from dra_operator.cluster import Key
+from dra_operator.reconcile import WorkQueue
+from dra_operator.reconcile.dispatcher import QUANTUM, SHARE, Decided, Dispatcher, Postponed
+from dra_operator.reconcile.failures import Failures
+from prometheus_client import CollectorRegistry
+
+Decide = Callable[[str], Awaitable[Decided | Postponed]]
+
+
+@asynccontextmanager
+async def dispatching(decide: Decide, *names: str, most: int = 5) -> AsyncIterator[WorkQueue]:
+    queue = WorkQueue(firm=True)
+    queue.add(Key("place", name) for name in names)
+    dispatcher = Dispatcher(queue, decide, most, Failures(CollectorRegistry()), lambda: None)
+    task = asyncio.create_task(dispatcher.run())
+    try:
+        async with asyncio.timeout(10):
+            yield queue
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        queue.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - the dispatcher needs the turns of the loop that this gives it
+        await asyncio.sleep(0)
+
+
+async def test_hard_decisions_hold_up_no_easy_one() -> None:
+    """Sixty that never end; what is asked for later is decided first all the same."""
+    decided: list[str] = []
+    turns = 0
+
+    async def decide(name: str) -> Decided | Postponed:
+        nonlocal turns
+        if name.startswith("hard"):
+            turns += 1
+            return Postponed(QUANTUM * turns)
+        decided.append(name)
+        return Decided()
+
+    async with dispatching(decide, *(f"hard-{number}" for number in range(60))) as queue:
+        await until(lambda: turns > 60)
+        before = turns
+        queue.add(Key("place", f"easy-{number}") for number in range(20))
+        await until(lambda: len(decided) == 20)
+        assert turns <= before + 1  # the one that was being worked on
+
+
+async def test_the_decision_that_took_least_so_far_goes_on_first() -> None:
+    spent = {"long": 5 * QUANTUM, "short": QUANTUM}
+    order: list[str] = []
+
+    async def decide(name: str) -> Decided | Postponed:
+        order.append(name)
+        return Postponed(spent[name]) if order.count(name) == 1 else Decided()
+
+    async with dispatching(decide, "long", "short") as queue:
+        await queue.idle()
+    assert order == ["long", "short", "short", "long"]
+
+
+@pytest.mark.parametrize(("spent", "rests"), [(QUANTUM / 2, False), (QUANTUM * 2, True)])
+async def test_what_took_longer_than_its_turn_rests_whatever_happens(spent: float, rests: bool) -> None:
+    decisions = 0
+
+    async def decide(name: str) -> Decided:
+        nonlocal decisions
+        decisions += 1
+        return Decided(spent=spent)
+
+    async with dispatching(decide, "pod") as queue:
+        await queue.idle()
+        queue.add([Key("place", "pod")])
+        await queue.idle()
+        assert decisions == (1 if rests else 2)
+        await until(lambda: decisions == 2)
+    assert Decided(spent=1.0).rest == SHARE
+
+
+async def test_decisions_run_ahead_of_the_writes_only_so_far() -> None:
+    written = asyncio.Event()
+    decided: list[str] = []
+
+    async def decide(name: str) -> Decided:
+        decided.append(name)
+        return Decided(follow_up)
+
+    async def follow_up() -> None:
+        await written.wait()
+
+    async with dispatching(decide, *"abcdef", most=3) as queue:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert decided == ["a", "b", "c"]
+        written.set()
+        await queue.idle()
+        assert decided == [*"abcdef"]
+
+
+async def test_a_decision_that_fails_is_tried_again_and_holds_up_nothing() -> None:
+    failures = [ValueError("a bug")]
+    decided: list[str] = []
+
+    async def decide(name: str) -> Decided:
+        if name == "bad" and failures:
+            raise failures.pop()
+        decided.append(name)
+        return Decided()
+
+    async with dispatching(decide, "bad", "good", most=1):
+        await until(lambda: len(decided) == 2)
+    assert decided == ["good", "bad"]

@@ -1,0 +1,146 @@
+"""Plans that the server does not take: told, taken back completely, and repeated with growing pauses."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from dra_kube import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Forbidden,
+    Invalid,
+    NotFound,
+    TooManyRequests,
+)
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+
+
+def furnish(world: Any, make: Any, devices: int = 2) -> None:
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.api.add(NODES, make.node("node-0"))
+    world.api.add(RESOURCE_SLICES, make.slice("node-0", devices))
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+
+
+def waiting(world: Any, name: str = "pod") -> tuple[str, str]:
+    """Reason and message of the condition that says why the pod waits."""
+    (condition,) = world.api[PODS, f"ns/{name}"]["status"]["conditions"]
+    return condition["reason"], condition["message"]
+
+
+REFUSALS = {
+    "by a missing permission": Forbidden(403, "Forbidden", "cannot update resourceclaims/status"),
+    "by validation": Invalid(422, "Invalid", "status.allocation: Invalid value"),
+    "by a webhook": Forbidden(403, "Forbidden", 'admission webhook "policy.example.com" denied the request: no'),
+}
+STEPS = {
+    "the allocation": (("update", "resourceclaims", "status"), "allocate claim ns/claim"),
+    "the binding": (("create", "pods", "binding"), "bind the pod to node node-0"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("how", REFUSALS)
+async def test_a_refused_commit_is_told_in_condition_and_event(how: str, step: str, world: Any, make: Any) -> None:
+    furnish(world, make)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    refused, doing = STEPS[step]
+    world.api.before = lambda call: REFUSALS[how] if (call.verb, call.plural, call.sub) == refused else None
+    world.start()
+    async with world.running():
+        while not world.messages("FailedScheduling"):
+            world.bring_events()
+            await world.tick()
+        world.api.before = lambda call: None
+    told = f"cannot {doing}: the API server refused: {REFUSALS[how]}; tried again with growing pauses"
+    assert waiting(world) == ("SchedulerError", told)
+    assert world.messages("FailedScheduling") == [told]
+    assert not (world.api[RESOURCE_CLAIMS, "ns/claim"].get("status") or {}).get("allocation")
+    await world.settle()
+    assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"
+
+
+async def test_pods_whose_writes_are_refused_do_not_wake_each_other(world: Any, make: Any) -> None:
+    """Each failure gives a device back, which the other waits for: without pauses that goes round for ever."""
+    furnish(world, make, devices=1)
+    for name in ("one", "two"):
+        world.api.add(PODS, make.pod(name, claims=[make.FROM_TEMPLATE]))
+    refused = Forbidden(403, "Forbidden", "no")
+    world.api.before = lambda call: refused if (call.verb, call.sub) == ("update", "status") else None
+    world.start()
+    loop = asyncio.get_running_loop()
+    async with world.running():
+        ends = loop.time() + 1
+        while loop.time() < ends:
+            world.bring_events()
+            await world.tick()
+    refusals = [call for call in world.api.calls if (call.verb, call.sub) == ("update", "status")]
+    assert 2 <= len(refusals) <= 12  # after 50, 100, 200, 400 ms each
+
+
+async def test_a_pause_that_the_server_asks_for_is_kept(world: Any, make: Any) -> None:
+    furnish(world, make)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    busy = TooManyRequests(429, "TooManyRequests", "later", {"retryAfterSeconds": 1})
+    answers = [busy]
+    world.api.before = lambda call: answers.pop() if answers and call.sub == "status" else None
+    loop = asyncio.get_running_loop()
+    world.start()
+    async with world.running():
+        began = loop.time()
+        await world.quiet()
+        assert loop.time() - began >= 1
+    assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"
+    assert world.messages("FailedScheduling") == []
+
+
+async def test_a_pod_that_vanishes_right_before_its_binding_leaves_its_claim_free(world: Any, make: Any) -> None:
+    furnish(world, make, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("mine"))
+    world.api.add(RESOURCE_CLAIMS, make.claim("next"))
+    world.api.add(PODS, make.pod("gone", claims=[make.use("mine")]))
+
+    def vanish(call: Any) -> Exception | None:
+        if call.sub != "binding" or call.name != "gone" or (PODS, "ns", "gone") not in world.api.objects:
+            return None
+        world.api.drop(PODS, "ns/gone")
+        return NotFound(404, "NotFound", 'pods "gone" not found')
+
+    world.api.before = vanish
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert not world.api[RESOURCE_CLAIMS, "ns/mine"]["status"].get("allocation")
+        world.api.add(PODS, make.pod("next", claims=[make.use("next")]))
+        await world.quiet()
+    assert world.api[PODS, "ns/next"]["spec"]["nodeName"] == "node-0"
+
+
+async def test_a_pod_that_another_writer_bound_elsewhere_keeps_nothing_here(world: Any, make: Any) -> None:
+    furnish(world, make, devices=1)
+    world.api.add(NODES, make.node("node-1"))
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+
+    def bind_elsewhere(call: Any) -> None:
+        pod = world.api[PODS, "ns/pod"]
+        if call.sub == "binding" and not pod["spec"].get("nodeName"):
+            world.api.change(PODS, "ns/pod", lambda obj: obj["spec"].update(nodeName="node-1"))
+
+    world.api.before = bind_elsewhere
+    await world.settle()
+    assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-1"
+    status = world.api[RESOURCE_CLAIMS, "ns/claim"]["status"]
+    assert not status.get("allocation")
+    assert not status.get("reservedFor")
+    assert world.messages("Scheduled") == []
+    assert world.cluster.loads.used("node-0") == {}

@@ -1,0 +1,155 @@
+"""A write without an answer may have happened, or may still happen: no device is given twice, and none is lost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from dra_kube import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Conflict,
+    Unreachable,
+)
+from dra_operator.cluster import check
+
+
+def furnish(world: Any, make: Any, nodes: int, devices: int) -> None:
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    for number in range(nodes):
+        world.api.add(NODES, make.node(f"node-{number}"))
+        world.api.add(RESOURCE_SLICES, make.slice(f"node-{number}", devices))
+
+
+def holders(world: Any) -> Counter[str]:
+    """How many claims the server shows for each device."""
+    found: Counter[str] = Counter()
+    for claim in world.api.of(RESOURCE_CLAIMS):
+        allocation = (claim.get("status") or {}).get("allocation") or {"devices": {"results": []}}
+        found.update(f"{result['pool']}/{result['device']}" for result in allocation["devices"]["results"])
+    return found
+
+
+def bound(world: Any) -> list[str]:
+    return [pod["metadata"]["name"] for pod in world.api.of(PODS) if pod["spec"].get("nodeName")]
+
+
+def is_allocation(call: Any) -> bool:
+    return (call.verb, call.plural, call.sub) == ("update", "resourceclaims", "status")
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_thirty_pods_on_twenty_devices_when_every_third_answer_is_lost(seed: int, world: Any, make: Any) -> None:
+    """The watch lags behind all the time, so that only the server can say what a write did."""
+    chance = random.Random(seed)
+    furnish(world, make, nodes=2, devices=10)
+    for number in range(30):
+        world.api.add(PODS, make.pod(f"pod-{number}", claims=[make.FROM_TEMPLATE]))
+    for node in ("node-0", "node-1"):
+        world.api.change(NODES, node, lambda obj: obj["status"]["allocatable"].update(pods="50"))
+    world.start()
+    world.api.after = lambda call: Unreachable("cut") if call.verb != "get" and chance.random() < 0.33 else None
+    async with world.running():
+        for _ in range(40):
+            for _ in range(chance.randrange(60)):
+                await world.tick()
+                assert max(holders(world).values(), default=0) <= 1
+            world.bring_events()
+            check(world.cluster)
+        world.api.after = lambda call: None
+        await world.quiet()
+    assert len(bound(world)) == 20
+    assert len(world.api.of(RESOURCE_CLAIMS)) == 30
+    assert set(holders(world).values()) == {1}
+
+
+async def test_an_allocation_that_lands_late_is_outdated_before_its_devices_are_given_again(
+    world: Any, make: Any
+) -> None:
+    """The server lets a write take up to a minute; the client has given up long before."""
+    furnish(world, make, nodes=1, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("late"))
+    world.api.add(RESOURCE_CLAIMS, make.claim("other"))
+    world.api.add(PODS, make.pod("late", claims=[make.use("late")]))
+    world.start()
+    world.api.landing = is_allocation
+    async with world.running():
+        while not world.api.underway:
+            await world.tick()
+        world.api.landing = lambda call: False
+        world.api.drop(PODS, "ns/late")
+        world.api.add(PODS, make.pod("other", claims=[make.use("other")]))
+        await world.quiet()
+        assert bound(world) == ["other"]
+        (fared,) = world.api.land()
+        assert isinstance(fared, Conflict)
+        await world.quiet()
+    assert holders(world) == {"node-0/dev-0": 1}
+
+
+async def test_an_allocation_that_lands_while_it_is_asked_for_counts_as_ours(world: Any, make: Any) -> None:
+    furnish(world, make, nodes=1, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    world.start()
+    world.api.landing = is_allocation
+
+    def land_before_the_next_reading(call: Any) -> None:
+        if call.verb == "get" and world.api.underway:
+            world.api.landing = lambda call: False
+            world.api.land()
+
+    world.api.before = land_before_the_next_reading
+    async with world.running():
+        await world.quiet()
+    assert bound(world) == ["pod"]
+    assert sum(map(is_allocation, world.api.calls)) == 1
+
+
+async def test_a_claim_whose_creation_was_not_answered_is_made_once(world: Any, make: Any) -> None:
+    """The retry comes before the watch, and again without an answer."""
+    furnish(world, make, nodes=1, devices=1)
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    world.start()
+    lost = [Unreachable("cut"), Unreachable("cut")]
+    world.api.after = lambda call: lost.pop() if lost and call.verb == "create" and call.sub is None else None
+    world.api.events.clear()
+    async with world.running():
+        while not bound(world):
+            await world.tick()
+        await world.quiet()
+    (claim,) = world.api.of(RESOURCE_CLAIMS)
+    assert claim["metadata"]["name"].startswith("pod-entry-0-")
+
+
+BREAKDOWNS: dict[str, Callable[[Any], bool]] = {
+    "while a claim is allocated": is_allocation,
+    "while the pod is bound": lambda call: call.sub == "binding",
+}
+
+
+@pytest.mark.parametrize("where", BREAKDOWNS)
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_bug_in_a_commit_is_told_counted_and_tried_again(
+    when: str, where: str, world: Any, make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    furnish(world, make, nodes=1, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    bugs = [ZeroDivisionError("a bug")]
+    setattr(world.api, when, lambda call: bugs.pop() if bugs and BREAKDOWNS[where](call) else None)
+    await world.settle()
+    assert bound(world) == ["pod"]
+    assert holders(world) == {"node-0/dev-0": 1}
+    labels = {"concern": "place", "kind": "unexpected"}
+    assert world.registry.get_sample_value("dra_operator_reconcile_errors_total", labels) == 1
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info is not None
