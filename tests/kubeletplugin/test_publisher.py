@@ -46,8 +46,8 @@ def errors() -> Errors:
 
 @asynccontextmanager
 async def publishing(api: Any, errors: Errors, **others: Any) -> AsyncIterator[SlicePublisher]:
-    """A publisher for the node, with delays short enough for tests."""
-    arguments = {"owner": NODE, "sync_delay": 0.02, "overlay_seconds": 0.05, **others}
+    """A publisher for the node that undoes foreign changes soon, and trusts its own writes until the watch has them."""
+    arguments = {"owner": NODE, "sync_delay": 0.02, "overlay_seconds": 30.0, **others}
     report = lambda error, message: errors.append(error)  # noqa: E731
     async with SlicePublisher(api, "gpu.example.com", on_error=report, **arguments) as publisher:
         yield publisher
@@ -178,7 +178,7 @@ async def test_a_slice_changed_by_somebody_else_is_restored_rs02(api: Any, error
 
 
 async def test_what_happened_during_a_broken_watch_is_noticed(api: Any, errors: Errors) -> None:
-    async with publishing(api, errors) as publisher:
+    async with publishing(api, errors, overlay_seconds=0.05) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)
         api.faults["list"] = [ServerError(503, "ServiceUnavailable", "starting")]
@@ -291,7 +291,7 @@ async def test_a_malformed_slice_does_not_keep_good_ones_from_being_published(
 
 
 async def test_an_invalid_pool_is_reported_once_and_nothing_of_it_written(api: Any, errors: Errors) -> None:
-    async with publishing(api, errors) as publisher:
+    async with publishing(api, errors, sync_delay=60.0) as publisher:  # each wish is looked at once
         publisher.publish({"p": pool("a"), "q": pool("x")})
         await settled(publisher)
         publisher.publish({"p": pool("b b"), "q": pool("y")})
