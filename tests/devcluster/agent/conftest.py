@@ -28,7 +28,6 @@ FAST = AgentSettings(
     plugin_period=0.02,
     dial_timeout=1.0,
     registration_backoff=Backoff(0.02, 0.1),
-    wipe_delay=0.3,
     wipe_backoff=Backoff(0.05, 0.2),
     claim_period=0.1,
     pod_retry=0.05,
@@ -44,9 +43,15 @@ def call_timeout() -> float:
 
 
 @pytest.fixture
-def fast(call_timeout: float) -> AgentSettings:
+def wipe_delay() -> float:
+    """How long the slices of a lost driver stay: short, because tests wait for their end. Long where they must stay."""
+    return 0.3
+
+
+@pytest.fixture
+def fast(call_timeout: float, wipe_delay: float) -> AgentSettings:
     """A kubelet's settings, shortened for tests."""
-    return replace(FAST, call_timeout=call_timeout)
+    return replace(FAST, call_timeout=call_timeout, wipe_delay=wipe_delay)
 
 
 async def _until(condition: Callable[[], Any], *, timeout: float = 30.0, what: str = "") -> Any:

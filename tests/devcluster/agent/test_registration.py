@@ -226,6 +226,7 @@ async def test_nod044_slices_of_a_driver_that_is_never_reachable_go(node: Any, m
     await became(node)
 
 
+@pytest.mark.parametrize("wipe_delay", [3.0])  # a busy machine may need some time for the service to come back
 async def test_nod045_slices_stay_when_the_service_comes_back_in_time(node: Any, make_plugin: Any) -> None:
     async with make_plugin(root=node.root) as plugin:
         other = make_plugin("nic.example.com", root=node.root)
