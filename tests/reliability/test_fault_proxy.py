@@ -145,7 +145,7 @@ async def test_a_client_that_gets_no_answer_cannot_tell_what_the_server_has(
 
 
 async def test_what_is_delivered_late_takes_effect_after_the_client_has_given_up(ground: Ground) -> None:
-    with ground.proxy.suffering(DeliverLate(WRITES, seconds=(0.2, 0.3), count=1)):
+    with ground.proxy.suffering(DeliverLate(WRITES, seconds=(2, 2.1), count=1)):
         with pytest.raises(Unreachable):
             await ground.write("late")
     await ground.write("in between")

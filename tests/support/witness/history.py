@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .objects import Object, seen_claim, seen_pod
+from .objects import Object, SeenClaim, SeenPod, seen_claim, seen_pod
 from .rules import State, leaks, violations
 
 
@@ -20,45 +20,37 @@ class Finding:
 
 
 class Version(NamedTuple):
-    """An object as it was from this revision on; ``obj`` is its last state when it is ``gone``."""
+    """An object as it was from this revision on; its last state when it is gone."""
 
     revision: int
-    kind: str
     is_gone: bool
-    obj: Object
+    seen: SeenClaim | SeenPod
 
 
 class History:
     """Versions may be added in any order, and more than once."""
 
     def __init__(self) -> None:
-        self._versions: dict[tuple[int, str, str], Version] = {}
+        self._versions: dict[tuple[int, str], Version] = {}
+        self._last: dict[str, Version] = {}
 
     def add(self, kind: str, event: str, obj: Object) -> None:
         """An event of a watch, or an item of a list (``ADDED``)."""
-        meta = obj["metadata"]
-        version = Version(int(meta["resourceVersion"]), kind, event == "DELETED", obj)
-        self._versions[version.revision, kind, meta["uid"]] = version
+        seen = seen_pod(obj) if kind == "Pod" else seen_claim(obj)
+        version = Version(int(obj["metadata"]["resourceVersion"]), event == "DELETED", seen)
+        self._versions[version.revision, seen.uid] = version
+        if seen.uid not in self._last or self._last[seen.uid].revision <= version.revision:
+            self._last[seen.uid] = version
 
-    def present(self, kind: str) -> dict[str, int]:
-        """The objects that exist after all that was added: revisions by uid."""
-        last: dict[str, Version] = {}
-        for version in self._in_order():
-            last[version.obj["metadata"]["uid"]] = version
-        return {uid: last[uid].revision for uid in last if last[uid].kind == kind and not last[uid].is_gone}
+    def revisions(self) -> dict[str, int]:
+        """The objects that exist after all that was added: the last revisions by uid."""
+        return {uid: version.revision for uid, version in self._last.items() if not version.is_gone}
 
     def states(self) -> Iterator[tuple[int, State]]:
         """Every state with its revision; one object, changed from state to state."""
         state = State()
-        for version in self._in_order():
-            uid = version.obj["metadata"]["uid"]
-            if version.is_gone:
-                state.pods.pop(uid, None)
-                state.claims.pop(uid, None)
-            elif version.kind == "Pod":
-                state.pods[uid] = seen_pod(version.obj)
-            else:
-                state.claims[uid] = seen_claim(version.obj)
+        for version in sorted(self._versions.values(), key=lambda version: version.revision):
+            _enter(state, version)
             yield version.revision, state
 
     def findings(self) -> list[Finding]:
@@ -80,9 +72,17 @@ class History:
     def leaks(self) -> list[str]:
         """What is left over in the last state."""
         state = State()
-        for _, state in self.states():  # noqa: B007 - the last one is wanted
-            pass
+        for version in self._last.values():
+            _enter(state, version)
         return list(leaks(state))
 
-    def _in_order(self) -> list[Version]:
-        return sorted(self._versions.values(), key=lambda version: version.revision)
+
+def _enter(state: State, version: Version) -> None:
+    seen = version.seen
+    if version.is_gone:
+        state.pods.pop(seen.uid, None)
+        state.claims.pop(seen.uid, None)
+    elif isinstance(seen, SeenPod):
+        state.pods[seen.uid] = seen
+    else:
+        state.claims[seen.uid] = seen

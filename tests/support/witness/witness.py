@@ -48,14 +48,12 @@ class Witness:
 
     async def caught_up(self) -> None:
         """Wait until the watches have brought everything that the server has now; for a cluster at rest."""
-        for kind in KINDS:
 
-            async def sees_all(kind: Resource = kind) -> bool:
-                items = [item["metadata"] for item in (await self._api.list(kind))[0]]
-                there = {meta["uid"]: int(meta["resourceVersion"]) for meta in items}
-                return there == self.history.present(kind.kind)
+        async def sees_all() -> bool:
+            items = [item["metadata"] for kind in KINDS for item in (await self._api.list(kind))[0]]
+            return {meta["uid"]: int(meta["resourceVersion"]) for meta in items} == self.history.revisions()
 
-            await until(f"the witness sees all {kind.plural} that the server has", sees_all)
+        await until("the witness sees what the server has", sees_all)
 
     def findings(self) -> list[Finding]:
         """What was wrong at any moment."""

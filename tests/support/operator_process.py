@@ -1,0 +1,88 @@
+"""The operator as a process of its own, which can be killed, paused and ended as processes are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+from waiting import until
+
+
+class OperatorProcess:
+    """``dra-operator run --check-invariants``; its log is a file."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._process = process
+        self.log = log
+
+    @property
+    def text(self) -> str:
+        """What it has logged."""
+        return self.log.read_text()
+
+    def complaints(self) -> list[str]:
+        """Violated invariants, and bugs that ended in a traceback; each once."""
+        lines = (
+            line for line in self.text.splitlines() if "invariant violated" in line or line.startswith("Traceback")
+        )
+        return list(dict.fromkeys(line.rpartition("ERROR")[2].strip() for line in lines))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal if it still runs: SIGSTOP and SIGCONT pause it."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """End it at once (kill -9)."""
+        self.signal(signal.SIGKILL)
+        await self._process.wait()
+
+    async def stop(self) -> int:
+        """End it as Kubernetes does; its exit code."""
+        self.signal(signal.SIGTERM)
+        async with asyncio.timeout(20):
+            return await self._process.wait()
+
+    async def probe(self, path: str) -> int:
+        """The code that a probe (``/readyz``) gets; 0 when nothing answers."""
+        found = re.search(r"http://127\.0\.0\.1:\d+", self.text)
+        if found is None:
+            return 0
+        try:
+            async with aiohttp.ClientSession() as session, session.get(found[0] + path) as answer:
+                return answer.status
+        except aiohttp.ClientError:
+            return 0
+
+    async def becomes_ready(self, seconds: float = 60) -> None:
+        """Wait for the readiness probe."""
+
+        async def is_ready() -> bool:
+            assert self._process.returncode is None, f"the operator ended: {self.text}"
+            return await self.probe("/readyz") == 200
+
+        await until("the operator is ready", is_ready, seconds)
+
+
+@asynccontextmanager
+async def operator_process(kubeconfig: Path, log: Path, *options: str) -> AsyncIterator[OperatorProcess]:
+    """It runs meanwhile, unless it is ended before."""
+    command = [sys.executable, "-m", "dra_operator.app.cli", "run", "--kubeconfig", str(kubeconfig)]
+    command += ["--check-invariants", "--metrics-port", "0", *options]
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=output, stderr=output, env={**os.environ, "KUBECONFIG": str(kubeconfig)}
+        )
+    running = OperatorProcess(process, log)
+    try:
+        yield running
+    finally:
+        running.signal(signal.SIGCONT)
+        await running.kill()

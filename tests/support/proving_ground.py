@@ -1,0 +1,210 @@
+"""A cluster to try operators on: an API server, the fault proxy before it, a witness behind it, and stubs for nodes.
+
+::
+
+    async with proving_ground(folder, seed=7) as ground:
+        await ground.furnish(nodes=2, devices=10)
+        async with ground.operator() as operator:
+            await ground.add_pods(30)
+            await ground.bound(20)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dra_devcluster.apiserver import serve_in_thread
+from dra_kube import (
+    DEVICE_CLASSES,
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Api,
+    NotFound,
+    Object,
+    connection,
+)
+from faults import FaultProxy
+from node_stub import node_stub
+from operator_process import OperatorProcess, operator_process
+from waiting import until
+from witness import Witness
+
+DRIVER = "gpu.example.com"
+NAMESPACE = "ns"
+PATIENCE = 60.0
+"""Seconds until a scenario counts as stuck: a busy machine is no fault."""
+
+
+@dataclass
+class ProvingGround:
+    """``api`` goes to the server directly, operators go through ``proxy``."""
+
+    api: Api
+    proxy: FaultProxy
+    witness: Witness
+    folder: Path
+    operators: list[OperatorProcess] = field(default_factory=list)
+    _numbers: Any = field(default_factory=itertools.count)
+
+    # --- operators ---
+
+    @asynccontextmanager
+    async def operator(self, *options: str, client: str = "operator") -> AsyncIterator[OperatorProcess]:
+        """An operator that runs meanwhile; the proxy knows it by this name."""
+        number = next(self._numbers)
+        kubeconfig = self.proxy.write_kubeconfig(self.folder / f"kubeconfig-{number}", client)
+        async with operator_process(kubeconfig, self.folder / f"operator-{number}.log", *options) as operator:
+            self.operators.append(operator)
+            yield operator
+
+    # --- objects ---
+
+    async def furnish(self, *, nodes: int, devices: int, pods: int = 110) -> None:
+        """Namespace, class, template, nodes with so many devices each and room for so many pods."""
+        await self.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        expression = f'device.driver == "{DRIVER}"'
+        spec: Object = {"selectors": [{"cel": {"expression": expression}}]}
+        await self.api.create(DEVICE_CLASSES, {"metadata": {"name": "gpu"}, "spec": spec})
+        template = {"metadata": {"name": "template", "namespace": NAMESPACE}, "spec": {"spec": claim_spec()}}
+        await self.api.create(RESOURCE_CLAIM_TEMPLATES, template)
+        for number in range(nodes):
+            await self._add_node(f"node-{number}", devices, pods)
+
+    async def _add_node(self, name: str, devices: int, pods: int) -> None:
+        status = {"allocatable": {"cpu": "64", "memory": "64Gi", "pods": str(pods)}}
+        await self.api.create(NODES, {"metadata": {"name": name}, "status": status})
+        spec: Object = {
+            "driver": DRIVER,
+            "nodeName": name,
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": f"dev-{number}"} for number in range(devices)],
+        }
+        await self.api.create(RESOURCE_SLICES, {"metadata": {"name": f"{name}-gpu"}, "spec": spec})
+
+    async def add_claim(self, name: str) -> None:
+        """A claim that pods share."""
+        await self.api.create(
+            RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": claim_spec()}
+        )
+
+    async def add_pod(self, name: str, claim: str | None = None, **spec: Any) -> Object:
+        """A pod with a claim from the template, or with this one."""
+        source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": "template"}
+        body: Object = {
+            "schedulerName": "dra-scheduler",
+            "containers": [{"name": "main", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}],
+            "resourceClaims": [{"name": "gpu", **source}],
+        }
+        return await self.api.create(PODS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": body | spec})
+
+    async def add_pods(self, count: int, prefix: str = "pod", claim: str | None = None) -> list[str]:
+        """Many at once; their names."""
+        names = [f"{prefix}-{number}" for number in range(count)]
+        await asyncio.gather(*(self.add_pod(name, claim) for name in names))
+        return names
+
+    async def delete_pods(self, names: Iterable[str]) -> None:
+        """Ask for it; the stubs do it."""
+
+        async def delete(name: str) -> None:
+            with suppress(NotFound):
+                await self.api.delete(PODS, name, NAMESPACE)
+
+        await asyncio.gather(*(delete(name) for name in names))
+
+    # --- what can be seen ---
+
+    async def pods(self) -> list[Object]:
+        return (await self.api.list(PODS, NAMESPACE))[0]
+
+    async def bound_names(self) -> list[str]:
+        """Pods with a node."""
+        return [pod["metadata"]["name"] for pod in await self.pods() if pod["spec"].get("nodeName")]
+
+    async def bound(self, count: int, seconds: float = PATIENCE) -> list[str]:
+        """Wait until at least so many pods have a node."""
+
+        async def enough() -> list[str] | None:
+            names = await self.bound_names()
+            return names if len(names) >= count else None
+
+        try:
+            return await until(f"{count} pods are bound", enough, seconds)
+        except AssertionError as error:
+            error.add_note(await self.story())
+            raise
+
+    async def reason(self, name: str) -> str:
+        """Why the pod waits, by its condition."""
+        pod = await self.api.get(PODS, name, NAMESPACE)
+        conditions = (pod.get("status") or {}).get("conditions") or []
+        waiting = [entry for entry in conditions if entry["type"] == "PodScheduled" and entry["status"] == "False"]
+        return str(waiting[0].get("message", "")) if waiting else ""
+
+    async def events(self, name: str, reason: str = "FailedScheduling") -> list[str]:
+        """Messages of the events about a pod."""
+        events, _ = await self.api.list(EVENTS, NAMESPACE, fieldSelector=f"involvedObject.name={name}")
+        return [event["message"] for event in events if event["reason"] == reason]
+
+    async def emptied(self, seconds: float = PATIENCE) -> None:
+        """Delete all pods, and wait until nothing is left over."""
+        await self.delete_pods([pod["metadata"]["name"] for pod in await self.pods()])
+
+        async def nothing_left() -> bool:
+            if await self.pods():
+                return False
+            leaks = await self.witness.leaks()
+            if leaks:
+                raise AssertionError("; ".join(leaks))
+            return True
+
+        try:
+            await until("no pods, and nothing left over", nothing_left, seconds)
+        except AssertionError as error:
+            error.add_note(await self.story())
+            raise
+
+    async def sound(self) -> None:
+        """Nothing was wrong in any state so far, neither at the server nor in the memory of the operators."""
+        await self.witness.caught_up()
+        wrong = [f"{finding.what} (revision {finding.since} to {finding.until})" for finding in self.witness.findings()]
+        wrong += [line for operator in self.operators for line in operator.complaints()]
+        if wrong:
+            raise AssertionError("\n".join([f"{len(wrong)} things were wrong:", *wrong[:20], await self.story()]))
+
+    async def story(self) -> str:
+        """For a test that failed: who waits and why, what was done to requests, what the operators said."""
+        waiting = [pod["metadata"]["name"] for pod in await self.pods() if not pod["spec"].get("nodeName")]
+        lines = [f"{name}: {await self.reason(name) or 'no reason'}" for name in waiting[:10]]
+        lines += [f"writes: {dict(self.proxy.journal.writes())}", f"faults: {dict(self.proxy.journal.faults())}"]
+        lines += [f"{operator.log}:\n{operator.text[-3000:]}" for operator in self.operators[-2:]]
+        return "\n".join(lines)
+
+
+@asynccontextmanager
+async def proving_ground(folder: Path, seed: int = 0) -> AsyncIterator[ProvingGround]:
+    """An empty one."""
+    with serve_in_thread() as server:
+        to_server = connection(server.write_kubeconfig(folder / "kubeconfig"))
+        async with Api(to_server) as api, FaultProxy(to_server, seed=seed) as proxy:
+            async with Witness(api) as witness, node_stub(api):
+                yield ProvingGround(api, proxy, witness, folder)
+
+
+def claim_spec() -> Object:
+    """One device of the class."""
+    return {"devices": {"requests": [{"name": "req", "exactly": {"deviceClassName": "gpu"}}]}}
+
+
+__all__ = ["NAMESPACE", "ProvingGround", "proving_ground"]
