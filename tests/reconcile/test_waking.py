@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Allocator, Features
 from dra_operator.placement import ExtendedResources, NoPlace, NotReady, decided, plan, ready_claims
@@ -115,3 +116,40 @@ def test_nobody_waits_for_what_is_there(
             assert [key for key in world.cluster.waiting if would_fit(world, key)] == []
 
     asyncio.run(history())
+
+
+async def test_devices_that_come_free_wake_only_pods_whose_classes_may_hold_them(world: Any, make: Any) -> None:
+    world.api.add(NODES, make.node("node-0"))
+    for driver in ("gpu", "nic"):
+        name = f"{driver}.example.com"
+        selector = f'device.driver == "{name}"'
+        world.api.add(DEVICE_CLASSES, make.device_class(driver, selector))
+        world.api.add(RESOURCE_SLICES, make.slice("node-0", 1, name))
+        for pod in ("runs", "waits"):
+            claim = make.claim(f"{driver}-{pod}") | {"spec": make.claim_spec(1, driver)}
+            world.api.add(RESOURCE_CLAIMS, claim)
+            world.api.add(PODS, make.pod(f"{driver}-{pod}", [make.use(f"{driver}-{pod}")]))
+    world.language = OneDriver()
+    world.start()
+    async with world.running():
+        await world.quiet()
+        decided: list[str] = []
+        decide = world.control.placer.decide
+
+        async def noted(key: str) -> Any:
+            decided.append(key)
+            return await decide(key)
+
+        world.control.placer.decide = noted
+        world.api.change(PODS, "ns/gpu-runs", lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.quiet()
+    assert world.api[PODS, "ns/gpu-waits"]["spec"]["nodeName"] == "node-0"
+    assert set(decided) == {"ns/gpu-waits"}
+
+
+class OneDriver:
+    """The only kind of selector here: ``device.driver == "..."``."""
+
+    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+        wanted = expression.split('"')[1]
+        return lambda driver, device: driver == wanted

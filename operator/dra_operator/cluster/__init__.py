@@ -7,6 +7,7 @@ from .key import NOTHING, Concern, Key, Keys
 from .ledger import DeviceTaken, InFlight, Ledger
 from .store import Change, Store, UidMemory, revision
 from .template import ClaimTemplate
+from .triggers import classes_of
 from .view import SCHEDULER_NAME, Cluster
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Store",
     "UidMemory",
     "check",
+    "classes_of",
     "counting_claim",
     "duplicates",
     "is_in_use",

@@ -43,6 +43,10 @@ class Contention:
         """A class is gone: nothing can be allocated of it."""
         self._class_drivers.pop(name, None)
 
+    def driver_of_class(self, name: str) -> str:
+        """The only driver whose devices can be in the class, or ``ANY``."""
+        return self._class_drivers.get(name, ANY)
+
     def is_contested(self, driver: str) -> bool:
         """Whether another scheduler allocates devices of the driver, or may be about to."""
         if self._drivers.keys(driver):

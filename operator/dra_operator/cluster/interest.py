@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .contention import ANY
+
 
 class Interest(NamedTuple):
     """Which changes of the cluster wake the pod."""
@@ -17,12 +19,14 @@ class Interest(NamedTuple):
     room: bool
     """Another pod left its cpu, memory or the like."""
     devices: bool
-    """Devices were published, changed or freed."""
+    """Devices were published or changed."""
+    freed: frozenset[str]
+    """Devices of one of these drivers were freed; ``ANY`` stands for all drivers."""
     leftovers: bool
     """A claim that an earlier attempt had left over is gone."""
 
 
-EVERYTHING = Interest(nodes=True, room=True, devices=True, leftovers=False)
+EVERYTHING = Interest(nodes=True, room=True, devices=True, freed=frozenset({ANY}), leftovers=False)
 """An attempt that meets a leftover ends at once, so none can go while it is under way: nobody waits for that yet."""
-NONE = Interest(nodes=False, room=False, devices=False, leftovers=False)
+NONE = Interest(nodes=False, room=False, devices=False, freed=frozenset(), leftovers=False)
 LEFTOVERS = NONE._replace(leftovers=True)

@@ -22,8 +22,9 @@ from dra_api.references import (
     is_reserved_for,
     pod_is_done,
 )
-from dra_api.resource import DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
+from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
 
+from .contention import ANY, drivers_in
 from .duplicates import duplicates
 from .key import NOTHING, Key, Keys
 from .store import Change
@@ -70,9 +71,9 @@ def on_claim(cluster: Cluster, change: Change[ResourceClaim]) -> Keys:
             keys.append(Key("place", pod.key))
     if old is not None and not _is_same(old, new):
         keys += _leftover_gone(cluster, old)
-    had = old is not None and old.status.allocation is not None
-    if had and (new is None or new.status.allocation is None or not _is_same(old, new)):
-        keys += devices_freed(cluster)
+    had = old.status.allocation if old is not None else None
+    if had is not None and (new is None or new.status.allocation is None or not _is_same(old, new)):
+        keys += devices_freed(cluster, had)
     return tuple(keys)
 
 
@@ -114,14 +115,23 @@ def on_slice(cluster: Cluster, change: Change[ResourceSlice]) -> Keys:
     old, new = change
     if old is not None and new is not None and old.spec == new.spec:
         return NOTHING
-    return devices_freed(cluster)
+    return devices_published(cluster)
 
 
-def devices_freed(cluster: Cluster) -> Keys:
-    """Waiting pods that need devices, those first that have waited longest."""
-    by_claim, by_resource = cluster.pods_by_claim, cluster.pods_by_resource
-    waiting = (key for key, interest in cluster.waiting.items() if interest.devices)
-    return _place(key for key in waiting if key in by_claim or key in by_resource)
+def devices_published(cluster: Cluster) -> Keys:
+    """Waiting pods that need devices, of whatever driver: a request for all devices minds every pool."""
+    return _place(key for key, interest in cluster.waiting.items() if interest.devices and _needs_devices(cluster, key))
+
+
+def devices_freed(cluster: Cluster, allocation: AllocationResult) -> Keys:
+    """Waiting pods whose classes may hold what was freed."""
+    freed = {ANY, *drivers_in(allocation)}
+    waiting = (key for key, interest in cluster.waiting.items() if not freed.isdisjoint(interest.freed))
+    return _place(key for key in waiting if _needs_devices(cluster, key))
+
+
+def _needs_devices(cluster: Cluster, key: str) -> bool:
+    return key in cluster.pods_by_claim or key in cluster.pods_by_resource
 
 
 def write_over(cluster: Cluster, entry: InFlight) -> Keys:

@@ -7,7 +7,7 @@ Objects are frozen and shared; nobody changes what the view hands out (CC-04).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -128,7 +128,7 @@ class Cluster:
         if entry is None:
             return NOTHING
         keys = triggers.write_over(self, entry)
-        return keys if self.ledger.holds(uid) else (*keys, *triggers.devices_freed(self))
+        return keys if self.ledger.holds(uid) else (*keys, *triggers.devices_freed(self, entry.allocation))
 
     def note_waiting(self, key: str, interest: Interest) -> None:
         """What can help the pod: ``EVERYTHING`` when an attempt begins, less when it ended and found out."""
@@ -154,6 +154,10 @@ class Cluster:
         wanted = extended_resources(pod) if self.features.extended_resources else []
         classes = classes_by_resource(self.classes) if wanted else {}
         return {resource: classes[resource] for resource in wanted if resource in classes}
+
+    def drivers_of(self, classes: Iterable[str]) -> frozenset[str]:
+        """The drivers whose devices the classes may hold."""
+        return frozenset(map(self._contention.driver_of_class, classes))
 
     def is_contested(self, allocation: AllocationResult) -> bool:
         """Whether another scheduler allocates devices of the same drivers, so that both may have taken the same one."""
@@ -293,7 +297,7 @@ class Cluster:
             self.inventory.put_rule(change.new)
         elif change.old is not None:
             self.inventory.remove_rule(change.old.metadata.name)
-        return triggers.devices_freed(self)
+        return triggers.devices_published(self)
 
 
 def extended_resources(pod: Pod) -> list[str]:

@@ -24,7 +24,17 @@ from dra_api.resource import ResourceClaim
 from dra_kube import NotFound
 
 from dra_operator.allocator import Allocator
-from dra_operator.cluster import EVERYTHING, LEFTOVERS, NONE, Cluster, DeviceTaken, Interest, Key, duplicates
+from dra_operator.cluster import (
+    EVERYTHING,
+    LEFTOVERS,
+    NONE,
+    Cluster,
+    DeviceTaken,
+    Interest,
+    Key,
+    classes_of,
+    duplicates,
+)
 from dra_operator.kube import ClaimChanged, EventRecorder
 from dra_operator.placement import (
     Binding,
@@ -171,11 +181,16 @@ class PodPlacer:
         return partial(self._carry_out, pod, decision, commit)
 
     def _wait_for_changes(self, attempt: PlanInProgress, decision: NoPlace) -> None:
-        needs_devices = any(claim.status.allocation is None for _, claim in attempt.claims)
-        extended = self._cluster.classes_serving(attempt.pod)
-        held = any(entry is None for entry, _ in attempt.claims)
+        """Have the pod woken by what it lacked, and by nothing else."""
+        wanted = [claim for _, claim in attempt.claims if claim.status.allocation is None]
+        classes = {name for claim in wanted for name in classes_of(claim)}
+        classes.update(self._cluster.classes_serving(attempt.pod).values())
         interest = Interest(
-            nodes=True, room=decision.short_of_room, devices=needs_devices or bool(extended), leftovers=held
+            nodes=True,
+            room=decision.short_of_room,
+            devices=bool(classes),
+            freed=self._cluster.drivers_of(classes),
+            leftovers=any(entry is None for entry, _ in attempt.claims),
         )
         self._cluster.note_waiting(attempt.pod.key, interest)
 
