@@ -156,7 +156,7 @@ async def test_bad_input_ends_with_one_clear_line(flags: list[str], message: str
     if "--kubeconfig" not in flags:
         words += ["--kubeconfig", str(home / "kubeconfig")]
     async with running(words, TMPDIR=home / "t") as cluster:
-        assert await asyncio.wait_for(cluster.end(), 20) in (1, 2)
+        assert await asyncio.wait_for(cluster.end(), 60) in (1, 2)
     (line,) = [line for line in cluster.output.splitlines() if not line.startswith(("usage:", " "))]
     assert line.startswith("dra-devcluster")
     assert message.replace("HOME", str(home)) in line

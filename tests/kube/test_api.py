@@ -30,7 +30,7 @@ async def serve() -> AsyncIterator[Serve]:
             app.router.add_route(method, path, handler)
         server = TestServer(app)
         await server.start_server()
-        api = Api(Connection(str(server.make_url("")).rstrip("/"), None, lambda: "Bearer secret"), timeout=5)
+        api = Api(Connection(str(server.make_url("")).rstrip("/"), None, lambda: "Bearer secret"), timeout=30)
         await api.__aenter__()
         opened.extend([server, api])
         return api

@@ -126,7 +126,7 @@ class Cluster:
         await eventually(is_gone)
 
 
-async def eventually(probe: Callable[[], Awaitable[T | None]], seconds: float = 20) -> T:
+async def eventually(probe: Callable[[], Awaitable[T | None]], seconds: float = 60) -> T:
     """What the probe gives as soon as that is true. Fails after so many seconds."""
     async with asyncio.timeout(seconds):
         while not (found := await probe()):  # noqa: ASYNC110 - what is waited for happens in another process
@@ -145,7 +145,7 @@ def operating(kubeconfig: Path, cluster: Cluster) -> Callable[[], AbstractAsyncC
 
     @asynccontextmanager
     async def run() -> AsyncIterator[KopfRunner]:
-        with kopf_run(kubeconfig, timeout=30) as runner:
+        with kopf_run(kubeconfig, timeout=90) as runner:
             yield runner
             await cluster.heard()
 

@@ -24,7 +24,7 @@ async def run(*arguments: str) -> tuple[int, str]:
     """Exit code and what it printed, for runs that end by themselves."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stderr=pipe)
-    _, output = await asyncio.wait_for(process.communicate(), 60)
+    _, output = await asyncio.wait_for(process.communicate(), 120)
     assert process.returncode is not None
     return process.returncode, output.decode()
 
@@ -38,7 +38,7 @@ class Running:
 
     async def read_until(self, pattern: str) -> re.Match[str]:
         assert self.process.stderr is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while line := (await self.process.stderr.readline()).decode():
                 self.log += line
                 if match := re.search(pattern, line):
@@ -49,8 +49,8 @@ class Running:
         assert self.process.stderr is not None
         if self.process.returncode is None:
             self.process.send_signal(number)
-        self.log += (await asyncio.wait_for(self.process.stderr.read(), 30)).decode()
-        return await asyncio.wait_for(self.process.wait(), 30)
+        self.log += (await asyncio.wait_for(self.process.stderr.read(), 60)).decode()
+        return await asyncio.wait_for(self.process.wait(), 60)
 
 
 @asynccontextmanager

@@ -119,7 +119,7 @@ class Scene:
         await plugin.publish(resources)
         running = RunningPlugin(agent, plugin, driver, recorder, faults, stack)
         self.plugins.append(running)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await plugin.registered()
             await plugin.published()
         return running

@@ -14,7 +14,7 @@ class NotObserved(AssertionError):
     """What a test waited for did not come; the message has the last thing that was seen instead."""
 
 
-async def until(what: str, look: Callable[[], Awaitable[T | None]], seconds: float = 30.0) -> T:
+async def until(what: str, look: Callable[[], Awaitable[T | None]], seconds: float = 60.0) -> T:
     """The first answer of ``look`` that is neither None nor False. Raises NotObserved."""
     deadline = time.monotonic() + seconds
     last: T | AssertionError | None = None

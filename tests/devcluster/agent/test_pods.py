@@ -364,7 +364,7 @@ async def main():
 asyncio.run(main())
 """
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
-    await until(lambda: processes_in(short_path), timeout=15)
+    await until(lambda: processes_in(short_path))
     process.kill()
     await process.wait()
     await until(lambda: not processes_in(short_path))
