@@ -7,6 +7,7 @@ import os
 import pytest
 from corpus import CONFORMANCE
 from hypothesis import HealthCheck, settings
+from stock import missing
 
 # A busy machine is no fault of an example: properties are about values, not about time. In CI a run says the same
 # as the one before; elsewhere each looks at new examples, and a failure prints what repeats it.
@@ -24,3 +25,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not CONFORMANCE.is_dir():
         terminalreporter.section("SKIPPED: reference corpora")
         terminalreporter.line("No conformance data found; set KOPF_DRA_CONFORMANCE to the folder that holds it.")
+    if missing():
+        terminalreporter.section("SKIPPED: everything that needs a stock control plane")
+        terminalreporter.line(f"Nothing was tried on a real API server; {missing()}.")

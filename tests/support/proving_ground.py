@@ -7,24 +7,28 @@
         async with ground.operator() as operator:
             await ground.add_pods(30)
             await ground.bound(20)
+
+The API server is the development cluster's; or, with ``KUBEBUILDER_ASSETS``, a real one with the stock
+kube-controller-manager and kube-scheduler beside it, made anew for each ground.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import envtest
+from bare_node import bare_node
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import (
     DEVICE_CLASSES,
     EVENTS,
     NAMESPACES,
-    NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -37,6 +41,7 @@ from dra_kube import (
 from faults import FaultProxy
 from node_stub import node_stub
 from operator_process import OperatorProcess, operator_process
+from stock import missing
 from waiting import until
 from witness import Witness
 
@@ -56,6 +61,12 @@ class ProvingGround:
     folder: Path
     operators: list[OperatorProcess] = field(default_factory=list)
     _numbers: Any = field(default_factory=itertools.count)
+    _nodes: list[str] = field(default_factory=list)
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def aclose(self) -> None:
+        """The nodes go."""
+        await self._stack.aclose()
 
     # --- operators ---
 
@@ -73,24 +84,26 @@ class ProvingGround:
     async def furnish(self, *, nodes: int, devices: int, pods: int = 110) -> None:
         """Namespace, class, template, nodes with so many devices each and room for so many pods."""
         await self.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        expression = f'device.driver == "{DRIVER}"'
-        spec: Object = {"selectors": [{"cel": {"expression": expression}}]}
-        await self.api.create(DEVICE_CLASSES, {"metadata": {"name": "gpu"}, "spec": spec})
-        template = {"metadata": {"name": "template", "namespace": NAMESPACE}, "spec": {"spec": claim_spec()}}
-        await self.api.create(RESOURCE_CLAIM_TEMPLATES, template)
         for number in range(nodes):
-            await self._add_node(f"node-{number}", devices, pods)
+            self._nodes.append(f"node-{number}")
+            await self._stack.enter_async_context(bare_node(self.api, self._nodes[-1], pods=pods))
+        await self.add_driver(DRIVER, devices=devices)
 
-    async def _add_node(self, name: str, devices: int, pods: int) -> None:
-        status = {"allocatable": {"cpu": "64", "memory": "64Gi", "pods": str(pods)}}
-        await self.api.create(NODES, {"metadata": {"name": name}, "status": status})
-        spec: Object = {
-            "driver": DRIVER,
-            "nodeName": name,
-            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": f"dev-{number}"} for number in range(devices)],
-        }
-        await self.api.create(RESOURCE_SLICES, {"metadata": {"name": f"{name}-gpu"}, "spec": spec})
+    async def add_driver(self, driver: str, *, devices: int, kind: str = "gpu", template: str = "template") -> None:
+        """A driver with so many devices on each node, a class for them, and a template for one of them."""
+        expression = f'device.driver == "{driver}"'
+        spec: Object = {"selectors": [{"cel": {"expression": expression}}]}
+        await self.api.create(DEVICE_CLASSES, {"metadata": {"name": kind}, "spec": spec})
+        body = {"metadata": {"name": template, "namespace": NAMESPACE}, "spec": {"spec": claim_spec(kind)}}
+        await self.api.create(RESOURCE_CLAIM_TEMPLATES, body)
+        for node in self._nodes:
+            spec = {
+                "driver": driver,
+                "nodeName": node,
+                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": f"dev-{number}"} for number in range(devices)],
+            }
+            await self.api.create(RESOURCE_SLICES, {"metadata": {"name": f"{node}-{kind}"}, "spec": spec})
 
     async def add_claim(self, name: str) -> None:
         """A claim that pods share."""
@@ -98,9 +111,9 @@ class ProvingGround:
             RESOURCE_CLAIMS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": claim_spec()}
         )
 
-    async def add_pod(self, name: str, claim: str | None = None, **spec: Any) -> Object:
+    async def add_pod(self, name: str, claim: str | None = None, *, template: str = "template", **spec: Any) -> Object:
         """A pod with a claim from the template, or with this one."""
-        source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": "template"}
+        source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": template}
         body: Object = {
             "schedulerName": "dra-scheduler",
             "containers": [{"name": "main", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}],
@@ -195,16 +208,31 @@ class ProvingGround:
 @asynccontextmanager
 async def proving_ground(folder: Path, seed: int = 0) -> AsyncIterator[ProvingGround]:
     """An empty one."""
-    with serve_in_thread() as server:
-        to_server = connection(server.write_kubeconfig(folder / "kubeconfig"))
+    with _api_server(folder) as kubeconfig:
+        to_server = connection(kubeconfig)
         async with Api(to_server) as api, FaultProxy(to_server, seed=seed) as proxy:
             async with Witness(api) as witness, node_stub(api):
-                yield ProvingGround(api, proxy, witness, folder)
+                ground = ProvingGround(api, proxy, witness, folder)
+                async with aclosing(ground):
+                    yield ground
 
 
-def claim_spec() -> Object:
+@contextmanager
+def _api_server(folder: Path) -> Iterator[Path]:
+    binaries = envtest.assets()
+    if binaries and not missing():
+        servers = folder / "servers"
+        servers.mkdir()
+        with envtest.real_api_server(binaries, servers, stock=True) as kubeconfig:
+            yield kubeconfig
+    else:
+        with serve_in_thread() as server:
+            yield server.write_kubeconfig(folder / "kubeconfig")
+
+
+def claim_spec(kind: str = "gpu") -> Object:
     """One device of the class."""
-    return {"devices": {"requests": [{"name": "req", "exactly": {"deviceClassName": "gpu"}}]}}
+    return {"devices": {"requests": [{"name": "req", "exactly": {"deviceClassName": kind}}]}}
 
 
-__all__ = ["NAMESPACE", "ProvingGround", "proving_ground"]
+__all__ = ["NAMESPACE", "PATIENCE", "ProvingGround", "proving_ground"]
