@@ -1,0 +1,62 @@
+"""kube-scheduler and the operator allocate devices of one driver at the same time.
+
+``KOPF_DRA_ROUNDS=200 pytest tests/reliability/test_beside_kube_scheduler.py`` tries it two hundred times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from dra_kube import RESOURCE_CLAIMS, Object
+from proving_ground import NAMESPACE, PATIENCE, ProvingGround
+from rounds import rounds
+from stock import needs_stock_control_plane
+from waiting import until
+
+DEVICES = 4
+SCHEDULERS = ("dra-scheduler", "default-scheduler")
+
+
+def was_decided(pod: Object) -> bool:
+    """It has a node, or its scheduler has said why not."""
+    conditions = pod.get("status", {}).get("conditions") or []
+    return bool(pod["spec"].get("nodeName")) or any(entry["type"] == "PodScheduled" for entry in conditions)
+
+
+async def contend(ground: ProvingGround, number: int) -> None:
+    """Eight pods come at once, four for each scheduler; all go again when four of them have devices."""
+    names = [f"round-{number}-{scheduler}-{index}" for scheduler in SCHEDULERS for index in range(4)]
+    await asyncio.gather(*(ground.add_claim(name) for name in names))
+    both = zip(names[:4], names[4:], strict=True)
+    pods = [(name, scheduler) for pair in both for name, scheduler in zip(pair, SCHEDULERS, strict=True)]
+    await asyncio.gather(*(ground.add_pod(name, name, schedulerName=scheduler) for name, scheduler in pods))
+
+    async def settled() -> bool:
+        found = await ground.pods()
+        return all(map(was_decided, found)) and len(await ground.bound_names()) >= DEVICES
+
+    await until(f"the devices are used in round {number}", settled, PATIENCE)
+    await ground.delete_pods(names)
+    for name in names:
+        await ground.api.delete(RESOURCE_CLAIMS, name, NAMESPACE)
+
+    async def nothing_left() -> bool:
+        return not await ground.pods() and not (await ground.api.list(RESOURCE_CLAIMS, NAMESPACE))[0]
+
+    await until(f"pods and claims of round {number} are gone", nothing_left, PATIENCE)
+
+
+@needs_stock_control_plane
+@pytest.mark.timeout(3600)
+async def test_no_device_is_held_by_two_claims_whose_pods_are_bound(ground: ProvingGround) -> None:
+    """For a moment two claims may hold a device; then the operator has to give way before it binds its pod."""
+    await ground.furnish(nodes=1, devices=DEVICES)
+    async with ground.operator() as operator:
+        await operator.becomes_ready()
+        tried = rounds(5)
+        for number in tried:
+            await contend(ground, number)
+        await ground.witness.caught_up()
+        twice = [found.what for found in ground.witness.findings() if found.what.endswith("of running pods")]
+        assert not twice, f"{len(twice)} of {len(tried) * DEVICES} devices were given twice: {twice[:5]}"
