@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
 from dra_api.meta import Object
-from dra_api.resource import ResourceClaim
+from dra_api.resource import AllocationResult, ResourceClaim
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator
@@ -31,9 +30,8 @@ from .place import PodPlacer
 from .queue import Rank, WorkQueue
 from .queues import WorkQueues
 from .upkeep import ClaimUpkeep
+from .violation_log import ViolationLog
 from .workers import Workers
-
-logger = logging.getLogger(__name__)
 
 COMPONENT = "dra-operator"
 WORKERS: Final[Mapping[Concern, int]] = {"pod": 20, "claim": 20, "place": 50}
@@ -71,6 +69,7 @@ class Control:
         self.queues = WorkQueues({"pod": WorkQueue(), "claim": WorkQueue(), "place": placing})
         self._checks = check_invariants
         registry = registry or CollectorRegistry()
+        self._violations = ViolationLog(registry)
         registry.register(ClaimCollector(cluster.claims))
         self.events = EventRecorder(client, COMPONENT, clock=clock, now=now)
         stamp = now if cluster.features.binding_conditions else lambda: None
@@ -124,6 +123,10 @@ class Control:
         """An object is there, as the watch brought it or as the server answered one of our requests."""
         self.queues.add(self.cluster.put(obj))
 
+    def hold(self, uid: str, allocation: AllocationResult | None) -> None:
+        """Count devices for a claim that cannot be read; None gives them back."""
+        self.queues.add(self.cluster.hold(uid, allocation))
+
     def _claim_gone(self, claim: ResourceClaim) -> None:
         self.remove(ResourceClaim, claim.key, claim.metadata.uid)
 
@@ -165,5 +168,4 @@ class Control:
 
     def _after(self) -> None:
         if self._checks:
-            for violation in violations(self.cluster):
-                logger.error("invariant violated: %s", violation)
+            self._violations.report(violations(self.cluster))
