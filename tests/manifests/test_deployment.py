@@ -10,6 +10,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -188,11 +189,17 @@ async def test_the_probes_ask_for_what_is_served(site: Site) -> None:
     for probe in ("livenessProbe", "readinessProbe"):
         get = container[probe]["httpGet"]
         assert get["port"] == port["name"]
-        reader, writer = await asyncio.open_connection("127.0.0.1", address)
-        writer.write(f"GET {get['path']} HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n".encode())
-        assert (await reader.readline()).split()[1] == b"200"
-        writer.close()
-        await writer.wait_closed()
+        await until(f"200 for {get['path']}", partial(_succeeds, address, get["path"]))
+
+
+async def _succeeds(port: int, path: str) -> bool:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    await writer.wait_closed()
+    assert answer.split()[1] == "200", answer
+    return True
 
 
 async def _address(site: Site) -> int | None:

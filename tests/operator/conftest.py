@@ -24,7 +24,10 @@ from dra_kube import (
     Resource,
     connection,
 )
+from dra_operator.app import Options
+from faults import FaultProxy
 from kopf.testing import KopfRunner
+from supervised import Site, supervised
 from under_kopf import kopf_run
 
 Obj = dict[str, Any]
@@ -32,9 +35,15 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-def server() -> Iterator[DevApiServer]:
+def server_settings() -> dict[str, Any]:
+    """Of the API server; a test module may have others."""
+    return {}
+
+
+@pytest.fixture
+def server(server_settings: dict[str, Any]) -> Iterator[DevApiServer]:
     """A fresh, empty API server."""
-    with serve_in_thread() as running:
+    with serve_in_thread(**server_settings) as running:
         yield running
 
 
@@ -161,3 +170,22 @@ def until() -> Callable[..., Awaitable[Any]]:
 def operator_command(kubeconfig: Path) -> list[str]:
     """``dra-operator run`` as a process of its own."""
     return [sys.executable, "-m", "dra_operator.app.cli", "run", "--kubeconfig", str(kubeconfig)]
+
+
+@pytest.fixture
+async def proxy(kubeconfig: Path) -> AsyncIterator[FaultProxy]:
+    """Between the operator and the API server, for whoever has to make faults."""
+    async with FaultProxy(connection(kubeconfig)) as between:
+        yield between
+
+
+@pytest.fixture
+def supervising(
+    proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., AbstractAsyncContextManager[Site]]:
+    """The operator as ``dra-operator run`` runs it, behind the proxy."""
+
+    def run(options: Options | None = None) -> AbstractAsyncContextManager[Site]:
+        return supervised(proxy, tmp_path, monkeypatch, options)
+
+    return run

@@ -14,8 +14,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from dra_api.gates import UnknownGate
 from dra_operator.allocator import Features
 from dra_operator.app.cli import features_of
+from faults import Hang, Refuse, Target
+from waiting import until
 
 COMMAND = [sys.executable, "-m", "dra_operator.app.cli", "run"]
 
@@ -77,6 +80,13 @@ async def test_it_works_until_a_signal_and_then_ends_with_0(
         await cluster.bound("pod")
         await cluster.heard()
         async with aiohttp.ClientSession(address) as http:
+
+            async def ready() -> bool:
+                async with http.get("/readyz") as answer:
+                    assert answer.status == 200, await answer.text()
+                return True
+
+            await until("ready", ready)
             for probe in ("/livez", "/readyz"):
                 async with http.get(probe) as answer:
                     assert answer.status == 200
@@ -127,6 +137,58 @@ async def test_a_metrics_port_in_use_is_named(kubeconfig: Path) -> None:
     assert "Traceback" not in output
 
 
+async def test_a_port_in_use_is_noticed_before_the_server_is_asked(dead_server: tuple[str, Path]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, output = await run("--kubeconfig", str(dead_server[1]), "--metrics-port", port)
+    assert code == 2
+    assert f"cannot serve metrics on port {port}" in output
+
+
+async def test_probes_are_answered_while_the_cluster_is_being_listed(cluster: Any, proxy: Any, tmp_path: Path) -> None:
+    await cluster.furnish()
+    config = proxy.write_kubeconfig(tmp_path / "proxied")
+    with proxy.suffering(Hang(Target(verbs=("list",), resource="nodes"))):
+        async with running("--kubeconfig", str(config), "--metrics-port", "0") as operator:
+            address = (await operator.read_until(r"metrics and probes on (\S+)"))[1]
+            async with aiohttp.ClientSession(address) as http:
+                async with http.get("/livez") as answer:
+                    assert (answer.status, await answer.text()) == (200, "ok\n")
+                async with http.get("/readyz") as answer:
+                    assert (answer.status, await answer.text()) == (503, "the cluster is being listed\n")
+            assert await operator.stop(signal.SIGTERM) == 0
+    assert "Traceback" not in operator.log
+
+
+async def test_probes_say_over_http_what_is_wrong(cluster: Any, proxy: Any, tmp_path: Path) -> None:
+    await cluster.furnish()
+    config = proxy.write_kubeconfig(tmp_path / "proxied")
+    watches = Target(verbs=("watch",), resource="pods")
+    with proxy.suffering(Refuse(watches, code=403, message="pods is forbidden")):
+        async with running("--kubeconfig", str(config), "--metrics-port", "0") as operator:
+            address = (await operator.read_until(r"metrics and probes on (\S+)"))[1]
+            async with aiohttp.ClientSession(address) as http:
+
+                async def unready() -> bool:
+                    async with http.get("/readyz") as answer:
+                        told = await answer.text()
+                        assert answer.status == 503
+                        assert told == "pods: not watched yet: WATCH answered 403: pods is forbidden\n"
+                    return True
+
+                await until("unready", unready)
+                async with http.get("/livez") as answer:
+                    assert answer.status == 200
+                async with http.get("/metrics") as answer:
+                    metrics = await answer.text()
+            assert await operator.stop(signal.SIGTERM) == 0
+    ages = dict(re.findall(r'dra_operator_stream_age_seconds{resource="(\w+)[.\w]*"} (\S+)', metrics))
+    assert set(ages) == {"nodes", "deviceclasses", "resourceslices", "resourceclaimtemplates", "resourceclaims", "pods"}
+    assert 'dra_operator_kopf_restarts_total{reason="failure"} 0.0' in metrics
+
+
 @pytest.mark.parametrize("gates", ["DRADeviceTaint=true", "DRADeviceTaints=maybe", "DRADeviceTaints"])
 async def test_an_unknown_feature_gate_is_named_with_a_remedy(gates: str) -> None:
     code, output = await run("--feature-gates", gates)
@@ -136,8 +198,20 @@ async def test_an_unknown_feature_gate_is_named_with_a_remedy(gates: str) -> Non
     assert "Traceback" not in output
 
 
+@pytest.mark.parametrize("gate", ["DRAResourcePoolStatus", "DynamicResourceAllocation", "DRAWorkloadResourceClaims"])
+def test_a_gate_that_nothing_looks_at_is_refused_with_the_names_of_those_that_are_looked_at(gate: str) -> None:
+    with pytest.raises(UnknownGate) as caught:
+        features_of(f"DRAAdminAccess=false,{gate}=true")
+    refused, _, known = str(caught.value).partition(", only at ")
+    assert refused == f"the operator does not look at {gate}"
+    assert "DRADeviceTaintRules" in known.split(", ")
+    assert gate not in known
+    features_of(",".join(f"{name}=true" for name in known.split(", ")))
+
+
 def test_gates_change_what_the_allocator_may_use() -> None:
     assert features_of("") == Features()
+    assert features_of("DRADeviceTaintRules=true") == Features(taint_rules=True)
     assert features_of("DRADeviceTaints=false,DRAListTypeAttributes=true") == Features(
         device_taints=False, list_attributes=True
     )

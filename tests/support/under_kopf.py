@@ -16,12 +16,7 @@ MAIN = Path(__file__).resolve().parents[2] / "operator" / "main.py"
 
 @contextmanager
 def kopf_run(kubeconfig: Path, timeout: float = 60) -> Iterator[KopfRunner]:
-    """``kopf run --all-namespaces operator/main.py``; after the block the runner has output and exit code.
-
-    A Kopf that is stopped leaves connections of its own open now and then. They are collected here, where they
-    belong, also those that the operator's start put out of the collector's sight, and not in whatever test runs when
-    Python's collector does.
-    """
+    """``kopf run --all-namespaces operator/main.py``; after the block the runner has output and exit code."""
     runner = KopfRunner(
         ["run", "--all-namespaces", str(MAIN)],
         registry=kopf.OperatorRegistry(),
@@ -32,7 +27,16 @@ def kopf_run(kubeconfig: Path, timeout: float = 60) -> Iterator[KopfRunner]:
         with runner:
             yield runner
     finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            gc.unfreeze()
-            gc.collect()
+        collect_leftovers_of_kopf()
+
+
+def collect_leftovers_of_kopf() -> None:
+    """A Kopf that is stopped leaves connections of its own open now and then.
+
+    They are collected here, where they belong, also those that the operator's start put out of the collector's sight,
+    and not in whatever test runs when Python's collector does.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.unfreeze()
+        gc.collect()

@@ -3,7 +3,7 @@
 from .allocator import Allocator, Decision
 from .candidates import Candidates
 from .errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError
-from .features import Features
+from .features import GATES, Features
 from .ids import DeviceId, PoolId, ShareId
 from .inventory import Inventory
 from .nodes import matches as node_matches
@@ -14,6 +14,7 @@ from .rules import Rules
 from .usage import Usage
 
 __all__ = [
+    "GATES",
     "Allocated",
     "AllocationError",
     "Allocator",

@@ -11,11 +11,15 @@ _FIELDS: Final = {
     "DRAPrioritizedList": "prioritized_list",
     "DRAPartitionableDevices": "partitionable_devices",
     "DRADeviceTaints": "device_taints",
+    "DRADeviceTaintRules": "taint_rules",
     "DRAConsumableCapacity": "consumable_capacity",
     "DRAListTypeAttributes": "list_attributes",
     "DRAExtendedResource": "extended_resources",
 }
 _BINDING_GATES: Final = {"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"}
+
+GATES: Final = frozenset(_FIELDS) | _BINDING_GATES
+"""The gates that decide about anything here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class Features:
     prioritized_list: bool = True
     partitionable_devices: bool = True
     device_taints: bool = True
+    taint_rules: bool = False
+    """Not for the allocator itself: without it no DeviceTaintRule is handed to it."""
     consumable_capacity: bool = True
     binding_conditions: bool = True
     """DRADeviceBindingConditions and DRAResourceClaimDeviceStatus, which only work together."""

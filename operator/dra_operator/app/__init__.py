@@ -2,5 +2,6 @@
 
 from .handlers import register
 from .operator import Operator, Options
+from .streams import Limits
 
-__all__ = ["Operator", "Options", "register"]
+__all__ = ["Limits", "Operator", "Options", "register"]

@@ -1,76 +1,119 @@
-"""Deletions that no event told about.
+"""Deletions that no event reported, and a server that went back in time.
 
-When a watch falls too far behind (410), Kopf lists the kind again and goes on from there; what was deleted in between
-is never reported. So after each list that Kopf makes, and at long intervals in any case, the names of what exists are
-listed (metadata only), and what the view has beyond them is removed. An object newer than that list is left alone.
+Kopf lists a kind anew after its watch fell too far behind (410), and what was deleted in between is never reported. So
+whenever a watch begins or is refused, and at long intervals in any case, the names of what exists are listed (metadata
+only), and what the view has beyond them is removed. An object newer than that list is left alone. A failed audit is
+repeated until it succeeds.
+
+A list is never older than what was seen before it was asked for, unless the server's data were restored from a backup.
+Then resourceVersions start again from a lower one, and whatever happens would be dropped as old: ``restored`` is
+called, for the view has to be built afresh.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from dra_kube import Api, KubeError, Resource
+from dra_kube import RESOURCE_CLAIMS, Api, KubeError, Resource
 
 from dra_operator.cluster import revision
 from dra_operator.reconcile import Control
 
-from .watched import WATCHED
+from .malformed import Quarantine
+from .watched import Kinds
 
 logger = logging.getLogger(__name__)
 
 INTERVAL = 300.0  # seconds between two audits of everything
-QUIET = 1.0  # seconds without an item of a list until the list is taken to be complete
+GAP = 2.0  # seconds between two audits of one kind
+RETRIES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds until a failed audit is repeated, the last one for ever
 
 
 class Audit:
-    """``relisted`` says that a list is coming in; ``run`` compares when it is through."""
+    """``call`` asks for an audit of one kind; ``saw`` is told every resourceVersion; ``run`` audits for ever."""
 
-    def __init__(self, api: Api, control: Control) -> None:
-        self._api, self._control = api, control
-        self._due: dict[Resource, None] = {}
-        self._called = asyncio.Event()
+    def __init__(
+        self, api: Api, control: Control, quarantine: Quarantine, kinds: Kinds, restored: Callable[[str], None]
+    ) -> None:
+        self._api, self._control, self._quarantine, self._kinds = api, control, quarantine, kinds
+        self._restored = restored
+        self._calls = {resource: asyncio.Event() for resource in kinds}
+        self._newest: dict[Resource, int] = {}
+        self._served: set[Resource] = set()
 
-    def relisted(self, resource: Resource) -> None:
-        """An item of a list arrived."""
-        if resource not in self._due:
-            self._due[resource] = None
-        self._called.set()
+    def call(self, resource: Resource) -> None:
+        """Something about the kind may have been missed."""
+        self._calls[resource].set()
+
+    def loaded(self, resource: Resource, version: str) -> None:
+        """The kind is in the view since a list of this resourceVersion."""
+        self._served.add(resource)
+        self.saw(resource, version)
+
+    def saw(self, resource: Resource, version: str) -> None:
+        """The server has come at least that far."""
+        self._newest[resource] = max(revision(version) or 0, self._newest.get(resource, 0))
 
     async def run(self) -> None:
         """Audit for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sweep(), name="audit")
+            for resource in self._kinds:
+                group.create_task(self._keep(resource), name=f"audit of {resource}")
+
+    async def _sweep(self) -> None:
         while True:
-            try:
-                async with asyncio.timeout(INTERVAL):
-                    await self._wait_for_quiet()
-            except TimeoutError:
-                self._due = dict.fromkeys(WATCHED)
-                self._control.look_again()
-            due, self._due = list(self._due), {}
-            for resource in due:
-                await self._compare(resource)
+            await asyncio.sleep(INTERVAL)
+            for resource in self._served:
+                self.call(resource)
+            self._control.look_again()
 
-    async def _wait_for_quiet(self) -> None:
-        await self._called.wait()
-        while self._called.is_set():
-            self._called.clear()
-            await asyncio.sleep(QUIET)
+    async def _keep(self, resource: Resource) -> None:
+        while True:
+            await self._calls[resource].wait()
+            self._calls[resource].clear()
+            for pause in _pauses():
+                if await self._compare(resource):
+                    break
+                await asyncio.sleep(pause)
+            await asyncio.sleep(GAP)
 
-    async def _compare(self, resource: Resource) -> None:
+    async def _compare(self, resource: Resource) -> bool:
+        """Whether it could be done."""
+        newest = self._newest.get(resource, 0)
         try:
             listed, at = await self._api.list_metadata(resource)
         except KubeError as error:
             logger.debug("audit of %s put off: %s", resource, error)
-            return
+            return False
+        if (revision(at) or newest) < newest:
+            self._restored(f"its {resource} are at resourceVersion {at}, after {newest}")
+            return True
+        self.saw(resource, at)
         present = {_key(meta): meta.get("uid") for meta in listed}
-        kind = WATCHED[resource]
+        self._remove_others(resource, present, at)
+        return True
+
+    def _remove_others(self, resource: Resource, present: dict[str, Any], at: str) -> None:
+        kind = self._kinds[resource]
         for obj in list(self._control.cluster.store_of(kind)):
             uid = obj.metadata.uid
-            if present.get(obj.key) == uid or not _is_older(obj.metadata.resource_version, at):
-                continue
-            logger.info("%s %s was deleted while nobody watched", resource.kind, obj.key)
-            self._control.remove(kind, obj.key, uid)
+            if present.get(obj.key) != uid and _is_older(obj.metadata.resource_version, at):
+                logger.info("%s %s was deleted, and no event said so", resource.kind, obj.key)
+                self._control.remove(kind, obj.key, uid)
+        if resource == RESOURCE_CLAIMS:
+            for key, claim in list(self._quarantine.salvaged.items()):
+                if present.get(key) != claim.uid and _is_older(claim.resource_version, at):
+                    self._quarantine.deleted(key, claim.uid)
+
+
+def _pauses() -> Iterator[float]:
+    yield from RETRIES
+    while True:
+        yield RETRIES[-1]
 
 
 def _key(meta: dict[str, Any]) -> str:

@@ -19,12 +19,13 @@ import msgspec
 from dra_api.gates import FeatureGates, UnknownGate
 from dra_kube import ConnectionSettingsError, KubeError, connection
 
-from dra_operator.allocator import Features
+from dra_operator.allocator import GATES, Features
 from dra_operator.cluster import SCHEDULER_NAME
 
 from .console import finish
 from .logs import configure_logs
 from .operator import Operator, Options
+from .server import CannotServe
 from .supervisor import OperatorFailed, Supervisor
 
 # Commands of their own modules, loaded only when asked for: name -> (module with add_arguments and run, help).
@@ -79,10 +80,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         supervisor = Supervisor(operator, connection(), options.metrics_host, options.metrics_port)
         asyncio.run(supervisor.run())
-    except ConnectionSettingsError as error:
+    except (ConnectionSettingsError, CannotServe) as error:
         return _fail(str(error), 2)
-    except OSError as error:
-        return _fail(f"cannot serve metrics on port {options.metrics_port}: {error}", 2)
     except KubeError as error:
         return _fail(f"the API server cannot be used: {error}; is it running, and is the kubeconfig the right one?", 1)
     except OperatorFailed as error:
@@ -91,11 +90,13 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def features_of(text: str) -> Features:
-    """What the allocator may use with these gates changed. Raises UnknownGate."""
+    """What the operator may use with these gates changed. Raises UnknownGate, also for gates that change nothing."""
     pairs = (part.partition("=") for part in text.split(",") if part)
     values: dict[str, Any] = {
         name.strip(): {"true": True, "false": False}.get(value, value) for name, _, value in pairs
     }
+    if unknown := sorted(values.keys() - GATES):
+        raise UnknownGate(f"the operator does not look at {', '.join(unknown)}, only at {', '.join(sorted(GATES))}")
     gates: dict[str, bool] = msgspec.to_builtins(FeatureGates.of(values))
     return Features.from_gates(name for name, is_on in gates.items() if is_on)
 

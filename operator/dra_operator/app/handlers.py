@@ -16,16 +16,23 @@ from dra_kube import Connection, ConnectionSettingsError, KubeError, Resource, c
 
 from .operator import Operator
 from .settings import configure
-from .watched import WATCHED
+from .streams import Streams
+from .tracing import trace_of
 
 logger = logging.getLogger(__name__)
 
 
-def register(operator: Operator, registry: kopf.OperatorRegistry | None = None) -> None:
+def register(
+    operator: Operator,
+    registry: kopf.OperatorRegistry | None = None,
+    opened: Callable[[aiohttp.ClientSession], None] = lambda _: None,
+) -> None:
     """Attach the operator to a registry of Kopf, the default one unless told otherwise.
 
-    If it does not run yet when Kopf starts, Kopf starts and stops it; otherwise it outlives Kopf.
+    If it does not run yet when Kopf starts, Kopf starts and stops it; otherwise it outlives Kopf. ``opened`` is given
+    each session that Kopf gets: it closes them itself, unless it fails.
     """
+    registry = registry or kopf.get_default_registry()
     started_here: list[bool] = []
 
     @kopf.on.startup(id="start", registry=registry)
@@ -37,6 +44,8 @@ def register(operator: Operator, registry: kopf.OperatorRegistry | None = None) 
             except KubeError as error:
                 raise kopf.PermanentError(f"cannot start: {error}") from None  # Kopf prints the whole chain
             started_here.append(True)
+        for resource, version in operator.served.items():
+            _watch(operator, resource, version, registry)
 
     @kopf.on.cleanup(id="stop", registry=registry)
     async def stop(**_: Any) -> None:
@@ -46,40 +55,39 @@ def register(operator: Operator, registry: kopf.OperatorRegistry | None = None) 
     @kopf.on.login(id="login", registry=registry)
     async def login(**_: Any) -> kopf.AiohttpSession:
         try:
-            return session_for(connection())
+            session = session_for(connection(), operator.streams)
         except ConnectionSettingsError as error:
             raise kopf.PermanentError(str(error)) from error
+        opened(session.aiohttp_session)
+        return session
 
     @kopf.on.probe(id="running", registry=registry)
     async def running(**_: Any) -> bool:
         return operator.is_running
 
-    for resource in WATCHED:
-        _watch(operator, resource, registry)
 
+def session_for(settings: Connection, streams: Streams | None = None) -> kopf.AiohttpSession:
+    """Kopf's own connection, with the same address and credentials as ours; made anew when the server says 401.
 
-def session_for(settings: Connection) -> kopf.AiohttpSession:
-    """Kopf's own connection, with the same address and credentials as ours; made anew when the server says 401."""
+    ``streams`` gets to know what Kopf asks and gets.
+    """
     authorization = settings.authorization()
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=settings.tls or False, limit=0),
         headers={"Authorization": authorization} if authorization else {},
         proxy=settings.proxy,
+        trace_configs=[trace_of(streams or Streams())],
     )
     return kopf.AiohttpSession(server=settings.host, aiohttp_session=session)
 
 
-def _watch(operator: Operator, watched: Resource, registry: kopf.OperatorRegistry | None) -> None:
-    @kopf.on.event(_selects(operator, watched), id=watched.plural, registry=registry)
-    async def event(event: Any, resource: kopf.Resource, **_: Any) -> None:
-        operator.received(watched, resource.version, event["type"], event["object"])
+def _watch(operator: Operator, watched: Resource, version: str, registry: kopf.OperatorRegistry) -> None:
+    """In the version that the server has and we speak, which need not be the one that its group prefers.
 
+    It must be named here. Kopf asks a selector that is a function about all that the server has, and so it would wait
+    for every API of the cluster, also for those whose own server is down.
+    """
 
-def _selects(operator: Operator, watched: Resource) -> Callable[[kopf.Resource], bool]:
-    """By group, plural and the version we speak: Kopf finds a kind by name only in its group's preferred version."""
-
-    def selects(resource: kopf.Resource) -> bool:
-        served = operator.served_version(watched)
-        return (resource.group, resource.plural, resource.version) == (watched.group, watched.plural, served)
-
-    return selects
+    @kopf.on.event(group=watched.group, version=version, plural=watched.plural, id=watched.plural, registry=registry)
+    async def event(event: Any, **_: Any) -> None:
+        operator.received(watched, version, event["type"], event["object"])

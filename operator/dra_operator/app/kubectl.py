@@ -20,8 +20,9 @@ from dra_operator.cluster import SCHEDULER_NAME, Cluster
 
 from .console import finish
 from .language import CelSelectors
-from .loading import load_all
+from .loading import Loader
 from .malformed import Quarantine
+from .watched import watched_kinds
 from .why import why_claim, why_pod
 
 
@@ -66,7 +67,7 @@ async def _ask(options: argparse.Namespace, where: Connection) -> Iterator[str]:
             cluster.put(obj)
 
     async with Api(where) as api:
-        await load_all(api, load, Quarantine())
+        await Loader(api, watched_kinds(features), load, Quarantine(cluster.ledger.stored)).load_all()
     allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()))
     key = f"{options.namespace}/{options.name}"
     if options.kind == "pod" and (pod := cluster.pods.get(key)) is not None:

@@ -2,33 +2,92 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 
 from dra_api.meta import Object
-from dra_kube import Api, NotServed, Resource
+from dra_kube import RESOURCE_CLAIMS, Api, KubeError, NotServed, Resource
 
 from .malformed import Quarantine
-from .watched import REQUIRED, WATCHED
+from .watched import REQUIRED, Kinds
 
 logger = logging.getLogger(__name__)
 
+SOON = 5.0  # seconds between two looks for a kind without which claims cannot be handled
+LATER = 60.0  # the same for others
 
-async def load_all(api: Api, load: Callable[[Iterable[Object]], None], quarantine: Quarantine) -> dict[Resource, str]:
-    """Hand everything that exists to ``load``; the version in which the server has each kind.
+Load = Callable[[Iterable[Object]], None]
 
-    Kinds that the server does not have are left out: an optional one silently, others with a warning.
+
+@dataclass(slots=True)
+class Loader:
+    """Lists kinds into a view: all that the server has at start, and those that it has only later.
+
+    ``served`` has the version in which the server has each kind; ``loaded`` is told that a kind is in the view, and the
+    resourceVersion of its list.
     """
-    served: dict[Resource, str] = {}
-    for resource, kind in WATCHED.items():
-        try:
-            served[resource] = await api.version_of(resource)
-        except NotServed as error:
-            if resource in REQUIRED:
-                logger.warning("%s; claims cannot be handled until it does", error)
-            continue
-        listed = await api.list_as(resource, kind)
-        for raw, fault in listed.malformed:
-            quarantine.tell(resource, raw, fault)
-        load(listed.items)
-    return served
+
+    api: Api
+    kinds: Kinds
+    load: Load
+    quarantine: Quarantine
+    loaded: Callable[[Resource, str], None] = lambda _, __: None
+    served: dict[Resource, str] = field(default_factory=dict)
+
+    def missing(self) -> list[Resource]:
+        """The kinds that the server did not have so far."""
+        return [resource for resource in self.kinds if resource not in self.served]
+
+    async def load_all(self) -> None:
+        """Hand everything that exists to ``load``. Raises KubeError."""
+        await self._load_missing()
+        missing = [str(resource) for resource in self.missing() if resource in REQUIRED]
+        if missing:
+            logger.warning(
+                "the API server does not serve %s; claims cannot be handled until it does; looking again every %g s",
+                ", ".join(missing),
+                SOON,
+            )
+
+    async def look_for_missing(self, found: Callable[[], None]) -> None:
+        """Load the kinds that were missing when the server has them; ``found`` is called each time."""
+        while missing := self.missing():
+            await asyncio.sleep(SOON if REQUIRED.intersection(missing) else LATER)
+            try:
+                new = await self._load_missing()
+            except KubeError as error:
+                logger.warning("cannot look for %s: %s", ", ".join(map(str, missing)), error)
+                continue
+            if new:
+                logger.info("the API server serves %s now", ", ".join(map(str, new)))
+                found()
+
+    async def _load_missing(self) -> list[Resource]:
+        versions = await self._look_up(self.missing())
+        objects: list[Object] = []
+        lists: dict[Resource, str] = {}
+        for resource in versions:
+            listed = await self.api.list_as(resource, self.kinds[resource])
+            objects += listed.items
+            lists[resource] = listed.resource_version
+            for raw, fault in listed.malformed:
+                self.quarantine.take(resource, raw, fault)
+        self.load(objects)  # in one go: slices without the claims on them would offer devices that are taken
+        self.served |= versions
+        for resource, revision in lists.items():
+            self.loaded(resource, revision)
+        return list(versions)
+
+    async def _look_up(self, resources: Collection[Resource]) -> dict[Resource, str]:
+        found: dict[Resource, str] = {}
+        for resource in resources:
+            try:
+                found[resource] = await self.api.version_of(resource)
+            except NotServed:
+                continue
+        group = {resource for resource in self.kinds if resource.group == RESOURCE_CLAIMS.group}
+        if any(resource in REQUIRED for resource in group - found.keys() - self.served.keys()):
+            return {resource: version for resource, version in found.items() if resource not in group}
+        return found

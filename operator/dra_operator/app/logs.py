@@ -7,10 +7,15 @@ import sys
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
+_LEFTOVERS_OF_KOPF = (
+    "closing of asynchronous generator <async_generator object infinite_watch",
+    "kopf/_cogs/aiokits/aiotasks.py",
+)
+
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """Not what asyncio says when the process ends while Kopf handles an event: Kopf leaves watch generators open."""
-    return "closing of asynchronous generator <async_generator object infinite_watch" not in record.getMessage()
+    """Not what asyncio says of tasks and watch generators that a failing Kopf leaves behind: Kopf told the failure."""
+    return not any(leftover in record.getMessage() for leftover in _LEFTOVERS_OF_KOPF)
 
 
 def configure_logs(verbosity: int) -> None:

@@ -1,44 +1,106 @@
-"""Objects that cannot be read: told once, left out, everything else goes on."""
+"""Objects that cannot be read: named in a warning, left out, and what a claim among them holds is kept.
+
+The last good version of an object stays in the view. A claim may have none: it was malformed when the operator
+started, or arrived so. Forgetting it would set its devices free, so the results of its allocation are read leniently,
+and these devices count as used until the claim is mended or gone.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import msgspec
-from dra_kube import Resource
+from dra_api.codec import DecodeError, convert
+from dra_api.resource import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
+from dra_kube import RESOURCE_CLAIMS, Resource
 
 from dra_operator.cluster import UidMemory
 
 logger = logging.getLogger(__name__)
 
+Hold = Callable[[str, AllocationResult | None], object]
+"""Counts an allocation for the claim with this UID; None gives back what was counted."""
+
+
+class Salvaged(NamedTuple):
+    """A malformed claim whose devices count as used."""
+
+    uid: str
+    resource_version: str
+
 
 class Quarantine:
-    """Warns about each malformed version of an object once. The last good version stays in the view.
+    """Takes in malformed versions of objects. ``salvaged`` has the claims whose devices are kept, by key."""
 
-    That matters for claims: forgetting one would set its devices free.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, hold: Hold, counted: Callable[[Resource], None] = lambda _: None) -> None:
+        self._hold, self._counted = hold, counted
         self._told = UidMemory(1000)
-        self.count = 0
+        self.salvaged: dict[str, Salvaged] = {}
 
-    def tell(self, resource: Resource, raw: dict[str, Any] | bytes, error: Exception) -> None:
-        """Name the object, the field at fault, and what to do."""
-        meta = _metadata(raw)
+    def take(self, resource: Resource, raw: dict[str, Any] | bytes, error: Exception) -> None:
+        """Warn once about each version of an object: its name, the field at fault, and what becomes of it."""
+        obj = _document(raw)
+        meta = _dict(obj, "metadata")
         identity = f"{meta.get('uid')}/{meta.get('resourceVersion')}"
         if identity in self._told:
             return
         self._told.add(identity)
-        self.count += 1
+        self._counted(resource)
         name = "/".join(str(part) for part in (meta.get("namespace"), meta.get("name")) if part) or "(without a name)"
-        logger.warning("%s %s is malformed and left out until it is mended: %s", resource.kind, name, error)
+        kept = self._salvage(name, obj) if resource == RESOURCE_CLAIMS else ""
+        logger.warning("%s %s is malformed and left out until it is mended%s: %s", resource.kind, name, kept, error)
+
+    def deleted(self, key: str, uid: str | None) -> None:
+        """A claim is gone; its devices are free."""
+        entry = self.salvaged.get(key)
+        if entry is not None and uid in (None, entry.uid):
+            del self.salvaged[key]
+            self._hold(entry.uid, None)
+
+    def mended(self, key: str, uid: str) -> bool:
+        """The view has a claim that could be read: what that one holds counts; whether something else did before."""
+        entry = self.salvaged.pop(key, None)
+        if entry is not None and entry.uid != uid:
+            self._hold(entry.uid, None)
+        return entry is not None
+
+    def _salvage(self, key: str, obj: dict[str, Any]) -> str:
+        results = tuple(_results(obj))
+        meta = _dict(obj, "metadata")
+        uid = meta.get("uid")
+        if not results or not isinstance(uid, str):
+            return ""
+        self.mended(key, uid)
+        self.salvaged[key] = Salvaged(uid, str(meta.get("resourceVersion")))
+        self._hold(uid, AllocationResult(devices=DeviceAllocationResult(results=results)))
+        devices = ", ".join(f"{result.driver}/{result.pool}/{result.device}" for result in results)
+        return f" (its devices stay in use: {devices})"
 
 
-def _metadata(raw: dict[str, Any] | bytes) -> dict[str, Any]:
+def _results(claim: dict[str, Any]) -> Iterator[DeviceRequestAllocationResult]:
+    """What the allocation names, each entry by itself; one that is malformed counts as the whole device."""
+    entries = _dict(claim, "status", "allocation", "devices").get("results")
+    for entry in entries if isinstance(entries, list) else ():
+        try:
+            yield convert(DeviceRequestAllocationResult, entry)
+        except (DecodeError, ValueError, TypeError):
+            names = [_dict(entry).get(field) for field in ("driver", "pool", "device")]
+            if all(isinstance(name, str) and name for name in names):
+                driver, pool, device = map(str, names)
+                yield DeviceRequestAllocationResult(request="", driver=driver, pool=pool, device=device)
+
+
+def _document(raw: dict[str, Any] | bytes) -> dict[str, Any]:
     try:
-        obj = msgspec.json.decode(raw) if isinstance(raw, bytes) else raw
-        meta = obj["metadata"]
-    except (msgspec.DecodeError, KeyError, TypeError):
+        return _dict(msgspec.json.decode(raw) if isinstance(raw, bytes) else raw)
+    except msgspec.DecodeError:
         return {}
-    return meta if isinstance(meta, dict) else {}
+
+
+def _dict(obj: Any, *path: str) -> dict[str, Any]:
+    """The dict at the end of the path; an empty one if there is none."""
+    for name in path:
+        obj = obj.get(name) if isinstance(obj, dict) else None
+    return obj if isinstance(obj, dict) else {}

@@ -2,6 +2,7 @@
 
 Our own LIST of every kind is the sync barrier: decisions start when it is complete (CC-01). What Kopf lists and
 watches afterwards is dropped by resourceVersion where it is no news. A restart of Kopf does not touch any of this.
+When the server went back in time (``audit``), the whole is stopped and started, which builds a new view.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import asyncio
 import gc
 import logging
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dra_api.codec import DecodeError, convert
-from dra_kube import Api, Connection, Resource
+from dra_kube import RESOURCE_CLAIMS, Api, Connection, Resource
 from dra_kube.versions import from_served
 from prometheus_client import CollectorRegistry
 
@@ -24,9 +26,11 @@ from dra_operator.reconcile import Control
 
 from .audit import Audit
 from .language import CelSelectors
-from .loading import load_all
+from .loading import Loader
 from .malformed import Quarantine
-from .watched import WATCHED
+from .metrics import AppMetrics
+from .streams import Limits, Streams
+from .watched import REQUIRED, watched_kinds
 
 logger = logging.getLogger(__name__)
 
@@ -38,55 +42,82 @@ class Options:
     scheduler_name: str = SCHEDULER_NAME
     features: Features = field(default_factory=Features)
     check_invariants: bool = False
+    limits: Limits = field(default_factory=Limits)
 
 
 class Operator:
-    """One operator on one API server. ``start`` and ``stop`` must run in the same event loop."""
+    """One operator on one API server. ``start`` and ``stop`` must run in the same event loop.
+
+    ``outdated`` is set when Kopf has to be started again: there are more kinds to watch, or, if ``went_back`` says why,
+    the operator itself has to be stopped and started.
+    """
 
     def __init__(self, options: Options | None = None, registry: CollectorRegistry | None = None) -> None:
         self.options = options or Options()
         self.registry = registry or CollectorRegistry()
-        self._served: dict[Resource, str] = {}
-        self._api: Api | None = None
-        self._control: Control | None = None
-        self._audit: Audit | None = None
+        self.streams = Streams(self.options.limits)
+        self.metrics = AppMetrics(self.registry, self.streams)
+        self.kinds = watched_kinds(self.options.features)
+        self.outdated = asyncio.Event()
+        self.went_back = ""
+        self._parts: _Parts | None = None
         self._task: asyncio.Task[None] | None = None
-        self._quarantine = Quarantine()
 
     async def start(self, connection: Connection) -> None:
         """Connect, list everything, start to work. Raises KubeError when the server cannot be used."""
+        self.went_back = ""
+        self.outdated.clear()
         api = await Api(connection).__aenter__()
         try:
             await api.raw_get("/version")
-            control = self._make_control(api)
-            self._served = await load_all(api, control.load, self._quarantine)
+            parts = self._make(api)
+            await parts.loader.load_all()
         except BaseException:
             await api.__aexit__(None, None, None)
             raise
         settle_memory()
-        self._api, self._control, self._audit = api, control, Audit(api, control)
-        self._task = asyncio.create_task(self._work(control, self._audit), name="operator")
-        await control.started()
-        cluster = control.cluster
+        self._parts = parts
+        self.streams.listeners = [parts.audit.call]
+        self.registry.register(parts.registry)
+        self._task = asyncio.create_task(self._work(parts), name="operator")
+        await parts.control.started()
+        cluster = parts.control.cluster
         counts = (len(cluster.nodes), len(cluster.slices), len(cluster.claims), len(cluster.pods))
         logger.info("in sync: %d nodes, %d slices, %d claims, %d pods", *counts)
 
-    def _make_control(self, api: Api) -> Control:
+    def _make(self, api: Api) -> _Parts:
         inventory = Inventory(self.options.features, language=CelSelectors(self.options.features))
         cluster = Cluster(inventory, scheduler_name=self.options.scheduler_name)
         allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()))
-        checks = self.options.check_invariants
-        return Control(cluster, api, allocator, registry=self.registry, check_invariants=checks)
+        registry, checks = CollectorRegistry(), self.options.check_invariants
+        control = Control(cluster, api, allocator, registry=registry, check_invariants=checks)
+        quarantine = Quarantine(control.hold, self.metrics.malformed)
+        audit = Audit(api, control, quarantine, self.kinds, self._restored)
+
+        def loaded(resource: Resource, revision: str) -> None:
+            audit.loaded(resource, revision)
+            self.streams.expect(resource, loader.served[resource])
+
+        loader = Loader(api, self.kinds, control.load, quarantine, loaded)
+        return _Parts(api, control, registry, quarantine, audit, loader)
+
+    def _restored(self, how: str) -> None:
+        if not self.went_back:
+            logger.error("the API server went back in time (%s), as after a restored backup: starting over", how)
+            self.went_back = how
+            self.outdated.set()
 
     async def stop(self) -> None:
         """Stop to work and disconnect; what is half done is finished by the next start."""
+        self.streams.clear()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
             self._task = None
-        if self._api is not None:
-            await self._api.__aexit__(None, None, None)
-            self._api = None
+        if self._parts is not None:
+            self.registry.unregister(self._parts.registry)
+            await self._parts.api.__aexit__(None, None, None)
+            self._parts = None
 
     async def ended(self) -> None:
         """Wait until the reconcilers end, which they do only by ``stop`` or by a failure, which is logged."""
@@ -102,36 +133,71 @@ class Operator:
         return self._task is not None and not self._task.done()
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the reconcilers ended by themselves."""
+        return self._task is not None and self._task.done()
+
+    @property
     def control(self) -> Control:
         """The reconcilers; only between ``start`` and ``stop``."""
-        if self._control is None:
-            raise RuntimeError("the operator was not started")
-        return self._control
+        return self._running.control
 
-    def served_version(self, resource: Resource) -> str | None:
-        """The version in which the server has the kind; None if it has none. Known after ``start``."""
-        return self._served.get(resource)
+    @property
+    def _running(self) -> _Parts:
+        if self._parts is None:
+            raise RuntimeError("the operator was not started")
+        return self._parts
+
+    def missing(self) -> list[Resource]:
+        """Kinds that the server does not have, and without which claims cannot be handled."""
+        return [resource for resource in self._running.loader.missing() if resource in REQUIRED]
+
+    @property
+    def served(self) -> Mapping[Resource, str]:
+        """The kinds to watch, each with the version in which the server has it; between ``start`` and ``stop``."""
+        return self._running.loader.served
 
     def received(self, resource: Resource, version: str, event_type: str | None, raw: dict[str, Any]) -> None:
         """A watch event, or with type None an item of a list that Kopf made."""
-        if event_type is None and self._audit is not None:
-            self._audit.relisted(resource)
+        if self._parts is None:
+            return  # a late event, while the operator starts over
+        control, quarantine = self._parts.control, self._parts.quarantine
         if event_type == "DELETED":
             meta = raw["metadata"]
-            name, namespace = meta["name"], meta.get("namespace")
-            self.control.remove(WATCHED[resource], f"{namespace}/{name}" if namespace else name, meta.get("uid"))
+            name, namespace, uid = meta["name"], meta.get("namespace"), meta.get("uid")
+            key = f"{namespace}/{name}" if namespace else name
+            control.remove(self.kinds[resource], key, uid)
+            if resource == RESOURCE_CLAIMS:
+                quarantine.deleted(key, uid)
             return
         try:
-            obj = convert(WATCHED[resource], from_served(resource, version, raw))
+            obj = convert(self.kinds[resource], from_served(resource, version, raw))
         except (DecodeError, ValueError, KeyError, TypeError) as error:
-            self._quarantine.tell(resource, raw, error)
+            quarantine.take(resource, raw, error)
             return
-        self.control.put(obj)
+        self._parts.audit.saw(resource, obj.metadata.resource_version)
+        control.put(obj)
+        is_taken_in = control.cluster.store_of(type(obj)).get(obj.key) is obj
+        if resource == RESOURCE_CLAIMS and is_taken_in and quarantine.mended(obj.key, obj.metadata.uid):
+            control.look_again()  # it may hold less than before
 
-    async def _work(self, control: Control, audit: Audit) -> None:
+    async def _work(self, parts: _Parts) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(control.run(), name="reconcilers")
-            group.create_task(audit.run(), name="audit")
+            group.create_task(parts.control.run(), name="reconcilers")
+            group.create_task(parts.audit.run(), name="audit")
+            group.create_task(parts.loader.look_for_missing(self.outdated.set), name="missing kinds")
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What exists between ``start`` and ``stop``."""
+
+    api: Api
+    control: Control
+    registry: CollectorRegistry
+    quarantine: Quarantine
+    audit: Audit
+    loader: Loader
 
 
 def settle_memory() -> None:

@@ -55,6 +55,9 @@ class NoDiffBase(kopf.DiffBaseStorage):
 def configure(settings: kopf.OperatorSettings) -> None:
     """Set up Kopf as a pure source of events that writes nothing by itself, and says nothing about each of them."""
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    settings.process.ultimate_exiting_timeout = None  # or a Kopf that failed kills the process ten minutes later
+    settings.networking.connect_timeout = 10.0
+    settings.networking.request_timeout = 60.0  # as long as a server takes at most to answer
     settings.persistence.progress_storage = NoProgress()
     settings.persistence.diffbase_storage = NoDiffBase()
     settings.posting.enabled = False

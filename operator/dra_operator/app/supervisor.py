@@ -1,119 +1,159 @@
 """Runs the operator, and Kopf inside it again and again.
 
-Kopf ends when a watch stream brings an error it does not expect (an HTTP 500 in the stream, for one). The view and the
-reconcilers do not depend on it: they keep running, Kopf is started anew, lists everything again, and the audit finds
-what was deleted meanwhile. Only a stop by signal, or a failure of the reconcilers themselves, ends the process.
+In this order: the port for probes and metrics, the operator (its own LIST of everything), Kopf. The view and the
+reconcilers do not depend on Kopf: they keep running while Kopf is replaced. Then Kopf lists everything again, and the
+audit finds what was deleted meanwhile. Kopf is replaced when it ends (a watch stream brought an error that it does not
+expect), when it stops asking for a kind (``streams``), and when there are more kinds to watch. Only a stop by signal,
+or a failure of the reconcilers themselves, ends the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import signal
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import kopf
-from dra_kube import Connection
+from dra_kube import Connection, KubeError
 
 from .handlers import register
+from .health import Health
+from .kopf_run import KopfRun, KopfStuck
 from .operator import Operator
 from .server import serve
 
 logger = logging.getLogger(__name__)
 
 PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before Kopf is started again, the last one for ever
-GOODBYE = 10.0  # seconds that Kopf has to end
-STEADY = 60.0  # seconds after which a run counts as good
+LOOK = 0.5  # seconds between two looks at the streams
 
 
 class OperatorFailed(Exception):
-    """The reconcilers ended, which they never should; the process must be restarted."""
+    """The reconcilers or Kopf cannot go on in this process; it must be started again."""
 
 
 @dataclass(slots=True)
 class Supervisor:
-    """``run`` returns after SIGINT or SIGTERM. ``metrics_port`` None serves no HTTP; 0 takes any free port."""
+    """``run`` returns after SIGINT or SIGTERM. ``metrics_port`` None serves no HTTP; 0 takes any free one."""
 
     operator: Operator
     connection: Connection
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
     restarts: int = 0
+    health: Health = field(init=False)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.health = Health(self.operator)
 
     async def run(self) -> None:
-        """Raises KubeError when the server cannot be used at start, OSError when the port is taken, OperatorFailed."""
-        await self.operator.start(self.connection)
-        try:
-            if self.metrics_port is None:
-                await self._supervise()
-            else:
-                await self._serve_and_supervise(self.metrics_port)
-        finally:
-            await self.operator.stop()
+        """Raises KubeError when the server cannot be used at start, CannotServe, OperatorFailed."""
+        self._take_signals()
+        async with self._probes():
+            try:
+                if await self._unless_stopped(self.operator.start(self.connection)):
+                    await self._supervise()
+            finally:
+                await self.operator.stop()
 
-    async def _serve_and_supervise(self, port: int) -> None:
-        def is_running() -> bool:
-            return self.operator.is_running
+    def stop(self) -> None:
+        """Have ``run`` return, as a signal does."""
+        self._stop.set()
 
-        async with serve(
-            self.metrics_host, port, self.operator.registry, is_live=is_running, is_ready=is_running
-        ) as taken:
-            logger.info("metrics and probes on http://%s:%d", self.metrics_host, taken)
-            await self._supervise()
+    @asynccontextmanager
+    async def _probes(self) -> AsyncIterator[None]:
+        if self.metrics_port is None:
+            yield
+            return
+        probes = {"liveness": self.health.liveness, "readiness": self.health.readiness}
+        async with serve(self.metrics_host, self.metrics_port, self.operator.registry, **probes) as port:
+            logger.info("metrics and probes on http://%s:%d", self.metrics_host, port)
+            yield
 
     async def _supervise(self) -> None:
-        stop = asyncio.Event()
-        failures = 0
-        while not stop.is_set():
-            _on_signals(stop)  # Kopf replaces these while it runs, and leaves its own dead ones behind
-            began = asyncio.get_running_loop().time()
-            if await self._run_kopf():
+        while not self._stop.is_set():
+            error = await self._run_kopf()
+            if not self.operator.is_running:
+                raise OperatorFailed("the reconcilers ended; see the log above")
+            if self._stop.is_set():
                 return
             self.restarts += 1
-            failures = 0 if asyncio.get_running_loop().time() - began > STEADY else failures + 1
-            _on_signals(stop)
-            await _wait(stop, PAUSES[min(failures, len(PAUSES)) - 1])
+            pause = 0.0
+            if error:
+                self.health.kopf_ended(error)
+                pause = PAUSES[min(self.health.failures, len(PAUSES)) - 1]
+                logger.error("%s; Kopf is started again in %.3g s, the view is kept", error, pause)
+            self.operator.metrics.kopf_restarted(failed=bool(error))
+            self.operator.outdated.clear()
+            await self._unless_stopped(asyncio.sleep(pause))
+            if self.operator.went_back:
+                await self._start_over()
 
-    async def _run_kopf(self) -> bool:
-        """True if Kopf ended because it was told to. Raises OperatorFailed."""
-        stop_kopf = asyncio.Event()
+    async def _start_over(self) -> None:
+        """Build the view afresh; Kopf does not run meanwhile."""
+        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
+            if self._stop.is_set():
+                return
+            await self.operator.stop()
+            try:
+                await self._unless_stopped(self.operator.start(self.connection))
+                return
+            except KubeError as error:
+                logger.warning("cannot start over, tried again in %g s: %s", pause, error)
+                await self._unless_stopped(asyncio.sleep(pause))
+
+    async def _run_kopf(self) -> str:
+        """Why Kopf has to be started again because of a failure; empty for other reasons. Raises OperatorFailed."""
         registry = kopf.OperatorRegistry()
-        register(self.operator, registry)
-
-        @kopf.on.cleanup(id="flag", registry=registry)
-        async def flag(**_: Any) -> None:
-            stop_kopf.set()  # when a signal ends Kopf, its own waiting for the flag would hold it up for five seconds
-
-        kopf_run = asyncio.create_task(
-            kopf.operator(registry=registry, clusterwide=True, standalone=True, stop_flag=stop_kopf)
-        )
-        reconcilers = asyncio.create_task(self.operator.ended())
+        sessions: list[aiohttp.ClientSession] = []
+        register(self.operator, registry, sessions.append)
+        self.operator.streams.begin()
+        run = KopfRun(registry, self._take_signals)
+        others = [self._stop.wait(), self.operator.ended(), self.operator.outdated.wait()]
+        failures = [asyncio.create_task(failure) for failure in (run.ended(), self._silence())]
+        tasks = [*failures, *(asyncio.create_task(other) for other in others)]
         try:
-            await asyncio.wait((kopf_run, reconcilers), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next((failure.result() for failure in failures if failure.done()), "")
         finally:
-            reconcilers.cancel()
-            stop_kopf.set()  # not by cancellation: a cancelled Kopf leaves its connections open
-            await asyncio.wait((kopf_run, reconcilers), timeout=GOODBYE)
-            kopf_run.cancel()
-            await asyncio.wait((kopf_run,))
-        if not self.operator.is_running:
-            raise OperatorFailed("the reconcilers ended; see the log above")
-        error = kopf_run.exception()
-        if error is not None:
-            logger.error("Kopf ended with %r; it is started again, the view is kept", error)
-        return error is None
+            for task in tasks:
+                task.cancel()
+            try:
+                await run.end()
+            except KopfStuck as error:
+                raise OperatorFailed(str(error)) from error
+            for session in sessions:
+                await session.close()
+            await asyncio.sleep(0)  # lets aborted connections close their sockets
+            self._take_signals()
 
+    async def _silence(self) -> str:
+        """Wait until Kopf has left a kind; which."""
+        while not (idle := self.operator.streams.idle()):
+            self.health.look()
+            await asyncio.sleep(LOOK)
+        return f"Kopf stopped asking for {', '.join(idle)}"
 
-def _on_signals(stop: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether the work was done before a signal came. Raises what it raises."""
+        task, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (task, stopped):
+                one.cancel()
+            await asyncio.wait((task, stopped))
+        return not task.cancelled() and task.result() is None
 
-
-async def _wait(stop: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return
+    def _take_signals(self) -> None:
+        """Kopf has its own handlers while it runs, and leaves dead ones behind."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from dra_api.core import Node, Pod
@@ -18,10 +19,13 @@ from dra_kube import (
     Resource,
 )
 
+from dra_operator.allocator import Features
 from dra_operator.cluster import ClaimTemplate
 
+Kinds = Mapping[Resource, type[Object]]
+
 # In the order in which they are listed at start: what others refer to comes first.
-WATCHED: Final[dict[Resource, type[Object]]] = {
+WATCHED: Final[Kinds] = {
     NODES: Node,
     DEVICE_CLASSES: DeviceClass,
     DEVICE_TAINT_RULES: DeviceTaintRule,
@@ -31,3 +35,9 @@ WATCHED: Final[dict[Resource, type[Object]]] = {
     PODS: Pod,
 }
 REQUIRED: Final = frozenset(WATCHED) - {DEVICE_TAINT_RULES}
+
+
+def watched_kinds(features: Features) -> Kinds:
+    """Those that matter with these gates: DeviceTaintRules have a gate of their own."""
+    has_rules = features.taint_rules and features.device_taints
+    return {resource: kind for resource, kind in WATCHED.items() if has_rules or resource != DEVICE_TAINT_RULES}

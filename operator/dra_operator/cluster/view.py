@@ -122,11 +122,6 @@ class Cluster:
             return NOTHING
         return triggers.room_freed(self) if self.loads.forget(pod.metadata.uid) else NOTHING
 
-    def hold(self, uid: str, allocation: AllocationResult | None) -> Keys:
-        """Count devices for a claim that the view does not have; None gives them back."""
-        self.ledger.stored(uid, allocation)
-        return NOTHING if allocation is not None else triggers.devices_freed(self)
-
     def settle(self, uid: str) -> Keys:
         """The write of an in-flight allocation is over: who waits for that; the event about it may have come before."""
         entry = self.ledger.settle(uid)

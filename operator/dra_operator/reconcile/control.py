@@ -125,7 +125,9 @@ class Control:
 
     def hold(self, uid: str, allocation: AllocationResult | None) -> None:
         """Count devices for a claim that cannot be read; None gives them back."""
-        self.queues.add(self.cluster.hold(uid, allocation))
+        self.cluster.ledger.stored(uid, allocation)
+        if allocation is None:
+            self.look_again()
 
     def _claim_gone(self, claim: ResourceClaim) -> None:
         self.remove(ResourceClaim, claim.key, claim.metadata.uid)

@@ -1,0 +1,107 @@
+"""One run of Kopf, inside a process that outlives it.
+
+Kopf is written to own its process; three of its habits must not reach ours:
+
+* it names itself after the user, and a container's uid has no passwd entry: ``identity`` names it here;
+* when it ends, it cancels every task of the loop that is younger than itself: ``_NotKopfs`` keeps ours out of that;
+* while it runs, signals are its own: ``spawned`` is the moment to take them back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import kopf
+
+GOODBYE = 3.0  # seconds that Kopf has to end when it is told to, and again after each cancellation
+CANCELLATIONS = 3
+
+_KOPF = str(Path(kopf.__file__).parent)
+Task = asyncio.Task[Any]
+
+
+class KopfStuck(Exception):
+    """Kopf does not end, so that no other can be started beside it; the process must be restarted."""
+
+
+def identity() -> str:
+    """A name for this process that needs no user: the pod's, which Kubernetes puts into HOSTNAME."""
+    return os.environ.get("HOSTNAME") or f"dra-operator-{uuid.uuid4()}"
+
+
+class KopfRun:
+    """Runs from its making, inside a running loop, until ``end`` is called, or a task of Kopf ends by itself.
+
+    Then Kopf means to end the others, and sometimes waits for them for ever (after an HTTP 410, for one). So ``ended``
+    looks at the tasks and not at Kopf as a whole. ``spawned`` is called when Kopf has begun.
+    """
+
+    def __init__(self, registry: kopf.OperatorRegistry, spawned: Callable[[], None]) -> None:
+        self._stop = asyncio.Event()
+        self._has_begun = asyncio.Event()
+        self._roots: list[Task] = []
+        self._task: Task = asyncio.create_task(self._run(registry, spawned), name="Kopf")
+
+    async def _run(self, registry: kopf.OperatorRegistry, spawned: Callable[[], None]) -> None:
+        try:
+            self._roots += await kopf.spawn_tasks(
+                registry=registry,
+                identity=cast(Any, identity()),  # a NewType that Kopf does not export
+                clusterwide=True,
+                standalone=True,
+                stop_flag=self._stop,
+            )
+            spawned()
+        finally:
+            self._has_begun.set()
+        await kopf.run_tasks(self._roots, ignored=_NotKopfs())
+
+    async def ended(self) -> str:
+        """Wait until Kopf ends by itself; why it did."""
+        await self._has_begun.wait()
+        done, _ = await asyncio.wait((self._task, *self._roots), return_when=asyncio.FIRST_COMPLETED)
+        errors = [error for task in done if not task.cancelled() and (error := task.exception()) is not None]
+        return f"Kopf ended with {errors[0]!r}" if errors else "Kopf ended"
+
+    async def end(self) -> None:
+        """Have Kopf end: first by its flag, since a cancelled Kopf leaves connections open. Raises KopfStuck."""
+        self._stop.set()
+        await asyncio.wait((self._task,), timeout=GOODBYE)
+        for _ in range(CANCELLATIONS):
+            left = _tasks_of_kopf() | {task for task in (self._task,) if not task.done()}
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left, timeout=GOODBYE)
+        for task in (self._task, *self._roots):
+            if not task.done():
+                raise KopfStuck("Kopf does not end; the process has to be started again")
+            if not task.cancelled():
+                task.exception()  # was logged by Kopf; asyncio need not complain that nobody asked
+
+
+class _NotKopfs(Collection[Task]):
+    """All tasks but those that run code of Kopf: what Kopf is to leave alone when it cleans up."""
+
+    def __contains__(self, task: object) -> bool:
+        return not (isinstance(task, asyncio.Task) and _is_kopfs(task))
+
+    def __iter__(self) -> Iterator[Task]:
+        return (task for task in asyncio.all_tasks() if task in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _tasks_of_kopf() -> set[Task]:
+    return {task for task in asyncio.all_tasks() if _is_kopfs(task)}
+
+
+def _is_kopfs(task: Task) -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and code.co_filename.startswith(_KOPF)

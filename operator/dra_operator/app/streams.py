@@ -1,0 +1,156 @@
+"""Whether Kopf still hears of each kind, seen from its HTTP traffic (``tracing`` reports it).
+
+Kopf lists a kind and then watches it. Signs of life are answers to either request and every byte of a watch: events,
+and the bookmarks that an idle server sends each minute. Where none comes for 70 seconds, Kopf connects again, so an
+open watch that was silent for much longer, or a gap between two watches that lasts, means that we are blind.
+
+Two questions are asked of this. Is the view fresh (``problems``)? If not, readiness says so and names the reason. And
+is Kopf at work at all (``idle``)? Whatever the server answers, Kopf tries again within seconds; one that asks nothing
+and has nothing open was left by its tasks, and only a new Kopf helps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from dra_kube import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """After how many seconds what counts as what."""
+
+    silence: float = 90.0
+    """An open watch is silent: Kopf itself would have connected again after 70."""
+    gap: float = 10.0
+    """A kind is not watched: a reconnection takes less."""
+    idle: float = 20.0
+    """Kopf does not ask: it waits at most 10 between two attempts."""
+    start: float = 60.0
+    """Kopf does not begin to ask."""
+    failing: float = 300.0
+    """Kopf was started again and again, and did not deliver once: the process is not alive."""
+
+
+Listener = Callable[[Resource], None]
+"""Called when a watch of the kind begins or is refused: what happened since the last one may have been missed."""
+
+
+class Stream:
+    """What is known about the list and watch of one kind."""
+
+    def __init__(self, path: str, now: float, limits: Limits) -> None:
+        self.path, self._limits = path, limits
+        self.life = now
+        """The last sign of life."""
+        self.begin(now)
+
+    def begin(self, now: float) -> None:
+        """A new Kopf starts."""
+        self.watch: object | None = None
+        """The watch that is open: Kopf has one at a time."""
+        self.is_watched = False
+        """In this run of Kopf, at any time."""
+        self.was_asked = False
+        self.due = now + self._limits.start
+        """Until then Kopf must have done something, or it never will."""
+        self.refusal = ""
+
+    def asked(self, now: float) -> None:
+        """A request goes out; it is answered, or given up by Kopf, in time."""
+        self.was_asked = True
+        self.due = max(self.due, now + self._limits.silence)
+
+    def listed(self, now: float) -> None:
+        """A list, or a page of one, comes in; what was watched before is over."""
+        self.life, self.refusal = now, ""
+        self.due = now + self._limits.silence
+        self.watch = None
+
+    def watched(self, now: float, watch: object) -> None:
+        """A watch was granted."""
+        self.life, self.refusal = now, ""
+        self.due = now + self._limits.silence
+        self.watch, self.is_watched = watch, True
+
+    def received(self, now: float) -> None:
+        """Something came in: an event, a bookmark, a list."""
+        self.life = now
+        self.due = now + self._limits.silence if self.watch else now + self._limits.idle
+
+    def refused(self, now: float, reason: str, retry_after: float = 0.0) -> None:
+        """A request was refused or broke off; Kopf will try again, after ``retry_after`` if the server asks for it."""
+        self.refusal = reason
+        self.due = now + self._limits.idle + retry_after
+
+    def ended(self, now: float, watch: object) -> None:
+        """The watch ended; of one that was replaced meanwhile this is no news."""
+        if self.watch is watch:
+            self.watch, self.life, self.due = None, now, now + self._limits.idle
+
+    def problem(self, now: float) -> str | None:
+        """Why what happens to the kind is not heard; None if it is."""
+        because = f": {self.refusal}" if self.refusal else ""
+        silent = now - self.life
+        if not self.is_watched:
+            return f"not watched yet{because}"
+        if silent <= (self._limits.silence if self.watch else self._limits.gap):
+            return None
+        return f"{'silent' if self.watch else 'not watched'} for {silent:.0f} s{because}"
+
+
+class Streams:
+    """The streams of all kinds that should be watched."""
+
+    def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits or Limits()
+        self.clock = clock
+        self._streams: dict[Resource, Stream] = {}
+        self.listeners: list[Listener] = []
+
+    def expect(self, resource: Resource, version: str) -> None:
+        """From now on this kind should be watched, in this version."""
+        path = resource.path(version, None, None)
+        self._streams.setdefault(resource, Stream(path, self.clock(), self.limits))
+
+    def clear(self) -> None:
+        """No kind is to be watched any more."""
+        self._streams.clear()
+
+    def begin(self) -> None:
+        """A new Kopf starts: it has to list and watch every kind again."""
+        for stream in self._streams.values():
+            stream.begin(self.clock())
+
+    def of_path(self, path: str) -> Iterator[tuple[Resource, Stream]]:
+        """The stream that a request belongs to, if it lists or watches one of the kinds."""
+        return ((resource, stream) for resource, stream in self._streams.items() if path.endswith(stream.path))
+
+    def busy(self) -> None:
+        """Kopf makes any other request (it looks up what is served): it will come to the kinds."""
+        for stream in self._streams.values():
+            if not stream.was_asked:
+                stream.due = self.clock() + self.limits.start
+
+    def interrupted(self, resource: Resource) -> None:
+        """A watch of the kind begins, or was refused."""
+        for listener in self.listeners:
+            listener(resource)
+
+    def problems(self) -> list[str]:
+        """One line per kind whose changes are not heard."""
+        now = self.clock()
+        found = ((resource, stream.problem(now)) for resource, stream in self._streams.items())
+        return [f"{resource}: {problem}" for resource, problem in found if problem is not None]
+
+    def idle(self) -> list[str]:
+        """The kinds that Kopf has left."""
+        now = self.clock()
+        return [str(resource) for resource, stream in self._streams.items() if now > stream.due]
+
+    def ages(self) -> Iterable[tuple[str, float]]:
+        """Seconds since the last sign of life of each kind."""
+        now = self.clock()
+        return [(str(resource), now - stream.life) for resource, stream in self._streams.items()]

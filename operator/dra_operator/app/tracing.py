@@ -1,0 +1,119 @@
+"""What Kopf asks and gets, watched in the session that it is given: the source of ``streams``.
+
+aiohttp's tracing tells when a request starts, is answered or fails. The content of a watch is read in chunks while it
+comes in, which no signal tells, so the response gets its reader wrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import msgspec
+from dra_kube import Resource
+
+from .streams import Stream, Streams
+
+_REASONS = 200  # characters of a refusal that are told
+
+
+def trace_of(streams: Streams) -> aiohttp.TraceConfig:
+    """The configuration of a session whose requests ``streams`` is to know about."""
+    trace = aiohttp.TraceConfig()
+    watcher = _Requests(streams)
+    trace.on_request_start.append(watcher.start)
+    trace.on_request_end.append(watcher.end)
+    trace.on_request_exception.append(watcher.fail)
+    trace.on_response_chunk_received.append(watcher.read)
+    return trace
+
+
+class _Requests:
+    """``ctx`` lives as long as a request: its resource and stream, what was asked, and the status of the answer."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    async def start(self, _: Any, ctx: SimpleNamespace, params: aiohttp.TraceRequestStartParams) -> None:
+        ctx.found = next(self._streams.of_path(params.url.path), None) if params.method == "GET" else None
+        ctx.watch = params.url.query.get("watch") == "true"
+        ctx.status, ctx.retry_after = 0, 0.0
+        if ctx.found is None:
+            self._streams.busy()
+        else:
+            _, stream = ctx.found
+            stream.asked(self._streams.clock())
+
+    async def end(self, _: Any, ctx: SimpleNamespace, params: aiohttp.TraceRequestEndParams) -> None:
+        if ctx.found is None:
+            return
+        resource, stream = ctx.found
+        response = params.response
+        ctx.status, now = response.status, self._streams.clock()
+        if ctx.status >= 400:
+            ctx.retry_after = _seconds(response.headers.get("Retry-After", ""))
+            stream.refused(now, f"{_verb(ctx)} answered {ctx.status} {response.reason}", ctx.retry_after)
+            self._streams.interrupted(resource)
+        elif ctx.watch:
+            self._watched(resource, stream, response)
+        else:
+            stream.listed(now)
+
+    def _watched(self, resource: Resource, stream: Stream, response: aiohttp.ClientResponse) -> None:
+        stream.watched(self._streams.clock(), response)
+        response.content = _Reported(response, stream, self._streams)  # type: ignore[assignment]
+        self._streams.interrupted(resource)
+
+    async def fail(self, _: Any, ctx: SimpleNamespace, params: aiohttp.TraceRequestExceptionParams) -> None:
+        if ctx.found is not None:
+            error = params.exception
+            text = f"{_verb(ctx)} failed: {error or type(error).__name__}"
+            ctx.found[1].refused(self._streams.clock(), text)
+
+    async def read(self, _: Any, ctx: SimpleNamespace, params: aiohttp.TraceResponseChunkReceivedParams) -> None:
+        """A whole body was read: a list, or the Status object of a refusal."""
+        if ctx.found is None:
+            return
+        stream = ctx.found[1]
+        if ctx.status < 400:
+            stream.received(self._streams.clock())
+        elif message := _message(params.chunk):
+            text = f"{_verb(ctx)} answered {ctx.status}: {message}"
+            stream.refused(self._streams.clock(), text, ctx.retry_after)
+
+
+class _Reported:
+    """The content of a watch: each chunk that is read is a sign of life."""
+
+    def __init__(self, response: aiohttp.ClientResponse, stream: Stream, streams: Streams) -> None:
+        self._watch, self._content, self._stream, self._streams = response, response.content, stream, streams
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        """As the reader's own."""
+        try:
+            async for chunk in self._content.iter_chunked(size):
+                self._stream.received(self._streams.clock())
+                yield chunk
+        finally:
+            self._stream.ended(self._streams.clock(), self._watch)
+
+
+def _verb(ctx: SimpleNamespace) -> str:
+    return "WATCH" if ctx.watch else "LIST"
+
+
+def _message(content: bytes) -> str:
+    try:
+        status = msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        return ""
+    return str(status.get("message") or "")[:_REASONS] if isinstance(status, dict) else ""
+
+
+def _seconds(text: str) -> float:
+    return float(text) if text.isascii() and text.isdigit() else 0.0

@@ -1,0 +1,159 @@
+"""What no event reported is found: after each interruption of a watch, after failed audits, and now and then."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from dra_api.core import Node
+from dra_api.meta import ObjectMeta
+from dra_kube import DEVICE_CLASSES, NODES, PODS, Resource, ServerError
+from dra_operator.allocator import Features, Inventory
+from dra_operator.app import audit
+from dra_operator.app.audit import Audit
+from dra_operator.app.language import CelSelectors
+from dra_operator.app.malformed import Quarantine
+from dra_operator.app.watched import WATCHED
+from dra_operator.cluster import Cluster
+from faults import DropEvents, ErrorEvent, EventFault, Refuse, Target
+from waiting import until
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "GAP", 0.05)
+    monkeypatch.setattr(audit, "RETRIES", (0.1,))
+
+
+WATCHES = Target(client="kopf", verbs=("watch",))
+
+
+async def audited(site: Any, plural: str) -> None:
+    """Wait until the first watch of the kind had its audit: what comes now is found by another one."""
+
+    async def listed_twice() -> bool:
+        lists = [entry for entry in site.proxy.journal.entries if entry.client == "own" and entry.call.verb == "list"]
+        return [entry.code for entry in lists if entry.call.resource == plural].count(200) == 2
+
+    await site.ready()
+    await until("audited", listed_twice)
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "left"),
+    [(NODES, "node-1", ["node-0"]), (DEVICE_CLASSES, "gpu", [])],
+    ids=["one of several", "the last one, so that the new list is empty"],
+)
+@pytest.mark.parametrize("fault", [ErrorEvent(WATCHES, code=410, count=1), DropEvents(WATCHES)])
+async def test_a_deletion_that_no_event_reported_is_found_when_the_watch_was_interrupted(
+    cluster: Any, proxy: Any, supervising: Any, resource: Resource, name: str, left: list[str], fault: EventFault
+) -> None:
+    """After an ERROR event 410 Kopf lists the kind anew; after a broken connection it goes on from where it was."""
+    await cluster.furnish(nodes=2)
+    async with supervising() as site:
+        await audited(site, resource.plural)
+        store = site.operator.control.cluster.store_of(site.operator.kinds[resource])
+        assert name in store
+        with proxy.suffering(fault):
+            await cluster.api.delete(resource, name)
+            if isinstance(fault, DropEvents):
+                proxy.break_streams(resource.plural)
+
+            async def removed() -> bool:
+                return list(store.keys()) == left
+
+            await until("removed", removed)
+
+
+async def test_a_failed_audit_is_repeated(cluster: Any, proxy: Any, supervising: Any) -> None:
+    await cluster.furnish()
+    async with supervising() as site:
+        await audited(site, "deviceclasses")
+        view = site.operator.control.cluster
+        lists = Target(client="own", verbs=("list",), resource="deviceclasses")
+        with proxy.suffering(DropEvents(WATCHES), Refuse(lists, code=500, count=3)):
+            await cluster.api.delete(DEVICE_CLASSES, "gpu")
+            proxy.break_streams("deviceclasses")
+
+            async def removed() -> bool:
+                return not len(view.classes)
+
+            await until("removed", removed)
+        assert sum(entry.code == 500 for entry in proxy.journal.entries) == 3
+
+
+class Server:
+    """Lists nothing, at resourceVersion 9, unless it is away."""
+
+    def __init__(self) -> None:
+        self.asked: list[Resource] = []
+        self.is_away = False
+
+    async def list_metadata(self, resource: Resource) -> tuple[list[Any], str]:
+        self.asked.append(resource)
+        if self.is_away:
+            raise ServerError(500, "", "away")
+        return [], "9"
+
+
+class Control:
+    """As much of the reconcilers as an audit needs."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.looks = 0
+
+    def look_again(self) -> None:
+        self.looks += 1
+
+    def remove(self, kind: Any, key: str, uid: str) -> None:
+        self.cluster.remove(kind, key, uid)
+
+
+@pytest.fixture
+def parts() -> tuple[Server, Control, Audit, list[str]]:
+    server, control, restored = Server(), Control(Cluster(Inventory(language=CelSelectors(Features())))), list[str]()
+    made = Audit(server, control, Quarantine(lambda *_: None), WATCHED, restored.append)  # type: ignore[arg-type]
+    for resource in WATCHED:
+        made.loaded(resource, "5")
+    return server, control, made, restored
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["while watches are interrupted all the time", "while all fail"])
+async def test_everything_is_looked_at_again_now_and_then(
+    parts: tuple[Server, Control, Audit, list[str]], monkeypatch: pytest.MonkeyPatch, is_away: bool
+) -> None:
+    server, control, made, _ = parts
+    monkeypatch.setattr(audit, "INTERVAL", 0.5)
+    server.is_away = is_away
+    task = asyncio.create_task(made.run())
+
+    async def swept() -> bool:
+        made.call(PODS)
+        return control.looks > 1 and set(server.asked) == set(WATCHED)
+
+    await until("swept", swept, 10)
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+@pytest.mark.parametrize(
+    ("seen", "removed", "restored"),
+    [("8", True, False), ("9", True, False), ("10", False, True), ("opaque", True, False)],
+)
+async def test_a_list_that_is_older_than_what_was_seen_removes_nothing_and_is_reported(
+    parts: tuple[Server, Control, Audit, list[str]], seen: str, removed: bool, restored: bool
+) -> None:
+    _, control, made, told = parts
+    control.cluster.put(Node(metadata=ObjectMeta(name="old", uid="u", resource_version="4")))
+    made.saw(NODES, seen)
+    task = asyncio.create_task(made.run())
+    made.call(NODES)
+
+    async def done() -> bool:
+        return ("old" not in control.cluster.nodes) == removed and bool(told) == restored
+
+    await until("compared", done, 5)
+    task.cancel()
+    await asyncio.wait((task,))

@@ -1,0 +1,214 @@
+"""Kopf inside our process: it needs no user name, kills no task of ours, and may fail as often as it likes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import kopf
+import pytest
+import yaml
+from dra_kube import connection
+from dra_operator.app import Limits, Operator, Options
+from dra_operator.app.kopf_run import identity
+from dra_operator.app.settings import configure
+from dra_operator.app.supervisor import OperatorFailed, Supervisor
+from faults import CutBefore, Target
+from waiting import until
+
+ROOT = Path(__file__).resolve().parents[2]
+UID = 65532  # of the image
+
+
+def deployment_command() -> list[str]:
+    (container,) = yaml.safe_load((ROOT / "manifests/operator/deployment.yaml").read_text())["spec"]["template"][
+        "spec"
+    ]["containers"]
+    command: list[str] = container["command"]
+    assert command[0] == "dra-operator"
+    port = command.index("--metrics-port") + 1
+    assert command[port] == "8080"
+    return [sys.executable, "-m", "dra_operator.app.cli", *command[1:port], "0", *command[port + 1 :]]
+
+
+AS_STRANGER = """
+import os, sys
+uid, command = int(sys.argv[1]), sys.argv[2:]
+os.setgroups([])
+os.setresgid(uid, uid, uid)
+os.setresuid(uid, 0, 0)  # effectively root, or Python and the sources might not be readable
+os.execv(command[0], command)
+"""
+
+
+@pytest.fixture
+def as_stranger() -> list[str]:
+    """What starts a command under a uid without a passwd entry: the real one, by which users are looked up."""
+    if os.geteuid() != 0:
+        pytest.skip("ONLY ROOT CAN START A PROCESS AS ANOTHER USER: run this test as root, as CI does in its container")
+    with pytest.raises(KeyError):
+        pwd.getpwuid(UID)
+    return [sys.executable, "-c", AS_STRANGER, str(UID)]
+
+
+async def test_the_deployments_command_works_as_a_user_without_name_and_home(
+    cluster: Any, kubeconfig: Path, as_stranger: list[str]
+) -> None:
+    """A pod that appears after the start is placed: Kopf delivers."""
+    await cluster.furnish()
+    await cluster.add_template()
+    nameless = {"USER", "HOME", "LOGNAME", "LNAME", "USERNAME", "HOSTNAME"}
+    environment = {name: value for name, value in os.environ.items() if name not in nameless}
+    process = await asyncio.create_subprocess_exec(
+        *as_stranger,
+        *deployment_command(),
+        stderr=asyncio.subprocess.PIPE,
+        env=environment | {"KUBECONFIG": str(kubeconfig)},
+    )
+    assert process.stderr is not None
+    log = ""
+    try:
+        async with asyncio.timeout(60):
+            while "metrics and probes on " not in log:
+                line = (await process.stderr.readline()).decode()
+                assert line, log
+                log += line
+        port = log.rstrip().rpartition(":")[2]
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+
+            async def ready() -> bool:
+                async with http.get("/readyz") as answer:
+                    assert answer.status == 200, await answer.text()
+                return True
+
+            await until("ready", ready)
+        await cluster.add_pod("pod")
+        await cluster.bound("pod")
+    finally:
+        process.terminate()
+        _, rest = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0, log + rest.decode()
+
+
+def test_the_identity_is_the_pods_name_or_unique(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSTNAME", "dra-operator-5d4f")
+    assert identity() == "dra-operator-5d4f"
+    monkeypatch.delenv("HOSTNAME")
+    assert identity() != identity()
+
+
+def test_a_kopf_that_failed_does_not_kill_the_process_later() -> None:
+    settings = kopf.OperatorSettings()
+    configure(settings)
+    assert settings.process.ultimate_exiting_timeout is None
+
+
+async def test_tasks_of_ours_survive_the_end_of_a_kopf_that_is_older(cluster: Any, supervising: Any) -> None:
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        ours = asyncio.create_task(asyncio.Event().wait(), name="ours")
+        task = next(task for task in asyncio.all_tasks() if task.get_name() == "multidimensional multitasker")
+        task.cancel()
+        await site.unready("Kopf is started again: Kopf ended")
+        await site.ready()
+        assert not ours.done()
+        ours.cancel()
+
+
+@pytest.fixture
+def failing_kopf(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Kopf fails at its start as long as the list is not empty."""
+    real, fails = kopf.spawn_tasks, [True]
+
+    async def spawn(**arguments: Any) -> Any:
+        if fails:
+            raise OSError("No username set in the environment")
+        return await real(**arguments)
+
+    monkeypatch.setattr(kopf, "spawn_tasks", spawn)
+    return fails
+
+
+async def test_a_kopf_that_fails_again_and_again_is_not_ready_and_in_the_end_not_live(
+    cluster: Any, supervising: Any, failing_kopf: list[bool]
+) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    async with supervising(Options(limits=Limits(failing=1.5))) as site:
+        await site.unready("Kopf is started again: Kopf ended with OSError('No username")
+        assert site.supervisor.health.liveness() == []
+
+        async def dead() -> bool:
+            return any("No username" in line for line in site.supervisor.health.liveness())
+
+        await until("not live", dead)
+        failing_kopf.clear()
+        await site.ready()
+
+        async def live() -> bool:
+            return not site.supervisor.health.liveness()
+
+        await until("live", live)
+        assert site.metric("dra_operator_kopf_restarts_total", reason="failure") > 1
+        await cluster.add_pod("pod")
+        await cluster.bound("pod")
+
+
+async def test_what_kopf_lacks_is_not_told_in_its_own_words(
+    cluster: Any, supervising: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every stock server lacks DeviceTaintRule."""
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+    assert "Unresolved" not in caplog.text
+
+
+async def test_a_server_that_is_away_makes_the_operator_unready_but_not_dead(
+    cluster: Any, proxy: Any, supervising: Any
+) -> None:
+    await cluster.furnish()
+    async with supervising(Options(limits=Limits(silence=3, gap=0.3, idle=15, failing=0.5))) as site:
+        await site.ready()
+        with proxy.suffering(CutBefore(Target())):
+            proxy.break_streams()
+            await site.unready("nodes", "pods")
+            await asyncio.sleep(1)
+            assert site.supervisor.health.liveness() == []
+        await site.ready()
+
+
+async def test_the_view_is_kept_when_kopf_is_started_again(cluster: Any, supervising: Any) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        view = site.operator.control.cluster
+        next(task for task in asyncio.all_tasks() if task.get_name() == "multidimensional multitasker").cancel()
+        await cluster.add_pod("pod")
+        await cluster.bound("pod")
+        assert site.operator.control.cluster is view
+        await site.ready()
+
+
+async def test_a_reconciler_that_ends_ends_the_process(
+    cluster: Any, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    await cluster.furnish()
+    operator = Operator()
+    task = asyncio.create_task(Supervisor(operator, connection(kubeconfig)).run())
+
+    async def runs() -> bool:
+        return operator.is_running
+
+    await until("started", runs)
+    next(one for one in asyncio.all_tasks() if one.get_name() == "operator").cancel()
+    with pytest.raises(OperatorFailed):
+        await task

@@ -1,0 +1,138 @@
+"""A server that comes to serve resource.k8s.io only later, as with late aggregated discovery, needs no restart."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from dra_api.resource import FINALIZER
+from dra_kube import (
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    NotServed,
+    Resource,
+    TypedList,
+)
+from dra_operator.allocator import Features
+from dra_operator.app import Options, loading
+from dra_operator.app.loading import Loader
+from dra_operator.app.malformed import Quarantine
+from dra_operator.app.watched import WATCHED
+from faults import Refuse, Target
+from supervised import QUICK
+from waiting import until
+
+GROUP = "/apis/resource.k8s.io/*"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "SOON", 0.1)
+    monkeypatch.setattr(loading, "LATER", 0.2)
+
+
+async def test_kinds_that_are_served_only_later_are_loaded_and_watched(
+    cluster: Any, proxy: Any, supervising: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    absent = ExitStack()
+    absent.enter_context(proxy.suffering(Refuse(Target(resource=GROUP), code=404)))
+    async with supervising() as site:
+        await site.unready("resourceclaims.resource.k8s.io: not served", "deviceclasses.resource.k8s.io: not served")
+        assert site.supervisor.health.liveness() == []
+        assert "the API server does not serve" in caplog.text
+        await cluster.heard()  # what needs no devices is placed all the same
+        await cluster.add_pod("pod")
+        absent.close()
+        await cluster.bound("pod")
+        await site.ready()
+        await cluster.add_node("late", devices=2)  # heard of from the new watches
+        for number in range(3):
+            await cluster.add_pod(f"pod-{number}")
+            await cluster.bound(f"pod-{number}")
+        assert site.metric("dra_operator_kopf_restarts_total", reason="failure") == 0
+        assert site.metric("dra_operator_kopf_restarts_total", reason="renewal") == 1
+
+
+class Api:
+    """Serves some kinds; each has one object, and lists say in which order they were asked for."""
+
+    def __init__(self, *served: Resource) -> None:
+        self.served = set(served)
+
+    async def version_of(self, resource: Resource) -> str:
+        if resource not in self.served:
+            raise NotServed(str(resource))
+        return "v1"
+
+    async def list_as(self, resource: Resource, _: type[Any]) -> TypedList:
+        return TypedList([resource], [], "5")
+
+
+async def test_slices_without_claims_are_not_loaded_or_devices_in_use_would_look_free() -> None:
+    """A group that is not served in full is not used at all, and comes into the view in one go."""
+    api = Api(*WATCHED.keys() - {RESOURCE_CLAIMS, DEVICE_TAINT_RULES})
+    loads: list[set[Any]] = []
+    quarantine = Quarantine(lambda *_: None)
+    loader = Loader(api, WATCHED, lambda objects: loads.append(set(objects)), quarantine)  # type: ignore[arg-type]
+    await loader.load_all()
+    assert loads == [{NODES, PODS}]
+    assert RESOURCE_SLICES in loader.missing()
+    api.served.add(RESOURCE_CLAIMS)
+    found: list[int] = []
+    looking = asyncio.create_task(loader.look_for_missing(lambda: found.append(len(loads))))
+
+    async def loaded() -> bool:
+        return found == [2]
+
+    await until("loaded", loaded)
+    assert loads[1] == WATCHED.keys() - {NODES, PODS, DEVICE_TAINT_RULES}
+    api.served.add(DEVICE_TAINT_RULES)
+    await asyncio.wait_for(looking, 10)
+    assert loads[2] == {DEVICE_TAINT_RULES}
+
+
+async def test_device_taint_rules_are_heard_of_only_with_their_gate(cluster: Any, proxy: Any, supervising: Any) -> None:
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        assert DEVICE_TAINT_RULES not in site.operator.kinds
+    calls = {entry.call.resource for entry in proxy.journal.entries}
+    assert "pods" in calls
+    assert "devicetaintrules" not in calls
+
+
+@pytest.fixture
+def server_settings() -> dict[str, Any]:
+    return {"feature_gates": {"DRADeviceTaintRules": True}}
+
+
+@pytest.mark.parametrize(
+    ("gates", "counts"),
+    [
+        ({"taint_rules": True}, True),
+        ({"taint_rules": False}, False),
+        ({"taint_rules": True, "device_taints": False}, False),
+    ],
+)
+async def test_a_device_taint_rule_keeps_pods_away_where_its_gate_and_that_of_taints_are_on(
+    cluster: Any, supervising: Any, gates: dict[str, bool], counts: bool
+) -> None:
+    await cluster.furnish(devices=2)
+    await cluster.add_template()
+    taint = {"key": "bad", "effect": "NoSchedule"}
+    spec = {"deviceSelector": {"driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}, "taint": taint}
+    await cluster.api.create(DEVICE_TAINT_RULES, {"metadata": {"name": "rule"}, "spec": spec})
+    async with supervising(Options(features=Features(**gates), limits=QUICK)) as site:
+        await site.ready()
+        await cluster.add_pod("pod")
+        await cluster.bound("pod")
+    (claim,) = await cluster.claims()
+    assert FINALIZER in claim["metadata"]["finalizers"]
+    assert claim["status"]["allocation"]["devices"]["results"][0]["device"] == ("dev-1" if counts else "dev-0")

@@ -1,0 +1,194 @@
+"""Malformed objects cost only themselves, and a malformed claim keeps its devices."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+from dra_api.resource import AllocationResult
+from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_operator.allocator import Usage
+from dra_operator.app import Options, audit
+from dra_operator.app.malformed import Quarantine
+from faults import DropEvents, Fault, Target
+from faults.fault import Exchange
+from supervised import QUICK
+from waiting import until
+
+CLAIMS = Target(verbs=("list",), resource="resourceclaims")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mangle(Fault):
+    """The list shows the claim ``held`` with a field that no client can read."""
+
+    field: str
+    value: Any
+
+    async def befall(self, exchange: Exchange) -> web.StreamResponse:
+        answer = await exchange.forward()
+        content = orjson.loads(answer.body)
+        for item in content["items"]:
+            if item["metadata"]["name"] == "held" and "status" in item:
+                *path, last = self.field.split(".")
+                part = item
+                for name in path:
+                    part = part[int(name)] if name.isdigit() else part.get(name, {})
+                part[last] = self.value
+        return web.Response(status=answer.code, body=orjson.dumps(content), content_type="application/json")
+
+
+async def hold_a_device(cluster: Any) -> dict[str, Any]:
+    """A claim that somebody else allocated: the first device of the only node."""
+    spec = {"devices": {"requests": [{"name": "req", "exactly": {"deviceClassName": "gpu"}}]}}
+    claim = await cluster.api.create(RESOURCE_CLAIMS, {"metadata": {"name": "held", "namespace": "ns"}, "spec": spec})
+    result = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    claim["status"] = {"allocation": {"devices": {"results": [result]}}}
+    updated: dict[str, Any] = await cluster.api.update(RESOURCE_CLAIMS, claim, "status")
+    return updated
+
+
+async def test_a_malformed_object_costs_only_itself(
+    cluster: Any, supervising: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cluster.furnish()
+    async with supervising() as site:
+        operator = site.operator
+        good = (await cluster.api.list(RESOURCE_SLICES))[0][0]
+        bad = {**good, "metadata": {**good["metadata"], "resourceVersion": "999999"}, "spec": {"driver": 7}}
+        await site.ready()
+        with caplog.at_level(logging.WARNING):
+            operator.received(RESOURCE_SLICES, "v1", "MODIFIED", bad)
+            operator.received(RESOURCE_SLICES, "v1", "MODIFIED", bad)
+        (message,) = [record.message for record in caplog.records if "malformed" in record.message]
+        assert "ResourceSlice node-0-gpu is malformed" in message
+        assert "$.spec.driver" in message
+        operator.received(NODES, "v1", "ADDED", {"metadata": {"name": "other", "resourceVersion": "1"}})
+        assert "other" in operator.control.cluster.nodes
+        assert "node-0-gpu" in operator.control.cluster.slices  # as it was before
+        assert site.metric("dra_operator_malformed_objects_total", resource="resourceslices.resource.k8s.io") == 1
+
+
+async def refused(cluster: Any, name: str) -> None:
+    """Wait until the pod says that it has no place."""
+
+    async def has_condition() -> bool:
+        conditions = (await cluster.pod(name))["status"].get("conditions") or ()
+        return any(entry["type"] == "PodScheduled" and entry["status"] == "False" for entry in conditions)
+
+    await until(f"{name} refused", has_condition)
+
+
+async def delete(cluster: Any, proxy: Any) -> None:
+    await cluster.api.delete(RESOURCE_CLAIMS, "held", "ns")
+
+
+async def delete_unnoticed(cluster: Any, proxy: Any) -> None:
+    with proxy.suffering(DropEvents(Target(verbs=("watch",), resource="resourceclaims", name="held"))):
+        await cluster.api.delete(RESOURCE_CLAIMS, "held", "ns")
+        proxy.break_streams("resourceclaims")
+        await cluster.bound("second")
+
+
+async def mend(cluster: Any, proxy: Any) -> None:
+    """The watch shows a version that can be read, and holds nothing."""
+    claim = await cluster.api.get(RESOURCE_CLAIMS, "held", "ns")
+    await cluster.api.update(RESOURCE_CLAIMS, claim | {"status": {}}, "status")
+
+
+@pytest.mark.parametrize("end", [delete, delete_unnoticed, mend])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("status.reservedFor", 7),
+        ("status.allocation.devices.results.0.consumedCapacity", {"memory": []}),
+        ("spec.devices.requests", "none"),
+    ],
+)
+async def test_a_claim_that_cannot_be_read_at_start_keeps_its_devices_until_it_is_mended_or_gone(
+    cluster: Any,
+    proxy: Any,
+    supervising: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    field: str,
+    value: Any,
+    end: Callable[[Any, Any], Awaitable[None]],
+) -> None:
+    monkeypatch.setattr(audit, "GAP", 0.1)
+    await cluster.furnish(devices=2)
+    await cluster.add_template()
+    await hold_a_device(cluster)
+    with proxy.suffering(Mangle(CLAIMS, field=field, value=value)):
+        async with supervising() as site:
+            await site.ready()
+            assert "ResourceClaim ns/held is malformed" in caplog.text
+            assert "devices stay in use: gpu.example.com/node-0/dev-0" in caplog.text
+            await cluster.add_pod("first")
+            await cluster.bound("first")
+            (made,) = [one for one in await cluster.claims() if one["metadata"]["name"] != "held"]
+            assert made["status"]["allocation"]["devices"]["results"][0]["device"] == "dev-1"
+            await cluster.add_pod("second")
+            await refused(cluster, "second")
+            await end(cluster, proxy)
+            await cluster.bound("second")
+
+
+async def test_a_claim_that_first_arrives_malformed_keeps_its_devices(cluster: Any, supervising: Any) -> None:
+    """From the watch, and with an entry that names no device beside one that does."""
+    await cluster.furnish(devices=1)
+    await cluster.add_template()
+    results = [{"device": 7}, {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}]
+    claim = {
+        "metadata": {"name": "odd", "namespace": "ns", "uid": "u-odd", "resourceVersion": "1"},
+        "spec": {},
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
+    async with supervising(Options(limits=QUICK)) as site:
+        await site.ready()
+        site.operator.received(RESOURCE_CLAIMS, "v1", "ADDED", claim)
+        await cluster.add_pod("pod")
+        await refused(cluster, "pod")
+        site.operator.received(RESOURCE_CLAIMS, "v1", "DELETED", claim)
+        await cluster.bound("pod")
+
+
+def quarantined(usage: Usage) -> Quarantine:
+    held: dict[str, AllocationResult] = {}
+
+    def hold(uid: str, allocation: AllocationResult | None) -> None:
+        if uid in held:
+            usage.remove(held.pop(uid))
+        if allocation is not None:
+            usage.add(allocation)
+            held[uid] = allocation
+
+    return Quarantine(hold)
+
+
+def broken(uid: str, version: str, *devices: str) -> dict[str, Any]:
+    results = [{"driver": "d", "pool": "p", "device": device, "bindingConditions": 7} for device in devices]
+    meta = {"name": "c", "namespace": "ns", "uid": uid, "resourceVersion": version}
+    return {"metadata": meta, "status": {"allocation": {"devices": {"results": results}}}}
+
+
+def test_what_counts_for_a_malformed_claim_is_what_its_last_version_names() -> None:
+    usage = Usage()
+    quarantine = quarantined(usage)
+    fault = ValueError("some field")
+    quarantine.take(RESOURCE_CLAIMS, broken("u1", "1", "a"), fault)
+    quarantine.take(RESOURCE_CLAIMS, broken("u1", "2", "a", "b"), fault)
+    assert {device.device for device in usage.devices()} == {"a", "b"}
+    quarantine.take(RESOURCE_CLAIMS, broken("u1", "3"), fault)
+    assert {device.device for device in usage.devices()} == {"a", "b"}, "no device at all may be part of what is wrong"
+    quarantine.take(RESOURCE_CLAIMS, broken("u2", "4", "c"), fault)
+    assert {device.device for device in usage.devices()} == {"c"}, "another claim of that name"
+    quarantine.deleted("ns/c", "u1")
+    assert {device.device for device in usage.devices()} == {"c"}, "a late deletion of the other one"
+    quarantine.deleted("ns/c", "u2")
+    assert not list(usage.devices())

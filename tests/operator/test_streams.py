@@ -1,0 +1,203 @@
+"""A kind that is not heard makes the operator unready, and a Kopf that left one is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from dra_devcluster.apiserver import watch
+from dra_kube import PODS
+from dra_operator.app import Limits, Options
+from dra_operator.app.streams import Streams
+from faults import DropEvents, Refuse, Target
+
+PODS_PATH = "/api/v1/pods"
+
+
+def target(verb: str, resource: str = "pods") -> Target:
+    return Target(client="kopf", verbs=(verb,), resource=resource)
+
+
+async def test_kopf_that_may_not_list_a_kind_makes_the_operator_unready(
+    cluster: Any, proxy: Any, supervising: Any
+) -> None:
+    await cluster.furnish()
+    with proxy.suffering(Refuse(target("list"), code=403, message="pods is forbidden")):
+        async with supervising() as site:
+            await site.unready("pods: not watched yet: LIST answered 403: pods is forbidden")
+            assert site.supervisor.health.liveness() == []
+            assert "nodes" not in await told_when_others_are_watched(site)
+
+
+async def told_when_others_are_watched(site: Any) -> str:
+    await site.unready("pods")
+    async with asyncio.timeout(20):
+        while len(site.supervisor.health.readiness()) > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return str(site.obstacles())
+
+
+async def test_kopf_that_may_no_longer_watch_a_kind_makes_the_operator_unready_until_it_may(
+    cluster: Any, proxy: Any, supervising: Any
+) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        with proxy.suffering(Refuse(target("watch"), code=403, message="pods is forbidden")):
+            proxy.break_streams("pods")
+            await site.unready("pods: not watched for", "WATCH answered 403: pods is forbidden")
+            assert site.metric("dra_operator_stream_age_seconds", resource="pods") > 0.5
+            await cluster.add_pod("pod")
+        await site.ready()
+        await cluster.bound("pod")
+        assert site.metric("dra_operator_kopf_restarts_total", reason="failure") == 0
+
+
+async def test_bookmarks_keep_an_idle_watch_fresh_and_their_absence_does_not(
+    cluster: Any, proxy: Any, supervising: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "BOOKMARK_PERIOD", 0.1)
+    await cluster.furnish()
+    async with supervising(Options(limits=Limits(silence=1.0))) as site:
+        await site.ready()
+        (_, stream) = next(site.operator.streams.of_path(PODS_PATH))
+        opened = stream.watch
+        for _ in range(3):
+            life = stream.life
+            async with asyncio.timeout(10):
+                while stream.life == life:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        assert stream.watch is opened
+        with proxy.suffering(DropEvents(target("watch"))):
+            await site.unready("pods: silent for")
+
+
+async def test_an_api_of_others_whose_server_is_down_holds_nothing_up(
+    cluster: Any, proxy: Any, supervising: Any
+) -> None:
+    """As every aggregated API may be: discovery lists its group and answers 503 for its version."""
+    await cluster.furnish()
+    await cluster.add_template()
+    with proxy.suffering(Refuse(Target(resource="/apis/networking.k8s.io/v1"), code=503)):
+        async with supervising() as site:
+            await site.ready(10)
+            await cluster.add_pod("pod")
+            await cluster.bound("pod")
+
+
+@pytest.mark.parametrize("resource", ["pods", "resourceslices"])
+async def test_kopf_is_replaced_after_a_watch_was_answered_410_as_http_status(
+    cluster: Any, proxy: Any, supervising: Any, resource: str
+) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        with proxy.suffering(Refuse(target("watch", resource), code=410, count=1)):
+            proxy.break_streams(resource)
+            await site.unready(resource)
+        await cluster.add_pod("pod")
+        await cluster.bound("pod")
+        await site.ready()
+        assert site.metric("dra_operator_kopf_restarts_total", reason="failure") == 1
+
+
+async def test_kopf_is_replaced_when_the_task_that_watches_a_kind_is_gone(cluster: Any, supervising: Any) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        (watcher,) = (task for task in asyncio.all_tasks() if task.get_name().startswith("watcher for pods"))
+        watcher.cancel()  # as an inactivity timeout does that strikes outside of the stream
+        await site.unready("pods")
+        await cluster.add_pod("pod")
+        await cluster.bound("pod")
+        await site.ready()
+
+
+LIMITS = Limits(silence=90, gap=10, idle=20, start=60)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def streams(clock: Clock) -> Streams:
+    made = Streams(LIMITS, clock)
+    made.expect(PODS, "v1")
+    return made
+
+
+def test_a_kind_is_heard_from_the_first_watch_on(streams: Streams, clock: Clock) -> None:
+    ((_, stream),) = streams.of_path(PODS_PATH)
+    stream.asked(clock.now)
+    stream.listed(clock.now)
+    assert streams.problems() == ["pods: not watched yet"]
+    stream.watched(clock.now, "watch")
+    assert streams.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("after", "problem", "idle"),
+    [
+        ([("asked", 0), ("listed", 0), ("watched", 89)], None, False),
+        ([("asked", 0), ("listed", 0), ("watched", 91)], "pods: silent for 91 s", True),
+        ([("watched", 80), ("received", 80)], None, False),
+        ([("watched", 80), ("ended", 9)], None, False),
+        ([("watched", 80), ("ended", 11)], "pods: not watched for 11 s", False),
+        ([("watched", 80), ("ended", 21)], "pods: not watched for 21 s", True),
+        ([("watched", 0), ("ended", 15), ("refused", 15)], "pods: not watched for 30 s: refused", False),
+        ([("watched", 0), ("ended", 15), ("refused", 21)], "pods: not watched for 36 s: refused", True),
+        ([("watched", 0), ("ended", 5), ("asked", 40)], "pods: not watched for 45 s", False),
+        ([("watched", 0), ("ended", 5), ("asked", 5), ("listed", 9)], None, False),
+        ([], "pods: not watched yet", False),
+        ([("begin", 61)], "pods: not watched yet", True),
+    ],
+    ids=[
+        "a watch that is silent for less than the limit",
+        "a watch that is silent for too long",
+        "a watch that brings something now and then",
+        "a short gap between two watches",
+        "a long gap, but Kopf may still ask again",
+        "a gap after which Kopf does not ask again",
+        "refused, but Kopf will ask again",
+        "refused, and Kopf does not ask again",
+        "a request that takes its time",
+        "a list between two watches",
+        "nothing yet",
+        "a new Kopf that never asks",
+    ],
+)
+def test_what_happens_to_a_stream_decides_whether_it_is_heard_and_whether_kopf_is_at_work(
+    streams: Streams, clock: Clock, after: list[tuple[str, float]], problem: str | None, idle: bool
+) -> None:
+    """Each step happens, and then so many seconds go by."""
+    ((_, stream),) = streams.of_path(PODS_PATH)
+    arguments = {"watched": ["watch"], "ended": ["watch"], "refused": ["refused"]}
+    for step, seconds in after:
+        getattr(stream, step)(clock.now, *arguments.get(step, []))
+        clock.now += seconds
+    assert streams.problems() == ([problem] if problem else [])
+    assert streams.idle() == (["pods"] if idle else [])
+
+
+def test_the_end_of_a_watch_that_was_replaced_is_no_news(streams: Streams, clock: Clock) -> None:
+    ((_, stream),) = streams.of_path(PODS_PATH)
+    stream.watched(clock.now, "old")
+    streams.begin()
+    stream.watched(clock.now, "new")
+    stream.ended(clock.now, "old")
+    clock.now += 30
+    assert streams.problems() == []
+    assert streams.idle() == []

@@ -1,0 +1,80 @@
+"""The whole operator as ``dra-operator run`` runs it, inside the test's process, behind a proxy that makes faults."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from dra_kube import connection
+from dra_operator.app import Limits, Operator, Options
+from dra_operator.app.supervisor import Supervisor
+from faults import FaultProxy
+from under_kopf import collect_leftovers_of_kopf
+from waiting import until
+
+QUICK = Limits(silence=90.0, gap=0.5, idle=1.5, start=10.0, failing=60.0)
+"""For tests that wait until something counts as lost. Kopf waits up to a second between its first attempts."""
+
+
+@dataclass
+class Site:
+    """A running operator. Kopf goes to the API server as client ``kopf`` of the proxy, the operator as ``own``."""
+
+    proxy: FaultProxy
+    supervisor: Supervisor
+
+    @property
+    def operator(self) -> Operator:
+        return self.supervisor.operator
+
+    def obstacles(self) -> str:
+        """What /readyz says; empty if it is ready."""
+        return "\n".join(self.supervisor.health.readiness())
+
+    async def ready(self, seconds: float = 30.0) -> None:
+        async def is_ready() -> bool:
+            assert not self.obstacles()
+            return True
+
+        await until("ready", is_ready, seconds)
+
+    async def unready(self, *words: str) -> None:
+        """Wait until it is not ready and says all these words."""
+
+        async def says() -> bool:
+            told = self.obstacles()
+            assert told, "ready"
+            assert all(word in told for word in words), told
+            return True
+
+        await until(f"unready, {' '.join(words)}", says)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of a sample; 0 if there is none."""
+        return self.operator.registry.get_sample_value(name, labels) or 0.0
+
+
+@asynccontextmanager
+async def supervised(
+    proxy: FaultProxy, folder: Path, monkeypatch: pytest.MonkeyPatch, options: Options | None = None
+) -> AsyncIterator[Site]:
+    """The operator starts with the block, and is stopped with it as by a signal; it must not end before."""
+    monkeypatch.setenv("KUBECONFIG", str(proxy.write_kubeconfig(folder / "kopf", client="kopf")))
+    own = connection(proxy.write_kubeconfig(folder / "own", client="own"))
+    operator = Operator(options or Options(check_invariants=True, limits=QUICK))
+    supervisor = Supervisor(operator, own)
+    task = asyncio.create_task(supervisor.run())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # a Kopf that fails leaves connections of its own
+        try:
+            yield Site(proxy, supervisor)
+            assert not task.done(), "the operator ended by itself"
+        finally:
+            supervisor.stop()
+            await task
+            collect_leftovers_of_kopf()
