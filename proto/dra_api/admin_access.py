@@ -1,6 +1,7 @@
-"""Admin access: using devices that others have, for monitoring and repair. Spec: api.md section 8, CC 11.2.
+"""Admin access: using devices that others have, for monitoring and repair.
 
-Only a namespace that carries the label may ask for it, or be given it in an allocation.
+Only a namespace that carries the label may ask for it, or be given it in an allocation. Spec: api.md section 8,
+claim-controller.md 11.2.
 """
 
 from __future__ import annotations

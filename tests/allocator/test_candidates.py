@@ -118,7 +118,7 @@ def test_network_devices_count_for_every_node() -> None:
 
 
 def test_a_node_whose_selector_raises_comes_first() -> None:
-    """E2E-055: the attempt ends with the error although another node would do."""
+    """The attempt ends with the error although another node would do (E2E-055)."""
     made = lab([*THREE, *node_pool("n4", "")], [claim(request("r", A))])
     candidates = list(made.allocator.candidates(made.claims, made.usage))
     assert candidates[0] == "n4"

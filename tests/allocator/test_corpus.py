@@ -163,7 +163,7 @@ CHANGED_LATER = {
 
 
 def test_the_development_branch_agrees_apart_from_its_changes() -> None:
-    """Section 16: what 1.37 changes is not followed; everything else in its new cases is."""
+    """What 1.37 changes is not followed; everything else in its new cases is (section 16)."""
     for case in cases("allocator/cases-1.37-dev.json"):
         outcome = case_lab(case, Rules.reference()).decide(convert(Node, case["node"]))
         observed = case["observed"]

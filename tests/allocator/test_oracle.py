@@ -1,4 +1,4 @@
-"""Agreement with brute force (design section 7): the same first solution, the same kind of refusal or error.
+"""Agreement with brute force (design.md section 7): the same first solution, the same kind of refusal or error.
 
 The oracle itself is held against the reference's recorded answers, so that agreement with it means something.
 """

@@ -89,7 +89,7 @@ def test_a_rule_taints_the_devices_that_it_selects_until_it_goes() -> None:
 
 
 def test_a_rule_without_selector_taints_nothing() -> None:
-    """PRJ-010; the reference's slice tracker taints everything."""
+    """The reference's slice tracker taints everything (PRJ-010)."""
     documented = lab(pool(device("a")), [claim(request("r"))])
     documented.allocator.inventory.put_rule(rule(None))
     assert documented.devices() == [["r=drv/p/a"]]

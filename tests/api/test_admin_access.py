@@ -1,4 +1,4 @@
-"""Only labelled namespaces may have admin access (CC 11.2)."""
+"""Only labelled namespaces may have admin access (claim-controller.md 11.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The in-memory view: which version wins, what is counted, who is woken (CC 5.1, 5.2, 6; SC-02; scheduling.md 5)."""
+"""The view: which version wins, what is counted, who is woken (claim-controller.md 5 and 6, scheduling.md 5)."""
 
 from __future__ import annotations
 

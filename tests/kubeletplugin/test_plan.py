@@ -1,4 +1,4 @@
-"""The planner: which writes turn the slices that exist into the pool that is wanted (section 4.4)."""
+"""The planner: which writes turn the slices that exist into the pool that is wanted (plugin-helper.md 4.4)."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_an_update_keeps_the_time_of_an_unchanged_taint_and_of_no_other() -> Non
     assert [taint.time_added for taint in planned.taints or ()] == [None, "2026-01-01T10:00:00Z"]
 
 
-# --- validation before any write (section 4.3) ---
+# --- validation before any write (4.3) ---
 
 SETS = (counter_set("mem", {"slices": 8}),)
 INVALID = [

@@ -1,4 +1,4 @@
-"""Names and socket paths of an instance (section 2.2), and the builders of devices."""
+"""Names and socket paths of an instance (plugin-helper.md 2.2), and the builders of devices."""
 
 from __future__ import annotations
 

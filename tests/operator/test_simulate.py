@@ -58,7 +58,7 @@ def test_every_recorded_problem_gets_the_recorded_answer(capsys: pytest.CaptureF
 
 
 def plain(results: list[Json] | None) -> list[Json]:
-    """Results without what is random or spelt differently; a claim's configuration once (section 15)."""
+    """Results without what is random or spelt differently; a claim's configuration once (allocator.md 15)."""
     told = comparable([convert(AllocationResult, result) for result in results or []])
     for result in told:
         config = result.get("devices", {}).get("config", [])

@@ -43,7 +43,7 @@ async def test_a_pod_that_cannot_be_placed_says_why(cluster: Any, operating: Any
 async def test_a_selector_that_fails_on_one_node_keeps_the_pod_waiting_with_the_error(
     cluster: Any, operating: Any, until: Any
 ) -> None:
-    """E2E-055, although nothing is wrong with the other node's device."""
+    """Nothing is wrong with the other node's device, and still the pod waits (E2E-055)."""
     await cluster.furnish(devices=1, selector='device.attributes["gpu.example.com"].healthy')
     await cluster.add_template()
     async with operating():

@@ -158,7 +158,7 @@ def test_a_cluster_without_nodes_says_so() -> None:
 
 
 def test_a_selector_that_fails_on_any_node_ends_the_attempt_although_another_node_fits() -> None:
-    """E2E-055: the order of the nodes must not decide whether the error is noticed."""
+    """The order of the nodes must not decide whether the error is noticed (E2E-055)."""
     for good, bad in (("a", "b"), ("b", "a")):
         devices = allocator(**{good: ["x"], bad: ["odd"]})
         answer = decide(pod(), [claim("c", wants(selector="fails"))], [node("a"), node("b")], devices)
@@ -303,7 +303,7 @@ def test_a_claim_that_is_still_being_made_is_nothing_to_tell() -> None:
 
 
 def test_a_claim_named_twice_counts_once() -> None:
-    """PRJ-009"""
+    """Both entries mean one claim, which is allocated once (PRJ-009)."""
     twice = [USE, {"name": "again", "resourceClaimName": "c"}]
     assert [entry for entry, _ in ready_claims(pod(claims=twice), lambda key: claim("c"))] == ["e"]
 

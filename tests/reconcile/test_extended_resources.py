@@ -1,4 +1,4 @@
-"""Pods that ask for extended resources which devices serve: the claim behind them, from attempt to end (SC 7)."""
+"""Pods that ask for extended resources which devices serve: the claim behind them, first to last (scheduling.md 7)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def recorded(world: Any, pod: str = "ns/pod") -> dict[str, str]:
 
 
 async def test_one_of_two_claims_is_made_again_and_the_other_entry_never_disappears(world: Any, make: Any) -> None:
-    """PRJ-001: an apply removes what it leaves out, so the list is always complete."""
+    """An apply removes what it leaves out, so the list is always complete (PRJ-001)."""
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE, make.FROM_TEMPLATE]))
     await world.settle()
@@ -34,7 +34,7 @@ async def test_one_of_two_claims_is_made_again_and_the_other_entry_never_disappe
 
 
 async def test_a_claim_deleted_right_after_its_creation_is_made_again(world: Any, make: Any) -> None:
-    """PRJ-002: what we created ourselves is not remembered beyond its deletion (CC-02)."""
+    """What we created ourselves is not remembered beyond its deletion (CC-02, PRJ-002)."""
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
     world.start()
@@ -49,7 +49,7 @@ async def test_a_claim_deleted_right_after_its_creation_is_made_again(world: Any
 
 @pytest.mark.parametrize("restarts", [0, 2])
 async def test_the_claim_of_a_finished_pod_goes_and_stays_away(restarts: int, world: Any, make: Any) -> None:
-    """PRJ-003"""
+    """Also after restarts of the operator (PRJ-003)."""
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
     await world.settle()
@@ -61,7 +61,7 @@ async def test_the_claim_of_a_finished_pod_goes_and_stays_away(restarts: int, wo
 
 
 async def test_each_claim_has_its_own_annotation_and_the_template_is_unchanged(world: Any, make: Any) -> None:
-    """PRJ-004"""
+    """The entry's annotation overrides the template's, on copies only (PRJ-004)."""
     wanted = {"labels": {"app": "x"}, "annotations": {"note": "keep", ANNOTATION: "overridden"}}
     template = world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template(**wanted))
     for name in ("one", "two"):
@@ -123,7 +123,7 @@ async def test_an_entry_that_needs_no_claim_is_respected_and_kept(world: Any, ma
 
 
 async def test_a_pod_with_a_preset_node_gets_its_allocated_claim_reserved(world: Any, make: Any) -> None:
-    """5.5: nobody schedules such a pod, and an unallocated claim stays unallocated (E2E-012)."""
+    """No scheduler sees such a pod, and an unallocated claim stays unallocated (5.5, E2E-012)."""
     world.api.add(NODES, make.node("node-0"))
     for name in ("free", "taken"):
         world.api.add(RESOURCE_CLAIMS, make.claim(name))

@@ -44,7 +44,7 @@ async def test_a_pod_with_a_template_gets_claim_devices_reservation_and_node(wor
 
 
 async def test_a_pod_naming_one_claim_twice_gets_one_allocation(world: Any, make: Any) -> None:
-    """PRJ-009"""
+    """Both entries mean one claim (PRJ-009)."""
     fill(world, make)
     world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
     world.api.add(PODS, make.pod(claims=[make.use("shared"), make.use("shared")]))
@@ -102,7 +102,7 @@ WAKING: dict[str, Callable[[Any, Any], object]] = {
 
 @pytest.mark.parametrize("missing", WAKING)
 async def test_a_pod_waits_for_what_is_missing_and_goes_on_when_it_appears(missing: str, world: Any, make: Any) -> None:
-    """SC-02, in the running operator: nothing but the one event wakes the pod."""
+    """In the running operator nothing but the one event wakes the pod (SC-02)."""
     target = "late" if missing == "a node" else "node-0"
     if missing == "a node":
         world.api.add(RESOURCE_SLICES, make.slice("late", 1))

@@ -109,7 +109,7 @@ def difference(outcome: Outcome, kind: str, results: Sequence[Json] | None) -> s
     """How an outcome differs from a recorded one; None when it does not.
 
     Claim configuration that the reference repeats per request is compared without the repetition, since
-    section 15 of the specification calls it a mistake.
+    allocator.md section 15 calls it a mistake.
     """
     got = KINDS[type(outcome)]
     if got != kind:

@@ -115,7 +115,7 @@ class NodeAgent:
             stack.push_async_callback(_end, asyncio.create_task(self._keep_running(name, work), name=name))
 
     async def _reconcile(self, manager: DraManager, pods: Pods) -> None:
-        """KM-20."""
+        """Give back, again and again, what pods hold that are no longer active on the node (KM-20)."""
         await pods.synced.wait()
         while True:
             await manager.reconcile(pods.active)

@@ -21,7 +21,7 @@ class CheckpointCorrupted(AgentError):
 
 
 class ClaimError(AgentError):
-    """The text is shown to users in pod events: short, without the pod's name (section 6)."""
+    """The text is shown to users in pod events: short, without the pod's name (kubelet-manager.md section 6)."""
 
 
 class RegistrationError(AgentError):

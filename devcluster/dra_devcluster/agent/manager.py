@@ -1,6 +1,6 @@
 """The DRA manager: prepares the claims of a pod before its containers start, gives them back afterwards.
 
-Preparing has four phases (section 6): check the pod's claims against the API server without touching
+Preparing has four phases (kubelet-manager.md section 6): check the pod's claims against the API server without touching
 anything; note the references and write the checkpoint; ask each driver once for all claims it has part in;
 mark the claims prepared. Unpreparing (section 8) runs from the references alone: the claims may be gone.
 
@@ -59,17 +59,17 @@ class DraManager:
     # --- plugins (section 4) ---
 
     def validate(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
-        """KM-06."""
+        """Raises RegistrationError when the plugin offers no service that the node agent speaks (KM-06)."""
         choose_service(versions)
 
     async def register(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
-        """KM-07."""
+        """Add an instance of a driver; one per endpoint, several may run side by side (KM-07)."""
         self.registry.check_free(name, endpoint)
         self.registry.add(DraPlugin(name, endpoint, choose_service(versions), self._plugin_changed))
         self._driver_changed(name)
 
     async def deregister(self, name: str, endpoint: str) -> None:
-        """KM-08."""
+        """Remove this instance and close its connection; does nothing for an unknown one (KM-08)."""
         plugin = self.registry.remove(name, endpoint)
         if plugin is not None:
             self._driver_changed(name)
@@ -143,7 +143,7 @@ class DraManager:
     # --- the phases of prepare ---
 
     async def _checked(self, pod: Pod, target: ClaimName) -> ResourceClaim:
-        """Phase 1 for one claim (KM-12)."""
+        """Phase 1: the claim exists, is the pod's, reserved, allocated, and its drivers are registered (KM-12)."""
         name = target.name or ""
         try:
             claim = convert(ResourceClaim, await self._api.get(RESOURCE_CLAIMS, name, pod.metadata.namespace))
@@ -166,7 +166,7 @@ class DraManager:
         return claim
 
     def _refer(self, pod: Pod, wanted: Iterable[ResourceClaim]) -> list[ClaimInfo]:
-        """Phase 2 (KM-13): what was noted before a failure stays noted, and is cleaned up by ``unprepare``."""
+        """Phase 2: what was noted before a failure stays noted, and is cleaned up by ``unprepare`` (KM-13)."""
         claims: dict[tuple[str, str], ClaimInfo] = {}
         try:
             for claim in wanted:
@@ -179,7 +179,7 @@ class DraManager:
         return list(claims.values())
 
     async def _ask_drivers(self, claims: Iterable[ClaimInfo]) -> None:
-        """Phase 3 (KM-14)."""
+        """Phase 3: one call per driver with all its claims; the answer replaces what was known (KM-14, KM-15)."""
         for driver, batch in _by_driver(claims).items():
             plugin = self.registry.get(driver)
             results = await plugin.prepare(map(ClaimRef.of, batch), self._settings.call_timeout)

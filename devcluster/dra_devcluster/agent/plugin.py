@@ -21,7 +21,7 @@ from .claims import ClaimInfo, PreparedDevice
 from .errors import ClaimError
 
 _OPTIONS = [
-    # Some servers reject the percent-encoded path that would be the authority of a unix socket (9.5).
+    # Some servers reject the percent-encoded path that would be the authority of a unix socket (plugin-helper.md 9.5).
     ("grpc.default_authority", "localhost"),
     # Otherwise channels to a path share one connection, and a back-off outlives the plugin that caused it.
     ("grpc.use_local_subchannel_pool", 1),

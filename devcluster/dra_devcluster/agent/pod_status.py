@@ -83,7 +83,7 @@ def status_of(view: PodView, address: str, start_time: str) -> Json:
 
 
 def phase(view: PodView) -> str:
-    """Pending until all containers have run, then Running; a terminal phase only when all is over (section 8)."""
+    """Pending until all containers have run, then Running; terminal only when all is over (kubelet-manager.md 8)."""
     regular = view.pod.spec.containers or ()
     if view.pod.is_terminal:
         return view.pod.status.phase  # by our own earlier report, or by somebody who decided so

@@ -11,7 +11,7 @@
             attributes: {model: A100, index: 3, ecc: true, driverVersion: {version: 1.2.3}}
             capacity: {memory: 40Gi}
 
-Without ``pools`` there is one with ``numDevices`` devices (4), ``device-00`` and so on (section 7.1).
+Without ``pools`` there is one with ``numDevices`` devices (4), ``device-00`` and so on (plugin-helper.md 7.1).
 """
 
 from __future__ import annotations

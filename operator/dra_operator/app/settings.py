@@ -1,4 +1,4 @@
-"""How Kopf is set up, and why (design section 4: measured)."""
+"""How Kopf is set up, and why (measured: design.md section 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold at any moment, whatever happened (design section 2): a check, not a repair.
+"""What must hold at any moment, whatever happened (design.md section 2): a check, not a repair.
 
 Runs after every step of the tests; in production behind a switch, where a violation is logged as an error and counted.
 """

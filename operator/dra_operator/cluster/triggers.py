@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def on_pod(cluster: Cluster, change: Change[Pod]) -> Keys:
-    """The pod itself, and the claims it needs no longer (5.1)."""
+    """The pod itself, and the claims it needs no longer (claim-controller.md 5.1)."""
     old, new = change
     gone = old if old is not None and not _is_same(old, new) else None
     keys: list[Key] = []
@@ -56,7 +56,7 @@ def on_pod(cluster: Cluster, change: Change[Pod]) -> Keys:
 
 
 def on_claim(cluster: Cluster, change: Change[ResourceClaim]) -> Keys:
-    """The claim itself, the pods that use it, and whoever waits for devices that came free (6, SC-02)."""
+    """The claim itself, the pods that use it, and pods that wait for devices that came free (SC-02)."""
     old, new = change
     keys: list[Key] = []
     if new is not None:
@@ -78,7 +78,7 @@ def on_claim(cluster: Cluster, change: Change[ResourceClaim]) -> Keys:
 
 
 def on_template(cluster: Cluster, change: Change[ClaimTemplate]) -> Keys:
-    """Pods that wait for a claim from the template; a deleted template concerns nobody (section 4)."""
+    """Pods that wait for a claim from the template; a deleted template concerns no pod (claim-controller.md 4)."""
     if change.new is None:
         return NOTHING
     users = _existing(cluster, cluster.pods_by_template.keys(change.new.key))
@@ -96,7 +96,7 @@ def on_node(cluster: Cluster, change: Change[Node]) -> Keys:
 def on_class(cluster: Cluster, change: Change[DeviceClass]) -> Keys:
     """Waiting pods that need the class, by a claim or by a resource that it serves, unless only metadata changed.
 
-    That a class is gone helps nobody's claims, but another one may serve its resource from now on (7.1).
+    That a class is gone helps no claim, but another one may serve its resource from now on (scheduling.md 7.1).
     """
     old, new = change
     if old is not None and new is not None and _is_same(old, new) and old.spec == new.spec:
@@ -146,7 +146,7 @@ def room_freed(cluster: Cluster) -> Keys:
 
 
 def pod_needs_work(cluster: Cluster, pod: Pod) -> bool:
-    """Whether claims have to be made, recorded or reserved for the pod (5.2).
+    """Whether claims have to be made, recorded or reserved for the pod (claim-controller.md 5.2).
 
     A finished pod needs nothing: its generated claim was just deleted and must not come back (PRJ-003).
     """
@@ -217,7 +217,7 @@ def _made_in_vain(cluster: Cluster, pod: Pod) -> Keys:
 
 
 def _leftover_gone(cluster: Cluster, claim: ResourceClaim) -> Keys:
-    """Its owner, if that waits for this (4.3)."""
+    """Its owner, if that waits for this (scheduling.md 4.3)."""
     owner = claim.metadata.controller
     key = f"{claim.metadata.namespace}/{owner.name}" if owner is not None else ""
     interest = cluster.waiting.get(key)

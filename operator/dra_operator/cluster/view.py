@@ -150,7 +150,7 @@ class Cluster:
                 yield claim
 
     def classes_serving(self, pod: Pod) -> dict[str, str]:
-        """The class of each extended resource that the pod asks for and that one serves (7.1)."""
+        """The class of each extended resource that the pod asks for and that one serves (scheduling.md 7.1)."""
         wanted = extended_resources(pod) if self.features.extended_resources else []
         classes = classes_by_resource(self.classes) if wanted else {}
         return {resource: classes[resource] for resource in wanted if resource in classes}

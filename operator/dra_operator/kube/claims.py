@@ -112,9 +112,9 @@ class ClaimWriter:
         return self._took(await self._rewrite(claim, edit, "status"))
 
     async def release(self, claim: ResourceClaim, consumers: Collection[str], *, deallocate: bool) -> ResourceClaim:
-        """Drop the consumers with these UIDs; after the last one, if so wanted, the allocation goes too (6.2).
+        """Drop the consumers with these UIDs; with ``deallocate`` the allocation too, after the last one.
 
-        Claims without the built-in finalizer keep their allocation (CC-06).
+        Claims without the built-in finalizer keep their allocation (claim-controller.md 6.2, CC-06).
         """
 
         def edit(raw: Object) -> bool:
@@ -128,7 +128,7 @@ class ClaimWriter:
         return self._took(await self._rewrite(claim, edit, "status"))
 
     async def clear(self, claim: ResourceClaim, consumer: str) -> ResourceClaim:
-        """Take the devices from a claim that nobody uses but ``consumer``, who cannot run with them (4.3).
+        """Take the devices from a claim that nobody uses but ``consumer``, who cannot run with them.
 
         The finalizer stays for the next allocation. Raises ClaimChanged when somebody else reserved the claim.
         """
@@ -170,7 +170,7 @@ class ClaimWriter:
             self._gone(claim)  # it does not wait for somebody's finalizer
 
     async def discard(self, claim: ResourceClaim, consumer: str) -> None:
-        """Undo a claim that was made for ``consumer`` only: take its devices, let it go, delete it (4.3).
+        """Undo a claim that was made for ``consumer`` only: take its devices, let it go, delete it (scheduling.md 4.3).
 
         One step after the other, so that at no time it is allocated without the finalizer; a repetition goes on where
         the last one stopped. Raises ClaimChanged when somebody else reserved the claim.

@@ -31,6 +31,6 @@ class NoPlace:
     short_of_room: bool = False
     """The end of another pod may help, even if that frees no devices."""
     unavailable: frozenset[str] = frozenset()
-    """UIDs of claims that are allocated where the pod cannot run; giving their devices back may help (4.3)."""
+    """UIDs of claims that are allocated where the pod cannot run; giving their devices back may help."""
     leftovers: tuple[ResourceClaim, ...] = ()
-    """Claims for extended resources that earlier attempts left half made: they have to go first (4.3)."""
+    """Claims for extended resources that earlier attempts left half made: they have to go first (scheduling.md 4.3)."""

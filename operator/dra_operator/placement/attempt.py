@@ -193,7 +193,7 @@ class Attempt:
     # --- nodes that were not asked ---
 
     def _refuse_unpinned(self, others: int) -> None:
-        """Nodes where allocated claims cannot be used. Giving devices back helps if the pod can run on one (4.3)."""
+        """Nodes where allocated claims cannot be used. Giving devices back helps if the pod can run on one."""
         if not others:
             return
         self._reasons.add(UNAVAILABLE, others)

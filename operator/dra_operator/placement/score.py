@@ -1,6 +1,6 @@
 """Which of the nodes that fit is best: the one that gets the preferred alternatives, then the emptiest.
 
-Deterministic, so that the same cluster always gives the same answer.
+Deterministic, so that the same cluster always gives the same answer (scheduling.md 4.4).
 """
 
 from __future__ import annotations

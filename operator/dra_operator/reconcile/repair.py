@@ -45,7 +45,7 @@ class ClaimRepair:
 
 
 def complete(pod: Pod, found: dict[str, str]) -> list[PodResourceClaimStatus]:
-    """Everything that is recorded and everything that is new: what an apply leaves out, it removes (5.6)."""
+    """All that is recorded and all that is new: what an apply leaves out, it removes (claim-controller.md 5.6)."""
     statuses = {status.name: status for status in pod.status.resource_claim_statuses or ()}
     for name, claim in found.items():
         statuses[name] = PodResourceClaimStatus(name=name, resource_claim_name=claim)

@@ -1,4 +1,4 @@
-"""DeviceClass. Spec: api.md section 5."""
+"""What the API server refuses in a DeviceClass. Spec: api.md section 5."""
 
 from __future__ import annotations
 

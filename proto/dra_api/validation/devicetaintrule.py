@@ -1,4 +1,4 @@
-"""DeviceTaintRule. Spec: api.md section 7."""
+"""What the API server refuses in a DeviceTaintRule. Spec: api.md section 7."""
 
 from __future__ import annotations
 

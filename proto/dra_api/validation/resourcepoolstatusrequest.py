@@ -1,4 +1,4 @@
-"""ResourcePoolStatusRequest. Spec: api.md section 7."""
+"""What the API server refuses in a ResourcePoolStatusRequest. Spec: api.md section 7."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResourceSlice. Spec: api.md section 4."""
+"""What the API server refuses in a ResourceSlice. Spec: api.md section 4."""
 
 from __future__ import annotations
 

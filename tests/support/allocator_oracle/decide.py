@@ -1,4 +1,4 @@
-"""Sections 2, 4, 7 and 12: the order of work around the search, and its results."""
+"""The order of work around the search, and its results (allocator.md sections 2, 4, 7 and 12)."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _wanted(
 
 
 def _collect(problem: Problem, pools: list[Pool], wanted: Wanted, exempt: bool) -> list[Candidate]:
-    """Section 7."""
+    """Which devices a request for all of them means (section 7). Raises Fault."""
     if any(not pool.complete or not pool.valid for pool in pools):
         raise Fault("all devices are wanted, but a pool is incomplete or invalid")
     empty = Search(problem, pools, [], admin_exempt=exempt)

@@ -1,4 +1,4 @@
-"""Section 3: the pools that a node sees, in the order in which they are tried."""
+"""The pools that a node sees, in the order in which they are tried (allocator.md section 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the oracle is asked: plain objects, in plain containers."""
+"""What the oracle is asked: plain objects, in plain containers (terms of allocator.md)."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Problem:
 
 
 def with_taints(slice_: ResourceSlice, rules: Iterable[DeviceTaintRule]) -> ResourceSlice:
-    """Section 13: the taint of each rule that applies to a device stands behind the device's own."""
+    """The taint of each rule that applies to a device stands behind the device's own (section 13)."""
     devices = []
     for device in slice_.spec.devices or ():
         taints = list(device.taints or ())

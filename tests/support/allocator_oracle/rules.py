@@ -1,4 +1,4 @@
-"""Sections 8, 9 and 11: constraints, consumable capacity, taints, each as one plain question."""
+"""Constraints, consumable capacity, taints, each as one plain question (allocator.md sections 8, 9 and 11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections 5 and 6: plain recursion over claims, requests, subrequests and devices.
+"""Plain recursion over claims, requests, subrequests and devices (allocator.md sections 5 and 6).
 
 What has been chosen so far is one list. Whether a device may be taken is found out from that list each
 time, so there is nothing to undo but the last entry.
@@ -201,7 +201,7 @@ class Search:
         return amounts
 
     def _counters(self, wanted: Wanted, candidate: Candidate) -> bool:
-        """Section 10."""
+        """Whether no counter of the pool would be overdrawn; shares of one device pay once (section 10)."""
         if not candidate.device.consumes_counters:
             return True
         if not self.problem.gates.partitionable:

@@ -117,7 +117,7 @@ class DraKind(Kind):
 
 
 def _admin_access(new: Object, old: Object | None, write: Write) -> Iterator[Fault]:
-    """Admin access needs the permission of the namespace (CC 11.2; the real server answers 422, not 403)."""
+    """Admin access needs the permission of the namespace (claim-controller.md 11.2: 422, not 403)."""
     stored = write.registry.store.collection("", "namespaces").get("", new.metadata.namespace)
     namespace = None if stored is None else _decoded(Namespace, stored.decode())
     why, path, asking = None, "", [False]
