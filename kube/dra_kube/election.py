@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 from .clock import boot_time
 from .errors import KubeError
@@ -43,6 +43,11 @@ class Timing:
     lease: float = 10.0
     renew: float = 7.0
     retry: float = 1.5
+
+    @classmethod
+    def of(cls, lease: float) -> Self:
+        """The same proportions for another duration."""
+        return cls(lease, 0.7 * lease, 0.15 * lease)
 
 
 DROP_EARLY = 0.5

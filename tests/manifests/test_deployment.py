@@ -146,8 +146,8 @@ async def _published(api: Api) -> bool:
 async def requests_were_within_the_rules(site: Site) -> None:
     """RBAC, which a real cluster enforces. The rules are read from the manifests: they were just deleted."""
     rendered = list(yaml.safe_load_all(await site.kubectl("kustomize", "manifests")))
-    roles = [obj for obj in rendered if obj["kind"] == "ClusterRole"]
-    bindings = [obj for obj in rendered if obj["kind"] == "ClusterRoleBinding"]
+    roles = [obj for obj in rendered if obj["kind"] in ("ClusterRole", "Role")]
+    bindings = [obj for obj in rendered if obj["kind"] in ("ClusterRoleBinding", "RoleBinding")]
     ours = {access for access in site.requests if access.user.startswith("system:serviceaccount:dra-system:")}
     assert {access.user.rpartition(":")[2] for access in ours} == {"dra-operator", "dra-plugin"}
     assert refused(ours, roles, bindings) == []

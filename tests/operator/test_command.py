@@ -151,7 +151,7 @@ async def test_probes_are_answered_while_the_cluster_is_being_listed(cluster: An
     await cluster.furnish()
     config = proxy.write_kubeconfig(tmp_path / "proxied")
     with proxy.suffering(Hang(Target(verbs=("list",), resource="nodes"))):
-        async with running("--kubeconfig", str(config), "--metrics-port", "0") as operator:
+        async with running("--kubeconfig", str(config), "--metrics-port", "0", "--no-leader-elect") as operator:
             address = (await operator.read_until(r"metrics and probes on (\S+)"))[1]
             async with aiohttp.ClientSession(address) as http:
                 async with http.get("/livez") as answer:

@@ -22,7 +22,7 @@ async def test_an_operator_may_be_killed_at_any_moment(ground: ProvingGround) ->
     dice = random.Random(0)
     await ground.furnish(nodes=4, devices=DEVICES // 4)
     for number in rounds(5):
-        async with ground.operator() as operator:
+        async with ground.operator("--no-leader-elect") as operator:  # which would stand by for ten seconds
             if dice.random() < 0.7:
                 await operator.becomes_ready()
             await ground.add_pods(6, prefix=f"pod-{number}")
@@ -30,7 +30,7 @@ async def test_an_operator_may_be_killed_at_any_moment(ground: ProvingGround) ->
             await ground.delete_pods(dice.sample(names, min(len(names), 5)))
             await asyncio.sleep(dice.uniform(0, 0.5))
             await operator.kill()
-    async with ground.operator():
+    async with ground.operator("--no-leader-elect"):
         await ground.bound(min(DEVICES, len(await ground.pods())))
         await ground.emptied()
     await ground.sound()

@@ -17,12 +17,14 @@ from typing import Any
 
 import msgspec
 from dra_api.gates import FeatureGates, UnknownGate
-from dra_kube import ConnectionSettingsError, KubeError, connection
+from dra_kube import Connection, ConnectionSettingsError, KubeError, Timing, connection, unguarded
 
 from dra_operator.allocator import GATES, Features
 from dra_operator.cluster import SCHEDULER_NAME
+from dra_operator.reconcile import Concerns, UnknownConcern
 
 from .console import finish
+from .leader import NAMESPACE, CannotElect, Leader, lease_name
 from .logs import configure_logs
 from .operator import Operator, Options
 from .server import CannotServe
@@ -55,6 +57,27 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--feature-gates", default="", metavar="A=true,B=false", help="changes to those of Kubernetes 1.36"
     )
+    run.add_argument(
+        "--concerns",
+        default="auto",
+        metavar="LIST",
+        help="what is ours: templates, release, placement; auto: without the first two where kube-controller-manager "
+        "works (%(default)s)",
+    )
+    run.add_argument(
+        "--leader-elect",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="stand by while another operator for the same scheduler name leads (default: on)",
+    )
+    run.add_argument("--leader-elect-namespace", default=NAMESPACE, help="namespace of the Lease (%(default)s)")
+    run.add_argument(
+        "--leader-elect-lease-duration",
+        type=_timing,
+        default="10",
+        metavar="SECONDS",
+        help="time after which a dead leader is replaced (%(default)s)",
+    )
     run.add_argument("--metrics-host", default="127.0.0.1", help="address for /metrics, /livez, /readyz")
     run.add_argument("--metrics-port", type=int, help="port for these; 0 takes any free one (default: none)")
     run.add_argument("--check-invariants", action="store_true", help="verify the view after every step, and log")
@@ -75,11 +98,16 @@ def _run(options: argparse.Namespace) -> int:
         features = features_of(options.feature_gates)
     except UnknownGate as error:
         return _fail(f"--feature-gates: {error}; write NAME=true or NAME=false, separated by commas", 2)
-    checks = options.check_invariants
-    operator = Operator(Options(options.scheduler_name, features, check_invariants=checks))
     try:
-        supervisor = Supervisor(operator, connection(), options.metrics_host, options.metrics_port)
-        asyncio.run(supervisor.run())
+        concerns = concerns_of(options.concerns)
+    except UnknownConcern as error:
+        return _fail(f"--concerns: {error}; name some of these, separated by commas, or auto", 2)
+    checks = options.check_invariants
+    settings = Options(options.scheduler_name, features, check_invariants=checks, concerns=concerns)
+    try:
+        asyncio.run(_supervise(options, settings, connection()))
+    except CannotElect as error:
+        return _fail(str(error), 1)
     except (ConnectionSettingsError, CannotServe) as error:
         return _fail(str(error), 2)
     except KubeError as error:
@@ -87,6 +115,31 @@ def _run(options: argparse.Namespace) -> int:
     except OperatorFailed as error:
         return _fail(str(error), 1)
     return 0
+
+
+async def _supervise(options: argparse.Namespace, settings: Options, to: Connection) -> None:
+    leader = None
+    if options.leader_elect:
+        name, timing = lease_name(options.scheduler_name), options.leader_elect_lease_duration
+        leader = Leader(to, name, options.leader_elect_namespace, timing)
+    operator = Operator(settings, guard=leader.allowance if leader is not None else unguarded)
+    await Supervisor(operator, to, options.metrics_host, options.metrics_port, leader).run()
+
+
+def _timing(text: str) -> Timing:
+    seconds = float(text)
+    if not 2 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 2 and 3600 seconds")
+    return Timing.of(seconds)
+
+
+def concerns_of(text: str) -> frozenset[str] | None:
+    """The named concerns; None for ``auto``. Raises UnknownConcern."""
+    if text == "auto":
+        return None
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    Concerns.of(names)
+    return names
 
 
 def features_of(text: str) -> Features:

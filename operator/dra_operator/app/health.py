@@ -12,14 +12,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from .leader import Leader
 from .operator import Operator
 
 
 class Health:
     """The obstacles to being live and ready, as lines for people."""
 
-    def __init__(self, operator: Operator, clock: Callable[[], float] = time.monotonic) -> None:
-        self._operator, self._clock = operator, clock
+    def __init__(
+        self, operator: Operator, clock: Callable[[], float] = time.monotonic, leader: Leader | None = None
+    ) -> None:
+        self._operator, self._clock, self._leader = operator, clock, leader
         self._failing_since: float | None = None
         self._error = ""
         self.failures = 0
@@ -39,6 +42,8 @@ class Health:
 
     def readiness(self) -> list[str]:
         """Why decisions may rest on an old view, or none are made."""
+        if self._leader is not None and (obstacles := self._leader.obstacles()):
+            return obstacles
         if not self._operator.is_running:
             return self.liveness() or ["the cluster is being listed"]
         failing = [f"Kopf is started again: {self._error}"] if self.failures else []

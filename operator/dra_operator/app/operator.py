@@ -16,15 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_api.codec import DecodeError, convert
-from dra_kube import RESOURCE_CLAIMS, Api, Connection, Resource
+from dra_kube import RESOURCE_CLAIMS, Api, Connection, Guard, Resource, unguarded
 from dra_kube.versions import from_served
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cluster import SCHEDULER_NAME, Cluster
-from dra_operator.reconcile import Control
+from dra_operator.reconcile import Concerns, Control
 
 from .audit import Audit
+from .claim_controller import ClaimController
 from .language import CelSelectors
 from .loading import Loader
 from .malformed import Quarantine
@@ -34,14 +35,20 @@ from .watched import REQUIRED, watched_kinds
 
 logger = logging.getLogger(__name__)
 
+SETTLE = 2.0  # seconds that writes in flight have to be answered when the operator stops
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the operator may be told. ``check_invariants`` costs time in big clusters."""
+    """What the operator may be told. ``check_invariants`` costs time in big clusters.
+
+    ``concerns`` names what is ours; None: all but what kube-controller-manager does, if one is at work.
+    """
 
     scheduler_name: str = SCHEDULER_NAME
     features: Features = field(default_factory=Features)
     check_invariants: bool = False
+    concerns: frozenset[str] | None = None
     limits: Limits = field(default_factory=Limits)
 
 
@@ -52,8 +59,14 @@ class Operator:
     the operator itself has to be stopped and started.
     """
 
-    def __init__(self, options: Options | None = None, registry: CollectorRegistry | None = None) -> None:
+    def __init__(
+        self,
+        options: Options | None = None,
+        registry: CollectorRegistry | None = None,
+        guard: Guard = unguarded,
+    ) -> None:
         self.options = options or Options()
+        self._guard = guard
         self.registry = registry or CollectorRegistry()
         self.streams = Streams(self.options.limits)
         self.metrics = AppMetrics(self.registry, self.streams)
@@ -67,11 +80,13 @@ class Operator:
         """Connect, list everything, start to work. Raises KubeError when the server cannot be used."""
         self.went_back = ""
         self.outdated.clear()
-        api = await Api(connection).__aenter__()
+        api = await Api(connection, guard=self._guard).__aenter__()
         try:
             await api.raw_get("/version")
             parts = self._make(api)
             await parts.loader.load_all()
+            if parts.claim_controller is not None:
+                await parts.claim_controller.look()
         except BaseException:
             await api.__aexit__(None, None, None)
             raise
@@ -90,7 +105,10 @@ class Operator:
         cluster = Cluster(inventory, scheduler_name=self.options.scheduler_name)
         allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()))
         registry, checks = CollectorRegistry(), self.options.check_invariants
-        control = Control(cluster, api, allocator, registry=registry, check_invariants=checks)
+        chosen = self.options.concerns
+        concerns = Concerns() if chosen is None else Concerns.of(chosen)
+        control = Control(cluster, api, allocator, registry=registry, check_invariants=checks, concerns=concerns)
+        claim_controller = ClaimController(api, concerns, control.look_at_claims) if chosen is None else None
         quarantine = Quarantine(control.hold, self.metrics.malformed)
         audit = Audit(api, control, quarantine, self.kinds, self._restored)
 
@@ -99,7 +117,7 @@ class Operator:
             self.streams.expect(resource, loader.served[resource])
 
         loader = Loader(api, self.kinds, control.load, quarantine, loaded)
-        return _Parts(api, control, registry, quarantine, audit, loader)
+        return _Parts(api, control, registry, quarantine, audit, loader, claim_controller)
 
     def _restored(self, how: str) -> None:
         if not self.went_back:
@@ -107,9 +125,16 @@ class Operator:
             self.went_back = how
             self.outdated.set()
 
-    async def stop(self) -> None:
-        """Stop to work and disconnect; what is half done is finished by the next start."""
+    async def stop(self) -> bool:
+        """Stop to work and disconnect; what is half done is finished by the next start.
+
+        Whether every write was answered, so that none is left that may still take effect.
+        """
         self.streams.clear()
+        settled = True
+        if self._parts is not None:
+            await self._parts.control.events.flush(1.0)
+            settled = await self._parts.api.settle(SETTLE)
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -118,6 +143,7 @@ class Operator:
             self.registry.unregister(self._parts.registry)
             await self._parts.api.__aexit__(None, None, None)
             self._parts = None
+        return settled
 
     async def ended(self) -> None:
         """Wait until the reconcilers end, which they do only by ``stop`` or by a failure, which is logged."""
@@ -185,6 +211,8 @@ class Operator:
         async with asyncio.TaskGroup() as group:
             group.create_task(parts.control.run(), name="reconcilers")
             group.create_task(parts.audit.run(), name="audit")
+            if parts.claim_controller is not None:
+                group.create_task(parts.claim_controller.run(), name="claim controller")
             group.create_task(parts.loader.look_for_missing(self.outdated.set), name="missing kinds")
 
 
@@ -198,6 +226,7 @@ class _Parts:
     quarantine: Quarantine
     audit: Audit
     loader: Loader
+    claim_controller: ClaimController | None
 
 
 def settle_memory() -> None:

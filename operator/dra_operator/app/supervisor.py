@@ -1,10 +1,10 @@
 """Runs the operator, and Kopf inside it again and again.
 
-In this order: the port for probes and metrics, the operator (its own LIST of everything), Kopf. The view and the
-reconcilers do not depend on Kopf: they keep running while Kopf is replaced. Then Kopf lists everything again, and the
-audit finds what was deleted meanwhile. Kopf is replaced when it ends (a watch stream brought an error that it does not
-expect), when it stops asking for a kind (``streams``), and when there are more kinds to watch. Only a stop by signal,
-or a failure of the reconcilers themselves, ends the process.
+In this order: the port for probes and metrics, the lease, the operator (its own LIST of everything), Kopf. The view
+and the reconcilers do not depend on Kopf: they keep running while Kopf is replaced. Then Kopf lists everything again,
+and the audit finds what was deleted meanwhile. Kopf is replaced when it ends (a watch stream brought an error that it
+does not expect), when it stops asking for a kind (``streams``), and when there are more kinds to watch. Only a stop by
+signal, a failure of the reconcilers themselves, or the loss of the lease, ends the process.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dra_kube import Connection, KubeError
 from .handlers import register
 from .health import Health
 from .kopf_run import KopfRun, KopfStuck
+from .leader import Leader
 from .operator import Operator
 from .server import serve
 
@@ -46,22 +47,23 @@ class Supervisor:
     connection: Connection
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
+    leader: Leader | None = None
     restarts: int = 0
     health: Health = field(init=False)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.health = Health(self.operator)
+        self.health = Health(self.operator, leader=self.leader)
 
     async def run(self) -> None:
         """Raises KubeError when the server cannot be used at start, CannotServe, OperatorFailed."""
         self._take_signals()
         async with self._probes():
             try:
-                if await self._unless_stopped(self.operator.start(self.connection)):
+                if await self._lead() and await self._unless_stopped(self.operator.start(self.connection)):
                     await self._supervise()
             finally:
-                await self.operator.stop()
+                await self._end()
 
     def stop(self) -> None:
         """Have ``run`` return, as a signal does."""
@@ -77,9 +79,25 @@ class Supervisor:
             logger.info("metrics and probes on http://%s:%d", self.metrics_host, port)
             yield
 
+    async def _lead(self) -> bool:
+        """Whether this process leads, as soon as it does, or a signal came before. Without election it always does."""
+        return self.leader is None or await self._unless_stopped(self.leader.acquire())
+
+    async def _end(self) -> None:
+        settled = await self.operator.stop()
+        if self.leader is not None:
+            if settled:
+                await self.leader.release()
+            await self.leader.close()
+
+    def _check_lease(self) -> None:
+        if self.leader is not None and self.leader.loss:
+            raise OperatorFailed(self.leader.loss)
+
     async def _supervise(self) -> None:
         while not self._stop.is_set():
             error = await self._run_kopf()
+            self._check_lease()
             if not self.operator.is_running:
                 raise OperatorFailed("the reconcilers ended; see the log above")
             if self._stop.is_set():
@@ -101,6 +119,7 @@ class Supervisor:
         for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
             if self._stop.is_set():
                 return
+            self._check_lease()
             await self.operator.stop()
             try:
                 await self._unless_stopped(self.operator.start(self.connection))
@@ -117,6 +136,7 @@ class Supervisor:
         self.operator.streams.begin()
         run = KopfRun(registry, self._take_signals)
         others = [self._stop.wait(), self.operator.ended(), self.operator.outdated.wait()]
+        others += [self.leader.lost()] if self.leader is not None else []
         failures = [asyncio.create_task(failure) for failure in (run.ended(), self._silence())]
         tasks = [*failures, *(asyncio.create_task(other) for other in others)]
         try:

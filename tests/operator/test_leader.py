@@ -1,0 +1,246 @@
+"""Two operators on one cluster, as processes: one works, the other takes over, and the first one never interferes.
+
+Both reach the API server through a proxy that knows them apart, so that its journal tells who wrote what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from command import Command, running
+from dra_kube import LEASES, Api, connection
+from faults import Entry, FaultProxy, Refuse, Target
+
+SHORT = ("--leader-elect-lease-duration", "2")
+
+
+class Operator:
+    """One of the operators: its process, its probes, and what it wrote."""
+
+    def __init__(self, name: str, command: Command, proxy: FaultProxy, address: str) -> None:
+        self.name, self.command, self._proxy, self._address = name, command, proxy, address
+
+    async def probe(self, path: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession(self._address) as http, http.get(path) as answer:
+            return answer.status, await answer.text()
+
+    async def is_ready(self) -> bool:
+        return (await self.probe("/readyz"))[0] == 200
+
+    def signal(self, number: signal.Signals) -> None:
+        self.command.process.send_signal(number)
+
+    def writes(self, since: float) -> list[Entry]:
+        """All but those of the lease itself."""
+        found = self._proxy.journal.find(Target(client=self.name), since)
+        return [entry for entry in found if entry.call.is_write and entry.call.resource != "leases"]
+
+
+class Site:
+    """Starts operators on the server of the test."""
+
+    def __init__(self, proxy: FaultProxy, folder: Path, stack: AsyncExitStack) -> None:
+        self.proxy, self._folder, self._stack = proxy, folder, stack
+
+    async def start(self, name: str, *options: str) -> Operator:
+        config = self.proxy.write_kubeconfig(self._folder / f"{name}.config", name)
+        words = ("dra-operator", "run", "--kubeconfig", str(config), "--metrics-port", "0", *options)
+        command = await self._stack.enter_async_context(running(words, POD_NAME=name))
+        address = (await command.says(r"metrics and probes on (\S+)"))[1]
+        return Operator(name, command, self.proxy, address)
+
+
+@pytest.fixture
+async def site(kubeconfig: Path, tmp_path: Path) -> AsyncIterator[Site]:
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(FaultProxy(connection(kubeconfig)))
+        yield Site(proxy, tmp_path, stack)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@pytest.fixture
+async def pair(site: Site, cluster: Any, until: Callable[..., Awaitable[Any]]) -> tuple[Operator, Operator]:
+    """A leader that has bound a pod, and one that stands by."""
+    return await start_pair(site, cluster, until, *SHORT)
+
+
+async def start_pair(
+    site: Site, cluster: Any, until: Callable[..., Awaitable[Any]], *options: str
+) -> tuple[Operator, Operator]:
+    await cluster.furnish(devices=4)
+    await cluster.add_template()
+    first = await site.start("first", *options)
+    await first.command.says("leading")
+    second = await site.start("second", *options)
+    await second.command.says("standing by, the leader is first_")
+    await cluster.add_pod("before")
+    await cluster.bound("before")
+    await until(first.is_ready)
+    return first, second
+
+
+async def test_the_second_one_is_alive_and_not_ready_and_says_who_leads(pair: tuple[Operator, Operator]) -> None:
+    first, second = pair
+    assert await second.probe("/livez") == (200, "ok\n")
+    code, text = await second.probe("/readyz")
+    assert code == 503
+    assert text.startswith("standing by, the leader is first_")
+    assert second.writes(0) == []
+    assert first.writes(0) != []
+
+
+async def test_after_a_kill_the_second_one_works_when_the_lease_is_over(
+    site: Site, cluster: Any, until: Callable[..., Awaitable[Any]]
+) -> None:
+    """With the duration that users get, so it takes as long as that: 12 s, and more on a busy machine."""
+    first, second = await start_pair(site, cluster, until)
+    first.signal(signal.SIGKILL)
+    async with asyncio.timeout(20):
+        await cluster.add_pod("after")
+        await cluster.bound("after")
+    await until(second.is_ready)
+
+
+async def test_after_a_clean_end_the_second_one_works_long_before_the_lease_would_be_over(
+    site: Site, cluster: Any, until: Callable[..., Awaitable[Any]]
+) -> None:
+    """It takes 2 s, and more on a busy machine; without the release at least 8.5."""
+    first, second = await start_pair(site, cluster, until)
+    await cluster.add_pod("meanwhile")
+    assert await first.command.end(signal.SIGTERM) == 0
+    async with asyncio.timeout(8):
+        await cluster.add_pod("after")
+        await cluster.bound("after")
+    await until(second.is_ready)
+
+
+async def test_a_leader_paused_beyond_its_lease_writes_nothing_when_it_wakes_and_ends_with_1(
+    pair: tuple[Operator, Operator], cluster: Any, until: Callable[..., Awaitable[Any]]
+) -> None:
+    first, second = pair
+    first.signal(signal.SIGSTOP)
+    for number in range(3):
+        await cluster.add_pod(f"pod-{number}")  # work that it finds when it wakes
+        await cluster.bound(f"pod-{number}")
+    await until(second.is_ready)
+    woken = now()
+    first.signal(signal.SIGCONT)
+    assert await first.command.end() == 1
+    assert "the lease is lost: second_" in first.command.output
+    assert first.writes(woken) == []
+
+
+async def test_a_leader_paused_in_the_middle_of_its_work_writes_nothing_when_it_wakes(
+    pair: tuple[Operator, Operator], cluster: Any, until: Callable[..., Awaitable[Any]]
+) -> None:
+    """Many pods come at once, and it is stopped while it writes for them."""
+    first, second = pair
+    for number in range(30):
+        await cluster.add_pod(f"pod-{number}")
+    await until(lambda: started(first))
+    first.signal(signal.SIGSTOP)
+    await until(second.is_ready)
+    woken = now()
+    first.signal(signal.SIGCONT)
+    assert await first.command.end() == 1
+    assert first.writes(woken) == []
+    claims = await cluster.claims()
+    assert len(claims) == 31
+    held = [
+        (result["pool"], result["device"])
+        for claim in claims
+        for result in (claim.get("status", {}).get("allocation") or {"devices": {"results": []}})["devices"]["results"]
+    ]
+    assert len(held) == len(set(held)) == 4
+
+
+async def started(operator: Operator) -> bool:
+    return any(entry.call.name.startswith("pod-") for entry in operator.writes(0))
+
+
+async def test_a_leader_whose_server_is_away_stops_writing_and_goes_on_with_what_it_knows(
+    site: Site, cluster: Any, until: Callable[..., Awaitable[Any]]
+) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    only = await site.start("only", *SHORT)
+    await until(only.is_ready)
+    with site.proxy.suffering(Refuse(Target(resource="leases"), code=503)):
+        await only.command.says("cannot renew the Lease kube-system/dra-operator-dra-scheduler")
+
+        async def is_blocked() -> bool:
+            code, text = await only.probe("/readyz")
+            return code == 503 and "cannot renew the Lease" in text
+
+        await until(is_blocked)
+        await asyncio.sleep(2)  # its time runs out
+        refused = now()
+        await cluster.add_pod("pod")
+        await only.command.says("the lease was last renewed")
+        assert only.writes(refused) == []
+    await cluster.bound("pod")
+    await until(only.is_ready)
+    assert "in sync" in only.command.output
+    assert only.command.output.count("in sync") == 1
+    assert await only.command.end(signal.SIGTERM) == 0
+
+
+async def test_a_deleted_lease_is_written_again(
+    pair: tuple[Operator, Operator], api: Api, cluster: Any, until: Callable[..., Awaitable[Any]]
+) -> None:
+    await api.delete(LEASES, "dra-operator-dra-scheduler", "kube-system")
+
+    async def is_back() -> bool:
+        leases, _ = await api.list(LEASES, "kube-system")
+        return any(lease["spec"]["holderIdentity"].startswith("first_") for lease in leases)
+
+    await until(is_back)
+    await cluster.add_pod("after")
+    await cluster.bound("after")
+
+
+async def test_operators_for_different_schedulers_do_not_exclude_each_other(
+    site: Site, until: Callable[..., Awaitable[Any]]
+) -> None:
+    one = await site.start("one")
+    other = await site.start("other", "--scheduler-name", "other", "--concerns", "placement")
+    await until(one.is_ready)
+    await until(other.is_ready)
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "says"),
+    [
+        (403, [], ["allow get, create and update on leases", "Role dra-operator-leader-election", "--no-leader-elect"]),
+        (404, ["--leader-elect-namespace", "nowhere"], ['namespaces "nowhere" not found', "--leader-elect-namespace"]),
+    ],
+    ids=["forbidden", "no such namespace"],
+)
+async def test_what_keeps_it_from_the_lease_is_named_with_the_remedy(
+    site: Site, code: int, options: list[str], says: list[str]
+) -> None:
+    with site.proxy.suffering(*([Refuse(Target(resource="leases"), code=403)] if code == 403 else [])):
+        operator = await site.start("operator", *options)
+        assert await operator.command.end() == 1
+    for text in says:
+        assert text in operator.command.output
+    assert "Traceback" not in operator.command.output
+
+
+async def test_without_election_no_lease_is_touched(site: Site, api: Api, until: Callable[..., Awaitable[Any]]) -> None:
+    operator = await site.start("operator", "--no-leader-elect", "--concerns", "placement")
+    await until(operator.is_ready)
+    assert site.proxy.journal.count(Target(resource="leases")) == 0
+    assert os.environ.get("POD_NAME") is None
+    assert await operator.command.end(signal.SIGTERM) == 0
