@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from .clock import boot_time
-from .errors import KubeError
+from .errors import KubeError, NotSent
 from .resource import LEASES
 
 Object = dict[str, Any]
@@ -54,8 +54,8 @@ DROP_EARLY = 0.5
 """Seconds before the end of the leader's time at which the server has to drop a write: clocks do not run equally."""
 
 
-class NotLeading(KubeError):
-    """A write was not sent, because this process does not hold the lease, or is no longer sure of it."""
+class NotLeading(NotSent):
+    """A write was held back, because this process does not hold the lease, or is no longer sure of it."""
 
 
 class LeaseLost(KubeError):

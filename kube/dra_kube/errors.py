@@ -6,7 +6,9 @@
     ├── ConnectionSettingsError   no usable kubeconfig or in-cluster credentials
     ├── Unreachable               refused, timed out, TLS failed, or what answered is no API server
     ├── NotServed                 the server does not serve the kind in any version we speak
-    ├── NotLeading, LeaseLost     leader election forbids to write, see ``dra_kube.election``
+    ├── NotSent                   a write that was held back, so that it certainly has no effect
+    │   └── NotLeading            by leader election, see ``dra_kube.election``
+    ├── LeaseLost                 another process leads
     └── ApiError                  the server answered with a Status that is no success
         ├── BadRequest            400
         ├── Unauthorized          401
@@ -35,6 +37,10 @@ class ConnectionSettingsError(KubeError):
 
 class Unreachable(KubeError):
     """The API server did not answer, or not to the end; or what answered is no API server."""
+
+
+class NotSent(KubeError):
+    """A write was held back: nothing of it has reached the API server."""
 
 
 class NotServed(KubeError):

@@ -14,8 +14,9 @@ read. If there is, nothing was sent, and the request takes another connection.
 parameter ``timeout`` says otherwise. It is set below the client's own limit, so that a write does not take effect long
 after the client gave up on it.
 
-**Guarded.** The guard is asked after the connection stands, with nothing awaited between its answer and the first byte.
-It raises when no write may be sent, and otherwise gives the seconds that the server may spend.
+**Guarded.** The guard raises when no write may be sent, and otherwise gives the seconds that the server may spend. It
+is asked when the connection stands, and once more when the first byte goes out: before Python 3.12 aiohttp leaves that
+to a task, which the event loop starts later.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ import asyncio
 import math
 import select
 from collections.abc import Callable
+from typing import Any
 from weakref import WeakSet
 
 import aiohttp
 from aiohttp.connector import Connection
 
 from .clock import boot_time
-from .errors import KubeError, Unreachable
+from .errors import KubeError, NotSent, Unreachable
 
 Guard = Callable[[], float]
 """Seconds within which a write that is sent now has to take effect. Raises KubeError when none may be sent."""
@@ -45,6 +47,10 @@ def unguarded() -> float:
 
 class _Stale(Exception):
     """The connection is dead and nothing was sent on it."""
+
+
+SLACK = 0.25
+"""Seconds that may pass between the two answers of the guard."""
 
 
 class Sending:
@@ -68,9 +74,21 @@ class Sending:
         sending = self
 
         class Request(aiohttp.ClientRequest):
+            allowed = math.inf
+
             async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-                sending._before(self, conn)
+                self.allowed = sending._before(self, conn)
                 return await super().send(conn)
+
+            async def write_bytes(self, writer: Any, conn: Connection, *length: Any) -> None:
+                try:
+                    if self.method not in READS and sending._guard() < self.allowed - SLACK:
+                        raise NotSent("the write was held up too long before it was sent")
+                except KubeError as error:
+                    assert conn.protocol is not None
+                    conn.protocol.set_exception(error)  # which ends the waiting for an answer
+                    return
+                await super().write_bytes(writer, conn, *length)
 
         return Request
 
@@ -113,13 +131,16 @@ class Sending:
             return False
         return boot_time() >= self._open_until
 
-    def _before(self, request: aiohttp.ClientRequest, conn: Connection) -> None:
+    def _before(self, request: aiohttp.ClientRequest, conn: Connection) -> float:
+        """What the guard allows to a write."""
         if conn.protocol in self._used and _is_stale(conn):
             raise _Stale
+        allowed = math.inf
         if request.method not in READS:
-            seconds = min(self._limit, self._guard())
-            request.url = request.url.update_query(timeout=f"{seconds:.3f}s")
+            allowed = self._guard()
+            request.url = request.url.update_query(timeout=f"{min(self._limit, allowed):.3f}s")
         self._used.add(conn.protocol)
+        return allowed
 
 
 async def _on_a_good_connection(

@@ -218,6 +218,28 @@ async def test_a_write_that_the_guard_forbids_is_never_sent_and_reads_still_are(
     assert server.methods == ["GET"]
 
 
+@EACH_WRITE
+@pytest.mark.parametrize("last", [None, 3.0], ids=["forbids", "allows less than the server was told"])
+async def test_the_guard_is_asked_once_more_when_the_first_byte_goes_out(
+    server: Server, method: str, last: float | None
+) -> None:
+    """The process may have been stopped since it asked first."""
+    answers = iter((9.0, last))
+
+    def guard() -> float:
+        if (seconds := next(answers)) is None:
+            raise NotNow("not now")
+        return seconds
+
+    async with client(server, guard=guard) as api:
+        with pytest.raises(KubeError, match=r"not now|held up too long") as caught:
+            await WRITES[method](api)
+        assert not isinstance(caught.value, Unreachable)
+        await api.get(PODS, "p", "ns")
+        assert await api.settle(1)
+    assert server.methods == ["GET"]
+
+
 async def test_the_guard_is_asked_when_the_connection_stands(server: Server) -> None:
     """Connecting may take long; what was true before may be wrong after."""
     connections_when_asked: list[int] = []
@@ -229,7 +251,7 @@ async def test_the_guard_is_asked_when_the_connection_stands(server: Server) -> 
 
     async with client(server, guard=guard) as api:
         await api.update(PODS, POD)
-    assert connections_when_asked == [1]
+    assert connections_when_asked == [1, 1]
 
 
 async def test_when_all_is_to_settle_writes_in_flight_end_and_no_other_one_is_sent(server: Server) -> None:

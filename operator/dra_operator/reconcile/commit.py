@@ -31,7 +31,7 @@ from dra_kube import (
     Gone,
     KubeError,
     NotFound,
-    NotLeading,
+    NotSent,
     ServerError,
     TooManyRequests,
     Unauthorized,
@@ -246,6 +246,6 @@ def is_over(error: BaseException) -> bool:
 
     Otherwise (timeout, broken connection, 5xx, a bug) the server may have done what was asked, or may still do it.
     """
-    return isinstance(error, ClaimChanged | BoundElsewhere | PodVanished | NotLeading) or (
+    return isinstance(error, ClaimChanged | BoundElsewhere | PodVanished | NotSent) or (
         isinstance(error, ApiError) and not isinstance(error, ServerError)
     )
