@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 
 from .charges import FIXED, Rule
 from .errors import EvaluationError
-from .types import Type, accepts
+from .types import Type
+from .values import accepts
 
 Implementation = Callable[..., Any]
 

@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
+from .types import type_of
+
 
 @dataclass(frozen=True, slots=True)
 class Issue:
@@ -91,7 +93,5 @@ class CostLimitExceeded(EvaluationStopped):
 
 def no_overload(function: str, *values: object) -> EvaluationError:
     """The error for a function that cannot take such values."""
-    from .types import type_of
-
     names = ", ".join(type_of(value).name for value in values)
     return EvaluationError("no-such-overload", f"no such overload: {function}({names})")

@@ -189,3 +189,21 @@ class Timestamp:
 
 RUNTIME[Uint] = UINT
 RUNTIME[Made] = map_of(DYN, DYN)
+
+
+def accepts(type_: Type, value: Any) -> bool:
+    """Whether a value may be passed for a parameter of that type; of containers the first entry is looked at."""
+    pending = [(type_, value)]
+    while pending:
+        type_, value = pending.pop()
+        if type_.kind in ("dyn", "any", "param"):
+            continue
+        actual = type_of(value)
+        if actual.kind != type_.kind or actual.name != type_.name:
+            return False
+        if type_.kind == "list" and value:
+            pending.append((type_.params[0], value[0]))
+        elif type_.kind == "map" and value:
+            key, entry = next(iter(value.items()))
+            pending += [(type_.params[0], unwrap_key(key)), (type_.params[1], entry)]
+    return True

@@ -18,7 +18,7 @@ from dra_api.core import Node
 from dra_api.quantity import Quantity
 from dra_api.resource import CapacityRequestPolicy, DeviceCapacity
 from dra_operator.allocator import Allocated, Failed, Refused, Rules
-from dra_operator.allocator.capacity import consumed, consumption, violates
+from dra_operator.allocator.published.capacity import consumed, consumption, violates
 
 Json = dict[str, Any]
 FAMILIES = (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_operator.allocator.extended import extended_requests
+from dra_operator.allocator.request.extended import extended_requests
 
 GPU = "example.com/gpu"
 CLASSES = {GPU: "gpu"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_operator.allocator.knapsack import FINEST, fill
+from dra_operator.allocator.pruning.knapsack import FINEST, fill
 from hypothesis import given
 from hypothesis import strategies as st
 

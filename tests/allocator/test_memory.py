@@ -6,10 +6,10 @@ import pytest
 from allocator_lab import claim, device, lab, pool, request
 from dra_api.codec import convert
 from dra_api.resource import ResourceSlice
-from dra_operator.allocator.interning import Interner
-from dra_operator.allocator.journal import Journal
-from dra_operator.allocator.memo import Memo
-from dra_operator.allocator.node_index import NodeIndex
+from dra_operator.allocator.basics.journal import Journal
+from dra_operator.allocator.basics.memo import Memo
+from dra_operator.allocator.nodes.node_index import NodeIndex
+from dra_operator.allocator.published.interning import Interner
 
 
 def test_a_journal_forgets_the_oldest_changes_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

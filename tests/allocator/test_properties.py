@@ -6,15 +6,15 @@ import random
 from collections import Counter
 from typing import Any
 
-import dra_operator.allocator.search as search_module
+import dra_operator.allocator.search.search as search_module
 import pytest
 from allocator_lab import KINDS, Lab, claim, device, first_available, held, lab, make_node, pool, request, sub
 from dra_api.codec import convert
 from dra_api.resource import AllocationResult, ResourceSlice
 from dra_operator.allocator import Allocated, Usage
-from dra_operator.allocator.bits import each
-from dra_operator.allocator.problem import Problem
-from dra_operator.allocator.state import State
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.search.state import State
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

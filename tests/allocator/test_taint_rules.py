@@ -11,7 +11,7 @@ from corpus import cases
 from dra_api.codec import convert, to_dict
 from dra_api.resource import DeviceTaintRule, ResourceSlice
 from dra_operator.allocator import Rules
-from dra_operator.allocator.taint_rules import Change, TaintedSlices
+from dra_operator.allocator.published.taint_rules import Change, TaintedSlices
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim
 from dra_operator.allocator import Features, Inventory
-from dra_operator.allocator.selectors import Predicate
+from dra_operator.allocator.published.predicates import Predicate
 from dra_operator.cluster import Cluster
 from dra_operator.cluster.contention import ANY, driver_of
 

@@ -36,7 +36,7 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.allocator import Allocator, Features, Inventory
-from dra_operator.allocator.selectors import Language
+from dra_operator.allocator.published.predicates import Language
 from dra_operator.cluster import ClaimTemplate, Cluster, Concern, check
 from dra_operator.reconcile import Concerns, Control
 from dra_operator.reconcile.dispatcher import Postponed

@@ -20,7 +20,8 @@ from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.quantity import Quantity
 from dra_api.resource import AllocationResult, DeviceTaintRule
-from dra_operator.allocator import Allocated, Outcome, Rules, search
+from dra_operator.allocator import Allocated, Outcome, Rules
+from dra_operator.allocator.search import search
 
 Json = dict[str, Any]
 LIMIT = 4_000

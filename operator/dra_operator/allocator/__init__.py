@@ -1,16 +1,16 @@
 """Which devices a node can give to claims: a snapshot in, a decision out (design section 3). Pure."""
 
 from .allocator import Allocator, Decision
-from .candidates import Candidates
-from .errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError
-from .features import GATES, Features
-from .ids import DeviceId, PoolId, ShareId
-from .inventory import Inventory
-from .nodes import matches as node_matches
+from .basics.errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError
+from .basics.features import GATES, Features
+from .basics.ids import DeviceId, PoolId, ShareId
+from .basics.rules import Rules
+from .nodes.candidates import Candidates
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
-from .plan import Plan
+from .published.inventory import Inventory
+from .published.node_selectors import matches as node_matches
 from .refusal import Refusal, Rule, Tally
-from .rules import Rules
+from .request.plan import Plan
 from .usage import Usage
 
 __all__ = [

@@ -13,16 +13,17 @@ from typing import Final
 from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 
-from .candidates import Candidates
-from .errors import AllocationError
-from .explain import refuse
-from .inventory import Inventory
-from .node_index import NodeIndex
+from .basics.errors import AllocationError
+from .explain.explain import refuse
+from .nodes.candidates import Candidates
+from .nodes.node_index import NodeIndex
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
-from .plan import Plan, make_plan
-from .problem import Problem
+from .problem.problem import Problem
+from .pruning.pruner import Pruner
+from .published.inventory import Inventory
+from .request.plan import Plan, make_plan
 from .result import NewShareId, Results
-from .search import Search
+from .search.search import Search
 from .usage import Usage
 
 DEFAULT_BUDGET: Final = 200_000
@@ -81,7 +82,7 @@ class Decision:
             problem = Problem(
                 view, self._plan, self._usage, inventory.features, inventory.compiled, admin_exempt=admin_exempt
             )
-            self._search = Search(problem)
+            self._search = Search(problem, Pruner)
         except AllocationError as error:
             self._failed(error)
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from dra_api.resource import AllocationResult
 
-from .errors import AllocationError
+from .basics.errors import AllocationError
+from .basics.wording import counted
 from .refusal import Refusal
-from .wording import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .ids import DeviceId
-from .wording import counted, listed
+from .basics.ids import DeviceId
+from .basics.wording import counted, listed
 
 
 class Rule(StrEnum):

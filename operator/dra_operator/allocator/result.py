@@ -19,14 +19,14 @@ from dra_api.resource import (
     ResourceClaim,
 )
 
-from .errors import NodeSelectionError
-from .features import Features
-from .nodes import first_match, parse
+from .basics.errors import NodeSelectionError
+from .basics.features import Features
 from .outcome import Chosen
-from .plan import Alternative
-from .problem import Problem
-from .slices import Slice
-from .state import Grant
+from .problem.problem import Problem
+from .published.node_selectors import first_match, parse
+from .published.slices import Slice
+from .request.plan import Alternative
+from .search.state import Grant
 
 NewShareId = Callable[[], str]
 

@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 
 from dra_api.resource import AllocationResult, DeviceRequestAllocationResult
 
-from .ids import DeviceId, PoolId
-from .journal import Journal
+from .basics.ids import DeviceId, PoolId
+from .basics.journal import Journal
 
 Key = TypeVar("Key")
 Amounts = Mapping[str, int]

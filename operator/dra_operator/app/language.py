@@ -8,7 +8,7 @@ from dra_api.resource import Device
 from dra_cel import Environment, PreparedDevice, compile, device_selectors, prepare
 
 from dra_operator.allocator import Features
-from dra_operator.allocator.selectors import Predicate
+from dra_operator.allocator.published.predicates import Predicate
 
 REMEMBERED = 256
 """Prepared devices that are kept. All selectors of a claim meet the at most 128 devices of a slice one after the other;

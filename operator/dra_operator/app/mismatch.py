@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dra_api.resource import Device, DeviceAttribute
 from dra_cel import CompileError, Reference, compile, device_selectors
 
-from dra_operator.allocator.columns import lookup
-from dra_operator.allocator.node_view import NodeView
-from dra_operator.allocator.selectors import Compiled, Selector
-from dra_operator.allocator.wording import counted, listed
+from dra_operator.allocator.basics.wording import counted, listed
+from dra_operator.allocator.published.columns import lookup
+from dra_operator.allocator.published.node_view import NodeView
+from dra_operator.allocator.published.predicates import Compiled
+from dra_operator.allocator.request.selectors import Selector
 
 SHOWN = 3  # values of an attribute, names of attributes
 
@@ -20,7 +21,7 @@ def mismatch(selectors: Sequence[Selector], view: NodeView, compiled: Compiled) 
     """For each selector how many devices of the node it matches; then what they publish of what it reads."""
     total = len(view.devices)
     for selector in selectors:
-        count = view.selected((selector,), compiled).true.bit_count()
+        count = view.selected((selector.expression,), compiled).true.bit_count()
         text = " ".join(selector.expression.split())
         yield f"{selector} matches {count} of {counted(total, 'device')}: {text}"
     if any("device.driver" in selector.expression for selector in selectors):

@@ -8,8 +8,8 @@ from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import DeviceId, Inventory, Plan, Refusal, Rule
-from dra_operator.allocator.selectors import Selector
-from dra_operator.allocator.wording import counted, listed
+from dra_operator.allocator.basics.wording import counted, listed
+from dra_operator.allocator.request.selectors import Selector
 
 from .mismatch import mismatch
 

@@ -9,7 +9,7 @@ from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import Allocated, Allocator, NodeFailure, Refusal, Refused
-from dra_operator.allocator.wording import counted
+from dra_operator.allocator.basics.wording import counted
 from dra_operator.cluster import Cluster
 from dra_operator.placement import (
     Allocations,

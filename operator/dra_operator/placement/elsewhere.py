@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dra_api.core import Node, NodeSelector, NodeSelectorTerm
 from dra_api.resource import ResourceClaim
 
-from dra_operator.allocator.nodes import matches, parse
+from dra_operator.allocator.published.node_selectors import matches, parse
 
 
 class Allocations:

@@ -15,7 +15,7 @@ from dra_api.meta import ObjectMeta
 from dra_api.resource import DeviceClaim, DeviceRequest, ResourceClaim, ResourceClaimSpec
 
 from dra_operator.allocator import ClaimError, Refusal
-from dra_operator.allocator.extended import extended_requests
+from dra_operator.allocator.request.extended import extended_requests
 
 from .node import NodeState
 from .nodes import Nodes

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dra_api.core import Pod
 from dra_api.extended_resources import may_be_devices
 
-from dra_operator.allocator.nodes import matches
+from dra_operator.allocator.published.node_selectors import matches
 
 from .features import needed_features
 from .node import NodeState

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from dra_api.core import Taint, Toleration
 
-from dra_operator.allocator.taints import tolerates
+from dra_operator.allocator.published.taints import tolerates
 
 _REPELLING = ("NoSchedule", "NoExecute")  # PreferNoSchedule only asks politely
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")

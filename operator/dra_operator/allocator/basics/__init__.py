@@ -1,0 +1,1 @@
+"""What every room uses: sets of devices, names, errors, feature gates, memories that forget, numbers in sentences."""

@@ -1,0 +1,1 @@
+"""From a problem without solution to a refusal and its nearest fix."""

@@ -1,0 +1,94 @@
+"""From a failed problem to a Refusal: which request was the obstacle, what took its devices away, what helps.
+
+The first request that cannot even be served alone is the obstacle. When each could be served alone, the
+constraint with the largest gap is named, then the bound that all requests together break; what is left is
+``combination``: only the search knows that nothing fits.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.refusal import Refusal, Rule, Tally
+
+from .hints import hint
+from .shortage import Hint, Shortage
+from .together import constrained, together
+
+HELD = 8
+"""So many devices in use are named."""
+
+
+def refuse(problem: Problem) -> Refusal:
+    """The refusal of a problem without solution, which has some request: claims that ask for nothing always fit."""
+    for domains in problem.domains:
+        if all(domain.short for domain in domains):
+            closest = max(domains, key=lambda domain: domain.usable.bit_count() - domain.need)
+            return _shortage(problem, closest, len(domains))
+    for domains in problem.domains:
+        for domain in domains:
+            for constraint in domain.constraints:
+                found = constrained(problem, domain, constraint)
+                if found is not None:
+                    needs, told = found
+                    return _refusal(problem, domain, Rule.CONSTRAINT, told, needs)
+    needs, told = together(problem)
+    return _refusal(problem, problem.domains[-1][0], Rule.COMBINATION, told, needs)
+
+
+def _shortage(problem: Problem, domain: Domain, alternatives: int) -> Refusal:
+    """The first check that left too little is to blame."""
+    left = problem.matching(domain)
+    lost: list[Tally] = []
+    rule, gone = (Rule.SELECTOR, 0) if _is_short(domain, left) else (None, 0)
+    for stage, devices in [(Rule.NODE, problem.view.here), *domain.stages]:
+        taken = left & ~devices
+        left &= devices
+        if taken:
+            lost.append(Tally(stage, taken.bit_count()))
+            if rule is None and _is_short(domain, left):
+                rule, gone = stage, taken
+    if not problem.view.everything:
+        rule = Rule.INVALID_POOL if problem.view.invalid else Rule.NO_DEVICES
+    assert rule is not None, "a request that is short has lost devices to some check"
+    told = hint(Shortage(problem, domain, rule, gone))
+    if alternatives > 1:
+        told = Hint(f"{told.detail} (the closest of {alternatives} alternatives)", told.fix)
+    return _refusal(problem, domain, rule, told, lost=tuple(lost))
+
+
+def _is_short(domain: Domain, left: int) -> bool:
+    """Too few devices are left for the request; for all devices: some that have to be taken are gone."""
+    if domain.collected:
+        return bool(domain.collected & ~left)
+    return left.bit_count() < max(1, domain.need)
+
+
+def _refusal(
+    problem: Problem, domain: Domain, rule: Rule, told: Hint, needs: int = 0, lost: tuple[Tally, ...] = ()
+) -> Refusal:
+    matching = problem.matching(domain)
+    busy = matching & problem.view.here & problem.in_use if not domain.alternative.admin else 0
+    return Refusal(
+        node=problem.view.name,
+        rule=rule,
+        claim=f"claim {problem.plan.claims[domain.claim].key}",
+        request=domain.alternative.request,
+        needs=needs or max(1, domain.need),
+        devices=len(problem.view.devices),
+        matching=matching.bit_count(),
+        lost=lost,
+        detail=told.detail,
+        fix=told.fix,
+        pools=_pools(problem),
+        held=tuple(problem.view.id(device) for device in islice(each(busy), HELD)),
+    )
+
+
+def _pools(problem: Problem) -> tuple[str, ...]:
+    view = problem.view
+    old = (f"resource pool {pool} has only slices of older generations for this node" for pool in view.outdated)
+    return (*(pool.complaint for pool in view.troubled), *old)

@@ -1,0 +1,147 @@
+"""What devices lack in capacity or shared counters, told of the one that comes closest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from dra_api.quantity import Quantity
+from dra_api.resource import CapacityRequestPolicy, DeviceCapacity
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.basics.wording import amount, listed
+from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.published.capacity import consumed, violates
+
+from .shortage import Hint, Shortage
+
+
+class Gap(NamedTuple):
+    """One device has ``left`` of ``total`` where ``wanted`` is needed; ``name`` says of what."""
+
+    device: int
+    name: str
+    wanted: int
+    left: int
+    total: int
+
+    @property
+    def filled(self) -> float:
+        """How much of what is wanted there is; less than nothing where even nothing is too much."""
+        return self.left / max(1, self.wanted)
+
+
+def _closest(gaps: Mapping[int, list[Gap]]) -> Gap:
+    """The worst gap of the device whose worst gap is the smallest; the first of equals."""
+    worst = [min(own, key=lambda gap: gap.filled) for own in gaps.values()]
+    return max(worst, key=lambda gap: gap.filled)
+
+
+# --- capacity (section 9) -----------------------------------------------------------------------
+
+
+def capacity_hint(shortage: Shortage) -> Hint:
+    """Told of the device with most left; of a forbidden amount, or an unknown name, only if that is all there is."""
+    problem, requests = shortage.problem, dict(shortage.domain.alternative.capacity)
+    gaps: dict[int, list[Gap]] = {}
+    forbidden: Hint | None = None
+    unknown = ""
+    for device in each(shortage.gone):
+        capacities = problem.view.devices[device].capacity or {}
+        absent = next((name for name in requests if name not in capacities), None)
+        if absent is not None:
+            unknown = unknown or absent
+            continue
+        amounts = {name: consumed(requests.get(name), capacity) for name, capacity in capacities.items()}
+        left = problem.left(device)
+        found = [
+            Gap(device, name, amounts[name].nanos, left[name], capacity.value.nanos)
+            for name, capacity in capacities.items()
+            if amounts[name].nanos > left[name]
+        ]
+        broken = next((n for n, capacity in capacities.items() if violates(amounts[n], capacity.request_policy)), None)
+        if broken is not None:
+            forbidden = forbidden or _forbidden(problem, device, broken, amounts[broken], capacities[broken])
+        elif found:
+            gaps[device] = found
+    if gaps:
+        return _too_little(problem, _closest(gaps), requests)
+    if forbidden or not unknown:
+        return forbidden or Hint()  # a state in which less than nothing is consumed: nobody can say what is missing
+    return Hint(
+        f" with {requests[unknown]} of {unknown}, a capacity that no free device has",
+        f"correct the name {unknown} in the capacity of {shortage.request}",
+    )
+
+
+def _too_little(problem: Problem, gap: Gap, requests: Mapping[str, Quantity]) -> Hint:
+    asked, left = requests.get(gap.name), amount(gap.left)
+    how = ""
+    if asked is None:
+        how = " (what a share consumes unless it asks for less)"
+    elif asked.nanos != gap.wanted:
+        how = f" ({asked}, rounded up by the request policy)"
+    device = problem.view.id(gap.device)
+    fixes = [f"ask for at most {left} of {gap.name}"] if gap.left > 0 else []
+    if gap.wanted <= gap.total:
+        fixes.append(f"wait until others give back what they hold of {device}")
+    return Hint(
+        f" with {amount(gap.wanted)} of {gap.name}{how}, best device {device} has {left} of {amount(gap.total)} left",
+        ", or ".join(fixes),
+    )
+
+
+def _forbidden(problem: Problem, device: int, name: str, wanted: Quantity, capacity: DeviceCapacity) -> Hint:
+    policy = capacity.request_policy or CapacityRequestPolicy()
+    id_ = problem.view.id(device)
+    return Hint(
+        f" with {wanted} of {name}, which the request policy of device {id_} forbids",
+        f"ask for an amount of {name} that the policy allows: {', '.join(_allowed(policy))}",
+    )
+
+
+def _allowed(policy: CapacityRequestPolicy) -> Iterator[str]:
+    if policy.valid_values is not None:
+        yield listed(map(str, policy.valid_values), 10)
+    if policy.valid_range is not None:
+        bounds = policy.valid_range
+        yield from (f"at least {bounds.min}",) if bounds.min is not None else ()
+        yield from (f"at most {bounds.max}",) if bounds.max is not None else ()
+        yield from (f"in steps of {bounds.step}",) if bounds.step is not None else ()
+
+
+# --- shared counters (section 10) ---------------------------------------------------------------
+
+
+def counter_hint(shortage: Shortage) -> Hint:
+    """Told of the device whose scarcest counter lacks least."""
+    problem, view = shortage.problem, shortage.problem.view
+    gaps: dict[int, list[Gap]] = {}
+    for device in each(shortage.gone):
+        place = view.pool_of[device]
+        table = view.pools[place].counters
+        if not table.names:
+            return Hint(" (partitionable devices are off)", "enable DRAPartitionableDevices")
+        left = table.available(problem.usages[place].charged)
+        charges = table.charges[view.devices[device].name]
+        gaps[device] = [
+            Gap(device, _counter(*table.names[number]), wanted, left[number], table.values[number])
+            for number, wanted in charges
+            if wanted > left[number]
+        ]
+        if not gaps[device]:  # only an overdrawn counter closes the pool for devices that do not draw on it
+            number = min(range(len(left)), key=left.__getitem__)
+            return Hint(
+                f"; allocated devices of pool {view.pools[place].pool} have overdrawn {_counter(*table.names[number])}",
+                "end the pods that use them",
+            )
+    gap = _closest(gaps)
+    return Hint(
+        f"; best device {view.id(gap.device)} takes {amount(gap.wanted)} of {gap.name}, "
+        f"of which {amount(gap.left)} of {amount(gap.total)} is left",
+        "wait until devices that draw on the same counters are free, or ask for one that takes less",
+    )
+
+
+def _counter(set_: str, name: str) -> str:
+    return f"counter {name} in set {set_}"

@@ -1,0 +1,35 @@
+"""A request that finds too few devices on a node even alone, and what a look at them can tell."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.refusal import Rule
+
+
+class Hint(NamedTuple):
+    """``detail`` goes on from "needs 2" in one line; ``fix`` is the nearest change that would help."""
+
+    detail: str = ""
+    fix: str = ""
+
+
+class Shortage(NamedTuple):
+    """``rule`` is the check to blame, ``gone`` the devices that it took away."""
+
+    problem: Problem
+    domain: Domain
+    rule: Rule
+    gone: int
+
+    @property
+    def missing(self) -> int:
+        """So many more devices are needed."""
+        return max(1, self.domain.need - self.domain.usable.bit_count())
+
+    @property
+    def request(self) -> str:
+        """The request in a sentence."""
+        return f"request {self.domain.alternative.request}"

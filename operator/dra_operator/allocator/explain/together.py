@@ -1,0 +1,195 @@
+"""What stands in the way where each request could be served alone: a constraint, or the other requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.basics.wording import amount, counted, listed
+from dra_operator.allocator.problem.constraints import Constraint, Distinct
+from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.problem import Problem
+
+from .shortage import Hint
+
+Step = Sequence[Domain]
+"""The alternatives of one request."""
+
+
+def _needs(steps: Iterable[Step]) -> int:
+    """The least that the requests take."""
+    return sum(min(domain.need for domain in step) for step in steps)
+
+
+def _union(steps: Iterable[Step], devices: Callable[[Domain], int]) -> int:
+    union = 0
+    for step in steps:
+        for domain in step:
+            union |= devices(domain)
+    return union
+
+
+def _usable(steps: Iterable[Step]) -> int:
+    return _union(steps, lambda domain: domain.usable)
+
+
+# --- one constraint -----------------------------------------------------------------------------
+
+
+def constrained(problem: Problem, domain: Domain, constraint: Constraint) -> tuple[int, Hint] | None:
+    """How many devices the constraint alone, over all requests that certainly fall under it, is too tight for."""
+    steps: list[Step] = [
+        step for step in problem.domains if all(constraint in other.constraints for other in step)
+    ] or [(domain,)]
+    need, devices = _needs(steps), _usable(steps)
+    if devices & problem.view.shareable:
+        return None
+    if isinstance(constraint, Distinct):
+        hint = _too_few_values(constraint, need, devices)
+    else:
+        hint = _too_few_equal(constraint, need, devices, lambda: _union(steps, problem.matching) & problem.view.here)
+    return (need, hint) if hint is not None else None
+
+
+def _too_few_values(constraint: Constraint, need: int, devices: int) -> Hint | None:
+    values = sum(1 for having in constraint.column.having.values() if having & devices)
+    if values >= need:
+        return None
+    attribute = constraint.column.attribute
+    return Hint(f" with {constraint}, there {_are(values)} {counted(values, 'value')}", _loosen(values, attribute))
+
+
+def _too_few_equal(constraint: Constraint, need: int, devices: int, match: Callable[[], int]) -> Hint | None:
+    column = constraint.column
+    best = max(column.having.items(), key=lambda item: (item[1] & devices).bit_count(), default=(("", ""), 0))
+    most = (best[1] & devices).bit_count()
+    if most >= need:
+        return None
+    matching = match()
+    once = max(column.having.items(), key=lambda item: (item[1] & matching).bit_count(), default=best)
+    ready, free = (once[1] & matching).bit_count(), (once[1] & devices).bit_count()
+    fix = _loosen(most, column.attribute)
+    if ready >= need:
+        where = f"of the {ready} matching devices with {column.attribute} {_shown(once[0])}"
+        fix = f"wait until {need - free} more {where} can be used"
+    return Hint(f" with {constraint}, best value {_shown(best[0])} has {most}", fix)
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _loosen(most: int, attribute: str) -> str:
+    return f"ask for at most {counted(most, 'device')}, or leave requests out of the constraint on {attribute}"
+
+
+def _shown(value: tuple[str, object]) -> str:
+    return str(value[1]).lower() if isinstance(value[1], bool) else str(value[1])
+
+
+# --- all requests -------------------------------------------------------------------------------
+
+
+def together(problem: Problem) -> tuple[int, Hint]:
+    """How many devices all requests need, and what there is too little of, as far as sums tell."""
+    steps = [step for step in problem.domains if _needs([step])]
+    need, devices = _needs(steps), _usable(steps)
+    others = len(problem.domains) - 1
+    detail = f" together with {counted(others, 'other request')}" if others else ""
+    found = [*_devices(problem, need, devices), *_counters(problem, steps), *_capacity(problem, steps, devices)]
+    fix = _collision(problem, steps) or "ask for fewer devices or smaller amounts, or wait until more are free"
+    return need, Hint(detail + (f", {listed(found, 4)}" if found else ""), fix)
+
+
+def _devices(problem: Problem, need: int, devices: int) -> Iterator[str]:
+    count = devices.bit_count()
+    if not devices & problem.view.shareable and count < need:
+        yield f"{count} {_are(count)} suitable"
+
+
+def _collision(problem: Problem, steps: Sequence[Step]) -> str:
+    """Two requests that want the same devices, of which there are too few for both."""
+    alone = [(step, _usable([step]), _needs([step])) for step in steps if _is_exclusive(problem, step)]
+    needs = sorted(need for _, _, need in alone)
+    if sum(needs[-2:]) <= min((devices.bit_count() for _, devices, _ in alone), default=0):
+        return ""
+    for (one, devices, need), (other, others, more) in combinations(alone, 2):
+        count = (devices | others).bit_count()
+        if need + more > count:
+            names = " and ".join(_name(problem, step[0]) for step in (one, other))
+            return f"{names} want {need + more} of the same {counted(count, 'device')}: ask for fewer, or for others"
+    return ""
+
+
+def _is_exclusive(problem: Problem, step: Step) -> bool:
+    """What the request takes, no other request can."""
+    return not any(domain.alternative.admin or domain.usable & problem.view.shareable for domain in step)
+
+
+def _name(problem: Problem, domain: Domain) -> str:
+    claim = f" of claim {problem.plan.claims[domain.claim].key}" if len(problem.plan.claims) > 1 else ""
+    return f"request {domain.alternative.request}{claim}"
+
+
+def _counters(problem: Problem, steps: Sequence[Step]) -> Iterator[str]:
+    left: Counter[str] = Counter()
+    for table in problem.counters:
+        left.update(table.left_by_name())
+    if left:
+        charges = {device: _charges(problem, device) for device in each(_usable(steps))}
+        yield from _scarce("counter", left, steps, lambda _, device: charges[device])
+
+
+def _charges(problem: Problem, device: int) -> Mapping[str, int]:
+    """What a device takes of each counter name; nothing of one that may have been paid already."""
+    view = problem.view
+    if view.shareable >> device & 1:
+        return {}
+    table = view.pools[view.pool_of[device]].counters
+    charges: Counter[str] = Counter()
+    for number, nanos in table.charges.get(view.devices[device].name, ()):
+        charges[table.names[number][1]] += nanos
+    return charges
+
+
+def _capacity(problem: Problem, steps: Sequence[Step], devices: int) -> Iterator[str]:
+    left: Counter[str] = Counter()
+    for device in each(devices & problem.view.shareable):
+        left.update(problem.left(device))
+    if left:
+        yield from _scarce("capacity", left, steps, _share)
+
+
+def _share(domain: Domain, device: int) -> Mapping[str, int]:
+    return {name: quantity.nanos for name, quantity in domain.amounts.get(device, {}).items()}
+
+
+def _scarce(
+    kind: str, left: Mapping[str, int], steps: Iterable[Step], costs: Callable[[Domain, int], Mapping[str, int]]
+) -> Iterator[str]:
+    """What the requests together take more of than is left, even if each takes as little as it can."""
+    needed: Counter[str] = Counter()
+    known: dict[Hashable, Mapping[str, int]] = {}  # many requests are alike
+    for step in steps:
+        alike = tuple((domain.usable, domain.need, domain.alternative.capacity) for domain in step)
+        if alike not in known:
+            known[alike] = _least(step, costs)
+        needed.update(known[alike])
+    for name, nanos in sorted(needed.items()):
+        if nanos > left.get(name, 0):
+            yield f"{kind} {name}: at least {amount(nanos)} needed, {amount(left.get(name, 0))} left"
+
+
+def _least(step: Step, costs: Callable[[Domain, int], Mapping[str, int]]) -> Mapping[str, int]:
+    """What a request takes of each name at least, whichever devices it gets."""
+    found: Mapping[str, int] | None = None
+    for domain in step:
+        for device in each(domain.usable):
+            own = costs(domain, device)
+            if not own:
+                return {}
+            scaled = {name: domain.need * nanos for name, nanos in own.items()}
+            found = scaled if found is None else {n: min(nanos, scaled[n]) for n, nanos in found.items() if n in scaled}
+    return found or {}

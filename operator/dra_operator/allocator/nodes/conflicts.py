@@ -1,0 +1,102 @@
+"""On which nodes a request for all devices may violate a constraint of its claim, which is fatal (section 7).
+
+The devices that the request collects, and those that requests before it may have taken, are compared per node. As
+long as they all agree, nothing can go wrong; otherwise the node is worth a look. Kept up like the tallies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.published.columns import UNKNOWN, lookup, values_of
+from dra_operator.allocator.published.inventory import Inventory
+from dra_operator.allocator.published.pools import Pool
+from dra_operator.allocator.usage import Usage
+
+from .summaries import Query, Summary
+
+Value = tuple[str, object]
+MISSING: Final[Value] = ("missing", None)
+
+
+class Scope(NamedTuple):
+    """One constraint, and the requests whose devices meet under it."""
+
+    queries: tuple[Query, ...]
+    attribute: str
+    distinct: bool
+    lists: bool
+    """List-valued attributes are compared as sets."""
+
+
+class Spread(NamedTuple):
+    """Devices by value. A device counts once for each request that may take it."""
+
+    devices: int
+    values: Counter[Value]
+
+
+class Conflicts(Summary[Spread]):
+    """One scope over all pools."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__()
+        self._scope = scope
+        self._nodes: dict[str, Spread] = {}
+        self._conflicting: set[str] = set()
+        self.wild = 0
+        """Devices that every node may see: with them nobody knows which nodes conflict."""
+
+    def suspects(self) -> list[str]:
+        """Nodes whose own devices do not all agree."""
+        return sorted(self._conflicting)
+
+    def part(self, inventory: Inventory, usage: Usage, pool: Pool) -> Spread:
+        view = pool.own_view()
+        values: Counter[Value] = Counter()
+        devices = 0
+        for slice_ in () if view is None else view.slices if pool.home is not None else pool.slices:
+            for query in self._scope.queries:
+                for number in each(query.matches(pool, slice_, usage, inventory.compiled).true):
+                    attribute = lookup(slice_.devices[number], slice_.pool.driver, self._scope.attribute)
+                    found = values_of(attribute, lists=self._scope.lists) if attribute is not None else None
+                    values.update(found or (MISSING,))
+                    devices += 1
+        return Spread(devices, values)
+
+    def add(self, home: str | None, part: Spread, sign: int) -> None:
+        if home is None:
+            self.wild += sign * part.devices
+            return
+        if not part.devices:
+            return
+        old = self._nodes.pop(home, Spread(0, Counter()))
+        values = old.values.copy()
+        for value, count in part.values.items():
+            values[value] += sign * count
+            if not values[value]:
+                del values[value]
+        new = Spread(old.devices + sign * part.devices, values)
+        self._conflicting.discard(home)
+        if new.devices:
+            self._nodes[home] = new
+            if not self._agrees(new):
+                self._conflicting.add(home)
+
+    def _agrees(self, spread: Spread) -> bool:
+        """The devices satisfy the constraint whatever is taken of them, and in whatever order.
+
+        A value of unknown type can stand alone, but no second device can join it.
+        """
+        devices, values = spread
+        if MISSING in values:
+            return False
+        if devices == 1:
+            return True
+        if not values.keys().isdisjoint(UNKNOWN):
+            return False
+        if self._scope.distinct:
+            return max(values.values()) == 1
+        return max(values.values()) == devices

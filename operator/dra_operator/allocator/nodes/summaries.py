@@ -1,0 +1,97 @@
+"""What each pool contributes to a sum over nodes, kept up by journals (design section 3).
+
+Changes of the inventory and of the allocated state come from journals, so keeping up costs as much as what
+changed, whatever the number of nodes.
+
+Only pools whose slices all name the same node belong to that node (their *home*). All others (for all nodes, by
+node selector, spanning nodes) are *wild*: their devices count for every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from dra_operator.allocator.basics.ids import PoolId
+from dra_operator.allocator.published.inventory import Inventory
+from dra_operator.allocator.published.pools import Pool
+from dra_operator.allocator.published.predicates import Compiled, Verdicts
+from dra_operator.allocator.published.slices import Slice
+from dra_operator.allocator.request.plan import Alternative
+from dra_operator.allocator.usage import Usage
+
+PIECE: Final = 16
+"""Pools that are counted in one go: some milliseconds when selectors have to be evaluated."""
+Part = TypeVar("Part")
+
+
+class Query(NamedTuple):
+    """Which devices are looked for."""
+
+    expressions: tuple[str, ...]
+    in_use_too: bool
+    """Admin access, and mode All, look at devices in use as well."""
+    everything: bool
+    """Mode All: pools in trouble are fatal."""
+
+    @classmethod
+    def of(cls, alternative: Alternative) -> Query:
+        """The devices that an alternative of a request looks for."""
+        return cls(alternative.expressions, alternative.admin or alternative.everything, alternative.everything)
+
+    def matches(self, pool: Pool, slice_: Slice, usage: Usage, compiled: Compiled) -> Verdicts:
+        """The devices of a slice that match, and those on which a selector raises."""
+        in_use = () if self.in_use_too else usage.pool(pool.id).exclusive
+        true, raised = (1 << len(slice_.devices)) - 1, 0
+        for number, device in enumerate(slice_.devices) if in_use else ():
+            if device.name in in_use:
+                true &= ~(1 << number)
+        for expression in self.expressions:
+            part = slice_.verdicts(expression, compiled)
+            raised |= true & part.raised
+            true &= part.true
+        return Verdicts(true, raised)
+
+
+class Summary(Generic[Part]):
+    """The parts of all pools, added up."""
+
+    def __init__(self) -> None:
+        self._parts: dict[PoolId, tuple[str | None, Part]] = {}
+        self._seen = (-1, -1)
+        self._stale: dict[PoolId, None] = {}
+
+    def update(self, inventory: Inventory, usage: Usage) -> Iterator[None]:
+        """Catches up with both journals; yields between pieces of work, and goes on from there when dropped."""
+        now = (inventory.version, usage.revision)
+        if self._seen != now:
+            changed = inventory.touched_since(self._seen[0]) if self._seen[0] >= 0 else None
+            used = usage.touched_since(self._seen[1]) if self._seen[1] >= 0 else None
+            stale = {*inventory.pools(), *self._parts} if changed is None or used is None else changed | used
+            self._stale.update(dict.fromkeys(sorted(stale)))
+            self._seen = now
+        done = 0
+        while self._stale:
+            pool = next(iter(self._stale))
+            del self._stale[pool]
+            self._recount(inventory, usage, pool)
+            done += 1
+            if done % PIECE == 0:
+                yield
+
+    def part(self, inventory: Inventory, usage: Usage, pool: Pool) -> Part:
+        """What a pool contributes: with a home what its node may use, a wild one all that any node might."""
+        raise NotImplementedError
+
+    def add(self, home: str | None, part: Part, sign: int) -> None:
+        """Counts a part in (1) or out (-1); ``home`` is None for a wild pool."""
+        raise NotImplementedError
+
+    def _recount(self, inventory: Inventory, usage: Usage, id_: PoolId) -> None:
+        old = self._parts.pop(id_, None)
+        if old is not None:
+            self.add(*old, -1)
+        pool = inventory.pool(id_)
+        if pool is not None:
+            new = self._parts[id_] = (pool.home, self.part(inventory, usage, pool))
+            self.add(*new, 1)

@@ -1,0 +1,1 @@
+"""Claims on one node: filters, the domains that they leave, and the ledgers of what a search takes."""

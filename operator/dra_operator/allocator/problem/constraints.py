@@ -1,0 +1,71 @@
+"""Constraints of a claim over attributes (allocator.md section 8, AL-13).
+
+A constraint is a ledger whose ``admit`` is an intersection of sets from the column of its attribute, not a
+trial. An attribute whose value is of no known type can stand alone, but no second device can join it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from dra_operator.allocator.published.columns import UNKNOWN, Column, Values
+
+from .ledgers import Taker
+
+
+class Match:
+    """``matchAttribute``: all devices have a value in common."""
+
+    def __init__(self, column: Column) -> None:
+        self.column = column
+        self._common: list[Values] = []
+
+    def __str__(self) -> str:
+        return f"equal {self.column.attribute}"
+
+    def admit(self, devices: int, taker: Taker | None = None) -> int:
+        if not self._common:
+            return devices & self.column.present
+        common = self._common[-1]
+        return 0 if common is UNKNOWN else devices & self.column.with_any(common)
+
+    def take(self, device: int, taker: Taker | None = None) -> None:
+        values = self.column.values[device]
+        self._common.append(self._common[-1] & values if self._common else values)
+
+    def give_back(self, device: int, taker: Taker | None = None) -> None:
+        self._common.pop()
+
+    def state(self) -> Hashable:
+        return self._common[-1] if self._common else None
+
+
+class Distinct:
+    """``distinctAttribute``: no two devices have a value in common."""
+
+    def __init__(self, column: Column) -> None:
+        self.column = column
+        self._used: list[Values] = []
+
+    def __str__(self) -> str:
+        return f"distinct {self.column.attribute}"
+
+    def admit(self, devices: int, taker: Taker | None = None) -> int:
+        devices &= self.column.present
+        for values in self._used:
+            if values is UNKNOWN:
+                return 0
+            devices &= ~self.column.with_any(values | UNKNOWN)
+        return devices
+
+    def take(self, device: int, taker: Taker | None = None) -> None:
+        self._used.append(self.column.values[device])
+
+    def give_back(self, device: int, taker: Taker | None = None) -> None:
+        self._used.pop()
+
+    def state(self) -> Hashable:
+        return frozenset(value for values in self._used for value in values)
+
+
+Constraint = Match | Distinct

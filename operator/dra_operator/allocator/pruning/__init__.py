@@ -1,0 +1,1 @@
+"""What a search may leave out, and why that changes neither the first solution nor the first error."""

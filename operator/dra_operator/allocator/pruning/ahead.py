@@ -1,0 +1,58 @@
+"""What a search may still use for the requests that are ahead."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dra_operator.allocator.problem.constraints import Constraint
+from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.search.pruner import Remaining
+
+
+class Open(NamedTuple):
+    """One request ahead: any of its alternatives must find its need."""
+
+    alternatives: tuple[tuple[Domain, int], ...]
+    bound: frozenset[Constraint]
+    """Constraints that at least one device falls under, whichever alternative is used."""
+    touching: frozenset[Constraint]
+    """Constraints of any alternative."""
+    admin: bool
+    """Some alternative has admin access, which the requests of other claims do not get in the way of."""
+
+    @classmethod
+    def of(cls, *alternatives: tuple[Domain, int]) -> Open:
+        """A request with these alternatives and needs."""
+        scopes = [frozenset(domain.constraints if need else ()) for domain, need in alternatives]
+        admin = any(domain.alternative.admin for domain, _ in alternatives)
+        return cls(alternatives, scopes[0].intersection(*scopes), frozenset().union(*scopes), admin)
+
+    @property
+    def claim(self) -> int:
+        """The claim that the request is of."""
+        return self.alternatives[0][0].claim
+
+    def ruled_in(self, ahead: Remaining) -> list[tuple[Domain, int]]:
+        """The alternatives that are still possible."""
+        return [(domain, need) for domain, need in self.alternatives if domain.number in ahead]
+
+    def need(self, ahead: Remaining) -> int:
+        """The least that the request takes."""
+        return min(need for _, need in self.ruled_in(ahead))
+
+    def devices(self, ahead: Remaining) -> int:
+        """All devices that the request may still use."""
+        devices = 0
+        for domain, _ in self.alternatives:
+            devices |= ahead.get(domain.number, 0)
+        return devices
+
+    def alive(self, ahead: Remaining) -> bool:
+        """Some alternative finds enough devices."""
+        for domain, need in self.alternatives:
+            devices = ahead.get(domain.number)
+            if devices is not None and (
+                bool(devices) if domain.alternative.everything else devices.bit_count() >= need
+            ):
+                return True
+        return False

@@ -1,0 +1,130 @@
+"""Bounds over everything ahead: necessary conditions that are cheap to check.
+
+Here: a flow from requests to devices and partitions, and one from requests to the values of ``distinctAttribute``.
+``groups`` has the bound for several ``matchAttribute`` constraints, ``sums`` those for counters and capacities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.problem.constraints import Distinct
+from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.search.pruner import Remaining
+
+from .ahead import Open
+from .flow import Demand, Supply, feasible
+from .groups import groups_suffice
+from .headroom import Headroom
+from .sharing import Sharing
+from .sums import Sums
+from .symmetry import split
+
+
+class Bounds:
+    """Each method is False only when the requests ahead certainly cannot all be served."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._sharing = Sharing(problem)
+        self.several = self._sharing.several
+        """Devices that several requests may get."""
+        self._headrooms = [Headroom(counters) for counters in problem.counters]
+        self._sums = Sums(problem, self._headrooms, self.several)
+
+    def suffice(self, ahead: Remaining, opened: list[Open]) -> bool:
+        """All bounds hold; sums are the quickest to look at."""
+        if not self._sums.counters_suffice(ahead, opened) or not self._sums.capacity_suffices(ahead, opened):
+            return False
+        if not self.devices_suffice(ahead, opened) or not groups_suffice(ahead, opened, self.several):
+            return False
+        distinct = {
+            constraint for request in opened for constraint in request.bound if isinstance(constraint, Distinct)
+        }
+        return all(self.values_suffice(constraint, ahead, opened) for constraint in distinct)
+
+    def devices_suffice(self, ahead: Remaining, opened: list[Open]) -> bool:
+        """The matching bound over ordinary requests, and over all requests of each claim that has others.
+
+        What admin access takes, other claims may have as well, but no other request of its own claim.
+        """
+        if not self._devices_suffice(ahead, (request for request in opened if not request.admin)):
+            return False
+        exempt = self._problem.admin_exempt
+        return all(
+            self._devices_suffice(ahead, (request for request in opened if request.claim == claim), exempt=exempt)
+            for claim in {request.claim for request in opened if request.admin}
+        )
+
+    def _devices_suffice(self, ahead: Remaining, requests: Iterable[Open], *, exempt: bool = False) -> bool:
+        """``exempt``: some of the requests need neither counters nor capacity, so that these limit nothing."""
+        demands = _demands(((request.devices(ahead), request.need(ahead)) for request in requests), self.several)
+        together = 0
+        for demand in demands:
+            together |= demand.devices
+        if not together & self._problem.view.consuming and _roomy(demands):
+            return True
+        return feasible(demands, self._supplies(together, {demand.devices for demand in demands}, exempt=exempt))
+
+    def one_is_left(self, devices: int, ahead: Remaining, opened: list[Open]) -> bool:
+        """The requests may leave one of these devices over, whatever it lacks besides."""
+        shareable = self._problem.view.shareable if self._problem.sharing else 0
+        if devices & shareable:
+            return True
+        wanted = [(request.devices(ahead), request.need(ahead)) for request in opened if not request.admin]
+        demands = _demands([*wanted, (devices, 1)], shareable)
+        together = 0
+        for demand in demands:
+            together |= demand.devices
+        parts = split([together & ~shareable], {demand.devices for demand in demands})
+        supplies = [Supply(1 << device, len(self._problem.domains)) for device in each(together & shareable)]
+        return feasible(demands, supplies + [Supply(part, part.bit_count()) for part in parts])
+
+    def _supplies(self, together: int, wanted: set[int], *, exempt: bool) -> list[Supply]:
+        """What the devices can yield; plain devices that the same requests want count together."""
+        supplies = [
+            Supply(1 << device, len(self._problem.domains) if exempt else self._sharing.most(device))
+            for device in each(together & self.several)
+        ]
+        single = together & ~self.several
+        for headroom in [] if exempt else self._headrooms:
+            for devices, limit in headroom.bottlenecks(single):
+                supplies.append(Supply(devices, limit))
+                single &= ~devices
+        supplies.extend(Supply(devices, devices.bit_count()) for devices in split([single], wanted))
+        return supplies
+
+    def values_suffice(self, constraint: Distinct, ahead: Remaining, opened: list[Open]) -> bool:
+        """Each device of the requests in scope needs a value of its own."""
+        having = list(constraint.column.having.values())
+        scope = [request for request in opened if constraint in request.bound]
+        wanted = ((_positions(having, request.devices(ahead)), request.need(ahead)) for request in scope)
+        return feasible(_demands(wanted, 0), [Supply(1 << position, 1) for position in range(len(having))])
+
+
+def _positions(sets: Iterable[int], devices: int) -> int:
+    """Which of the sets have any of the devices, as a bit set."""
+    return sum(1 << position for position, members in enumerate(sets) if members & devices)
+
+
+def _demands(wanted: Iterable[tuple[int, int]], several: int) -> list[Demand]:
+    """What is wanted of the same devices is one demand, unless two requests may get the same device."""
+    apart: list[Demand] = []
+    needs: dict[int, int] = {}
+    for devices, need in wanted:
+        if devices & several:
+            apart.append(Demand(devices, need))
+        elif need:
+            needs[devices] = needs.get(devices, 0) + need
+    return apart + [Demand(devices, need) for devices, need in needs.items()]
+
+
+def _roomy(demands: Sequence[Demand]) -> bool:
+    """Each demand finds enough devices whatever those that want any of the same take."""
+    if sum(demand.need for demand in demands) <= min((d.devices.bit_count() for d in demands), default=0):
+        return True
+    return all(
+        sum(other.need for other in demands if other.devices & demand.devices) <= demand.devices.bit_count()
+        for demand in demands
+    )

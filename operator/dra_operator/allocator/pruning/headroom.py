@@ -1,0 +1,93 @@
+"""What devices can still use of a pool's shared counters, for bounds.
+
+Counters that no device draws on together do not concern one another: the GPUs of a pool, cut into partitions, are
+blocks of their own. Between two looks a search changes a block or two, so what was worked out for a block is
+remembered, by what is left of its counters and which of its devices are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from dra_operator.allocator.problem.ledgers import Counters
+from dra_operator.allocator.published.counter_table import Block, Kind
+
+from .knapsack import fill
+
+Found = TypeVar("Found")
+Limit = tuple[int, int]
+"""Devices, and how many of them can be taken together at most."""
+
+
+class Headroom:
+    """Looks at the counters of one pool as they are at the moment."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._rooms: dict[object, dict[Kind, int]] = {}
+        self._limits: dict[object, list[Limit]] = {}
+
+    def rooms(self, devices: int) -> Iterator[dict[Kind, int]]:
+        """What these devices can use of what is left, per block: summed over its sets for each kind of counter."""
+        return self._remembered(self._rooms, devices, self._room)
+
+    def bottlenecks(self, devices: int) -> Iterator[Limit]:
+        """The devices in parts, with how many of each part can be taken together at most.
+
+        Devices that consume the same count for the counter of which they take the largest part.
+        """
+        offset = self._counters.offset
+        for limits in self._remembered(self._limits, devices, self._limit):
+            for members, most in limits:
+                yield members << offset, most
+
+    def _remembered(
+        self, known: dict[object, Found], devices: int, work_out: Callable[[Block, int], Found]
+    ) -> Iterator[Found]:
+        devices >>= self._counters.offset
+        left = self._counters.left
+        for block in self._counters.blocks:
+            mine = devices & block.devices
+            if mine:
+                key = mine, *(left[number] for number in block.counters)
+                if key not in known:
+                    known[key] = work_out(block, mine)
+                yield known[key]
+
+    def _room(self, block: Block, devices: int) -> dict[Kind, int]:
+        sizes: dict[int, set[int]] = {}
+        for charges, group in block.groups:
+            if devices & group:
+                for number, amount in charges:
+                    sizes.setdefault(number, set()).add(amount)
+        room: dict[Kind, int] = {}
+        for number, amounts in sizes.items():
+            usable = fill(self._counters.left[number], frozenset(amounts))
+            for kind in self._counters.kinds[number]:
+                room[kind] = room.get(kind, 0) + usable
+        return room
+
+    def _limit(self, block: Block, devices: int) -> list[Limit]:
+        left = self._counters.left
+        members: dict[int, int] = {}
+        amounts: dict[int, list[tuple[int, int]]] = {}
+        for charges, group in block.groups:
+            if devices & group:
+                number, amount = max(charges, key=lambda charge: charge[1] / max(1, left[charge[0]]))
+                if amount > 0:
+                    members[number] = members.get(number, 0) | devices & group
+                    amounts.setdefault(number, []).append((amount, (devices & group).bit_count()))
+        return [(members[number], _most(left[number], amounts[number])) for number in members]
+
+
+def _most(room: int, amounts: list[tuple[int, int]]) -> int:
+    """How many fit into the room when the smallest go first; ``amounts`` says how many there are of each size."""
+    most = 0
+    for amount, count in sorted(amounts):
+        fitting = min(count, max(0, room) // amount)
+        most += fitting
+        room -= fitting * amount
+        if fitting < count:
+            break
+    return most

@@ -1,0 +1,183 @@
+"""Forward checking: may the rest of the claims still be served after a choice?
+
+For every alternative that is still ahead a set of devices is kept (``Remaining``), narrowed after each choice:
+
+1. by what is taken, and by the ledgers that the choice changed;
+2. along ``matchAttribute`` constraints: a value stays possible only if every request in its scope finds
+   enough devices with it, and all of them together enough different ones that suit their other common
+   constraints as well; this is repeated until nothing changes, so that chains of constraints are followed to their end;
+3. by bounds over everything ahead (``bounds``).
+
+Only branches without any solution are cut. A branch in which a fatal error may be met is never cut, since
+the reference would meet it: of the first step that is not ``quiet`` is only asked whether a device is left to choose
+or to fail on, and nothing of what is behind it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.problem.constraints import Constraint, Distinct, Match
+from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.search.pruner import Remaining
+from dra_operator.allocator.search.state import State
+
+from .ahead import Open
+from .bounds import Bounds
+from .horizon import find_horizons
+
+
+class Lookahead:
+    """Narrows what is ahead. Stateless apart from what can be computed once per problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._horizons = find_horizons(problem)
+        self._bounds = Bounds(problem)
+        self._steps = [Open.of(*((domain, domain.need) for domain in domains)) for domains in problem.domains]
+
+    @property
+    def quiet_from(self) -> int:
+        """The first step from which on no fatal error can be met."""
+        return self._horizons.index(len(self._problem.domains))
+
+    def may_prune(self, step: int) -> bool:
+        """No fatal error can be met at the step itself, so that looking ahead from it is of use."""
+        return self._horizons[step] > step
+
+    def everything(self) -> Remaining:
+        """What is ahead before anything is known."""
+        return {
+            domain.number: domain.collected if domain.alternative.everything else domain.usable
+            for domains in self._problem.domains
+            for domain in domains
+            if not domain.collected & ~domain.usable
+        }
+
+    def start(self) -> Remaining | None:
+        """What is ahead before the first choice; None when there is no solution."""
+        opened = self._steps[: self._horizons[0]]
+        touched = {constraint for request in opened for constraint in request.touching}
+        ahead = self._narrowed(self.everything(), opened, touched)
+        return ahead if ahead is not None and self._arrives(0, ahead, opened, None) else None
+
+    def after(
+        self, before: Remaining, state: State, step: int, chosen: Domain, missing: int, rest: int
+    ) -> Remaining | None:
+        """What is ahead after ``chosen`` took a device and still misses some from ``rest``."""
+        ahead: Remaining = {}
+        touched: set[Constraint] = set(chosen.constraints)
+        opened = [Open.of((chosen, missing))] if missing else []
+        for request in opened + self._steps[step + 1 :]:
+            for domain, _ in request.alternatives:
+                if domain.number not in before:
+                    continue
+                old = before[domain.number]
+                new = (rest & old if domain is chosen else old) & ~state.blocked(domain)
+                for ledger in chosen.ledgers:
+                    if new and ledger in domain.ledgers:
+                        new = ledger.admit(new, domain)
+                if new != old:
+                    touched.update(domain.constraints)
+                    if domain.alternative.everything:
+                        continue
+                ahead[domain.number] = new
+        opened += self._steps[step + 1 : self._horizons[step]]
+        narrowed = self._narrowed(ahead, opened, touched)
+        return narrowed if narrowed is not None and self._arrives(step, narrowed, opened, state) else None
+
+    def _arrives(self, step: int, ahead: Remaining, opened: list[Open], state: State | None) -> bool:
+        """The first step at which an error may be met finds a device to choose or to fail on."""
+        devices = 0
+        for domain in chain.from_iterable(self._problem.domains[self._horizons[step] :][:1]):
+            if domain.alternative.everything or domain.alternative.admin or not domain.need:
+                return True
+            devices |= (domain.usable | domain.raised) & ~(state.blocked(domain) if state is not None else 0)
+        return self._horizons[step] == len(self._problem.domains) or self._bounds.one_is_left(devices, ahead, opened)
+
+    def _narrowed(self, ahead: Remaining, opened: list[Open], touched: set[Constraint]) -> Remaining | None:
+        if not all(request.alive(ahead) for request in opened):
+            return None
+        queue = [constraint for constraint in touched if isinstance(constraint, Match)]
+        while queue:
+            constraint = queue.pop()
+            changed = self._match(constraint, ahead, opened)
+            if changed is None:
+                return None
+            queue.extend(other for other in changed if other is not constraint and other not in queue)
+        return ahead if self._bounds.suffice(ahead, opened) else None
+
+    def _match(self, constraint: Match, ahead: Remaining, opened: list[Open]) -> set[Match] | None:
+        """Keeps devices with values that can still be common; the other constraints that this concerns."""
+        forced = [request for request in opened if constraint in request.bound]
+        if not forced:
+            return set()
+        together = 0
+        for request in forced:
+            together |= request.devices(ahead)
+        others = frozenset.intersection(*(request.bound for request in forced)) - {constraint}
+        least = 0 if together & self._bounds.several else sum(request.need(ahead) for request in forced)
+        allowed = 0
+        for devices in _columns(constraint, together):
+            if devices.bit_count() >= least and self._common(devices, forced, others, ahead):
+                allowed |= devices
+        changed: set[Match] = set()
+        for request in opened:
+            if constraint not in request.touching:
+                continue
+            for domain, need in request.alternatives:
+                old = ahead.get(domain.number)
+                if old is None or constraint not in domain.constraints or not old & ~allowed:
+                    continue
+                changed.update(c for c in domain.constraints if isinstance(c, Match))
+                if domain.alternative.everything or (old & allowed).bit_count() < need:
+                    del ahead[domain.number]
+                else:
+                    ahead[domain.number] = old & allowed
+            if not request.alive(ahead):
+                return None
+        return changed
+
+    def _common(self, devices: int, forced: list[Open], others: frozenset[Constraint], ahead: Remaining) -> bool:
+        """All requests find enough of these devices, and together enough different ones under all constraints."""
+        together = total = 0
+        for request in forced:
+            least = 0
+            found = False
+            for domain, need in request.alternatives:
+                mine = ahead.get(domain.number, 0) & devices
+                if domain.number in ahead and mine.bit_count() >= need:
+                    together |= mine
+                    least = min(least, need) if found else need
+                    found = True
+            if not found:
+                return False
+            total += least
+        if together & self._bounds.several:
+            return True
+        return together.bit_count() >= total and all(_at_most(other, together) >= total for other in others)
+
+
+def _at_most(constraint: Constraint, devices: int) -> int:
+    """So many of the devices at most can be taken together under one constraint."""
+    columns = constraint.column.values
+    sizes = Counter(value for device in each(devices) for value in columns.get(device, ()))
+    return len(sizes) if isinstance(constraint, Distinct) else max(sizes.values(), default=0)
+
+
+def _columns(constraint: Match, devices: int) -> Iterable[int]:
+    """The devices of each value that any of the devices has."""
+    column = constraint.column
+    while devices:
+        lowest = devices & -devices
+        devices ^= lowest
+        values = column.values.get(lowest.bit_length() - 1, ())
+        for value in values:
+            having = column.having[value]
+            if len(values) == 1:
+                devices &= ~having
+            yield having

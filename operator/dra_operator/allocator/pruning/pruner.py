@@ -1,0 +1,97 @@
+"""What a search that does not come to an end learns about its problem.
+
+Four things cut branches that cannot hold the first solution: looking ahead, trying one of several
+interchangeable devices, serving equal requests in order, and remembering failures. A remembered failure is a
+place in the search together with everything that its future depends on: devices still available to what
+follows, and the ledgers of what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.ledgers import Ledger
+from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.search.pruner import End, Remaining
+from dra_operator.allocator.search.state import State
+
+from .lookahead import Lookahead
+from .symmetry import interchangeable
+from .twins import introduce
+
+
+class Pruner:
+    """Knowledge about one problem, gathered during its search."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._lookahead = Lookahead(problem)
+        self._like = interchangeable(problem)
+        introduce(problem, self._lookahead.quiet_from)
+        self.nogoods: dict[Hashable, End] = {}
+        self._ahead = _ahead(problem)
+
+    def may_prune(self, step: int) -> bool:
+        """Looking ahead is allowed: no fatal error can be met at the step itself."""
+        return self._lookahead.may_prune(step)
+
+    def start(self) -> Remaining | None:
+        """What is ahead of the first choice; None when there is no solution."""
+        return self._lookahead.start()
+
+    def propagate(
+        self, ahead: Remaining | None, state: State, step: int, domain: Domain, missing: int, behind: int
+    ) -> Remaining | None:
+        """What is ahead after a choice; None when there is no solution behind it."""
+        if ahead is None:
+            ahead = self._lookahead.everything()
+        return self._lookahead.after(ahead, state, step, domain, missing, behind)
+
+    def interchangeable_with(self, state: State, device: int) -> int:
+        """The devices that fail when this one fails, which has just been given back.
+
+        Admin access takes devices that another claim of this call has taken already: those are different.
+        """
+        members = self._like.get(device, 0)
+        members &= state.taken if state.taken >> device & 1 else ~state.taken
+        if members and self._problem.view.shareable >> device & 1:
+            left = self._problem.shares.left
+            mine = left(device)
+            for other in each(members):
+                if left(other) != mine:
+                    members &= ~(1 << other)
+        return members
+
+    def key(self, state: State, step: int, domain: Domain, missing: int, rest: int) -> Hashable:
+        """Equal for two places in the search only if what follows is equal."""
+        behind, ledgers = self._ahead[step]
+        return (
+            domain.number,
+            missing,
+            rest,
+            state.results[domain.claim],
+            tuple(devices & ~state.blocked(later) for devices, later in behind),
+            tuple(ledger.state() for ledger in ledgers),
+        )
+
+
+Behind = list[tuple[int, Domain]]
+
+
+def _ahead(problem: Problem) -> list[tuple[Behind, list[Ledger]]]:
+    """For each step the devices that the domains behind it may take, and the ledgers of the step and behind.
+
+    Of domains that may take the same devices, and that the same devices in use concern, one is enough.
+    """
+    found: list[tuple[Behind, list[Ledger]]] = []
+    behind: dict[object, tuple[int, Domain]] = {}
+    ledgers: dict[int, Ledger] = {}
+    for domains in reversed(problem.domains):
+        ledgers = ledgers | {id(ledger): ledger for domain in domains for ledger in domain.ledgers}
+        found.append((list(behind.values()), list(ledgers.values())))
+        for domain in domains:
+            devices = domain.usable | domain.raised
+            behind.setdefault((devices, domain.claim, domain.alternative.admin), (devices, domain))
+    return found[::-1]

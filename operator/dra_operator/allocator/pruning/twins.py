@@ -1,0 +1,71 @@
+"""Requests that ask for exactly the same need only be served in order.
+
+Two requests are twins when every device suits one as it suits the other. Exchanging what they took turns a solution
+into a solution, so the first solution gives the earlier twin the earlier devices, and whatever would give a twin a
+device before those of an earlier one can be left out. Without that, n equal requests that cannot all be served are
+tried in all n! orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.ledgers import Ledger, Taker
+from dra_operator.allocator.problem.problem import Problem
+
+
+class Twins:
+    """The ledger of some twins: admits the devices behind the latest one that any of them took.
+
+    A device that can be shared (one of ``shareable``) may be taken again by the next twin.
+    """
+
+    def __init__(self, shareable: int) -> None:
+        self._shareable = shareable
+        self._behind = [-1]
+
+    def admit(self, devices: int, taker: Taker) -> int:
+        return devices & self._behind[-1]
+
+    def take(self, device: int, taker: Taker) -> None:
+        self._behind.append(-1 << device + (not self._shareable >> device & 1))
+
+    def give_back(self, device: int, taker: Taker) -> None:
+        self._behind.pop()
+
+    def state(self) -> Hashable:
+        return self._behind[-1]
+
+
+def introduce(problem: Problem, first: int) -> None:
+    """Gives twins among the steps from ``first`` on their common ledgers, one for each alternative."""
+    shareable = problem.view.shareable if problem.sharing else 0
+    by_claim = problem.plan.wants_admin_access
+    """What admin access takes is in use for its own claim, but need not be for another."""
+    families: dict[Hashable, list[tuple[Domain, ...]]] = {}
+    for domains in problem.domains[first:]:
+        if not any(_is_alone(domain, shareable) for domain in domains):
+            families.setdefault(tuple(_wish(domain, by_claim=by_claim) for domain in domains), []).append(domains)
+    for family in families.values():
+        if len(family) > 1:
+            for twins in zip(*family, strict=True):
+                _connect(twins, Twins(shareable))
+
+
+def _connect(twins: Iterable[Domain], ledger: Ledger) -> None:
+    for domain in twins:
+        domain.ledgers = (*domain.ledgers, ledger)
+
+
+def _is_alone(domain: Domain, shareable: int) -> bool:
+    """Devices cannot be exchanged one for one with those of another request."""
+    return domain.alternative.everything or bool(domain.need > 1 and domain.usable & shareable)
+
+
+def _wish(domain: Domain, *, by_claim: bool) -> Hashable:
+    """Equal for domains that the search cannot tell apart but by their order."""
+    amounts = id(domain.amounts) if domain.amounts else None
+    claim = domain.claim if by_claim else None
+    constraints = tuple(map(id, domain.constraints))
+    return domain.usable, domain.need, domain.alternative.admin, claim, constraints, amounts

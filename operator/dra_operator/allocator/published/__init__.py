@@ -1,0 +1,1 @@
+"""What drivers publish: slices, pools, what a node sees of them, counters, attribute columns, taints of rules."""

@@ -1,0 +1,166 @@
+"""The shared counters of a pool, and what each of its devices takes from them (allocator.md section 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from dra_api.resource import Device
+
+from dra_operator.allocator.basics.bits import each
+
+from .slices import Slice
+
+Charges = tuple[tuple[int, int], ...]
+"""(number of the counter, billionths) for each counter that a device consumes."""
+
+Kind = str | frozenset[str]
+"""A counter name, whatever its set, or several names that are counted together."""
+
+
+class CounterTable:
+    """Counters numbered through all sets of a pool.
+
+    Counts all slices of the generation, also those for other nodes, since their devices draw on the same
+    counters. Slices that the node sees come first: of two devices with one name theirs counts, also when it
+    consumes nothing.
+    ``consistent`` is False when a set is defined twice or a device consumes from nowhere.
+    """
+
+    def __init__(self, slices: Iterable[Slice]) -> None:
+        self.names: list[tuple[str, str]] = []
+        self.values: list[int] = []
+        self.charges: dict[str, Charges] = {}
+        self.consistent = True
+        self._sets: set[str] = set()
+        slices = list(slices)
+        numbers = self._number([s for s in slices if s.has_counters])
+        for slice_ in slices:
+            for device in slice_.devices:
+                if device.consumes_counters or numbers:
+                    self._charge(device, numbers)
+
+    def _number(self, slices: list[Slice]) -> dict[tuple[str, str], int]:
+        numbers: dict[tuple[str, str], int] = {}
+        for slice_ in slices:
+            for counter_set in slice_.spec.shared_counters or ():
+                self.consistent &= counter_set.name not in self._sets
+                self._sets.add(counter_set.name)
+                for name, counter in (counter_set.counters or {}).items():
+                    numbers[counter_set.name, name] = len(self.values)
+                    self.names.append((counter_set.name, name))
+                    self.values.append(counter.value.nanos)
+        return numbers
+
+    def _charge(self, device: Device, numbers: dict[tuple[str, str], int]) -> None:
+        charges: dict[int, int] = {}
+        for consumed in device.consumes_counters or ():
+            self.consistent &= consumed.counter_set in self._sets
+            for name, counter in (consumed.counters or {}).items():
+                number = numbers.get((consumed.counter_set, name))
+                if number is None:
+                    self.consistent = False
+                    continue
+                charges[number] = charges.get(number, 0) + counter.value.nanos
+        self.charges.setdefault(device.name, tuple(charges.items()))
+
+    def available(self, charged: Iterable[str]) -> list[int]:
+        """What is left of each counter when these devices are allocated; may be negative."""
+        left = list(self.values)
+        for name in charged:
+            for number, amount in self.charges.get(name, ()):
+                left[number] -= amount
+        return left
+
+
+class Block(NamedTuple):
+    """Devices and counters that have nothing to do with those of other blocks."""
+
+    groups: list[tuple[Charges, int]]
+    devices: int
+    counters: tuple[int, ...]
+
+
+class CounterGroups:
+    """The consuming devices of a view by what they consume; fixed as long as the view lives.
+
+    What only bounds look at is worked out when one does: most decisions need none.
+    """
+
+    def __init__(self, names: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> None:
+        self.names = names
+        """The name of each counter, whatever its set."""
+        self.groups = groups
+        self.of = {device: index for index, (_, devices) in enumerate(groups) for device in each(devices)}
+        touching: dict[int, set[int]] = {}
+        for index, (charges, _) in enumerate(groups):
+            for number, _ in charges:
+                touching.setdefault(number, set()).add(index)
+        self.near = [sorted(set().union(*(touching[number] for number, _ in charges))) for charges, _ in groups]
+        """For each group those that draw on any of its counters."""
+
+    @cached_property
+    def kinds(self) -> list[tuple[Kind, ...]]:
+        """The kinds that each counter is of."""
+        return _kinds(self.names, self.groups)
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """The counters in blocks that do not concern one another."""
+        return _blocks(self.groups)
+
+    @cached_property
+    def costs(self) -> list[tuple[dict[Kind, int], int]]:
+        """What devices consume, summed over all sets for each kind of counter, and the devices that do."""
+        devices: dict[frozenset[tuple[Kind, int]], int] = {}
+        for charges, group in self.groups:
+            costs = frozenset(self._by_kind(charges).items())
+            devices[costs] = devices.get(costs, 0) | group
+        return [(dict(costs), group) for costs, group in devices.items()]
+
+    def _by_kind(self, charges: Charges) -> dict[Kind, int]:
+        costs: dict[Kind, int] = {}
+        for number, amount in charges:
+            for kind in self.kinds[number]:
+                costs[kind] = costs.get(kind, 0) + amount
+        return costs
+
+
+def _kinds(names: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> list[tuple[Kind, ...]]:
+    """Counters of one name in all sets are one kind; those of names from which devices take equally much, too.
+
+    The memory of a GPU that is cut into eighths may have a counter for each: what a partition takes of any one says
+    little, of all eighths together much.
+    """
+    most: dict[str, int] = {}
+    for charges, _ in groups:
+        for number, amount in charges:
+            most[names[number]] = max(amount, most.get(names[number], 0))
+    alike: dict[int, frozenset[str]] = {}
+    for name, amount in most.items():
+        alike[amount] = alike.get(amount, frozenset()) | {name}
+    return [(name, alike[most[name]]) if len(alike.get(most.get(name, 0), ())) > 1 else (name,) for name in names]
+
+
+def _blocks(groups: Sequence[tuple[Charges, int]]) -> list[Block]:
+    """Groups that draw on a common counter are in one block."""
+    members: dict[int, list[int]] = {}
+    home: dict[int, int] = {}
+    """The block of each counter, by the number of some group in it."""
+    for index, (charges, _) in enumerate(groups):
+        members[index] = [index]
+        joined = {index, *(home[number] for number, _ in charges if number in home)}
+        largest = max(joined, key=lambda block: len(members[block]))
+        for block in joined - {largest}:
+            members[largest] += (moved := members.pop(block))
+            home.update((number, largest) for group in moved for number, _ in groups[group][0])
+        home.update((number, largest) for number, _ in charges)
+    return [_block([groups[index] for index in sorted(indexes)]) for indexes in members.values()]
+
+
+def _block(groups: list[tuple[Charges, int]]) -> Block:
+    devices = 0
+    for _, group in groups:
+        devices |= group
+    return Block(groups, devices, tuple(sorted({number for charges, _ in groups for number, _ in charges})))

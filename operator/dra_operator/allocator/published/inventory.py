@@ -1,0 +1,172 @@
+"""Everything that is published: slices, classes and taint rules, kept up to date one object at a time.
+
+Built once per change, never per attempt. A node asks for its ``NodeView``: the usable pools in the order
+of section 3, with all devices numbered through. Pools that may concern any node (``roaming``) are kept
+apart from those of one node, so that a node only looks at its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from dra_api.core import Node
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceSlice
+
+from dra_operator.allocator.basics.features import Features
+from dra_operator.allocator.basics.ids import PoolId
+from dra_operator.allocator.basics.journal import Journal
+from dra_operator.allocator.basics.memo import Memo
+from dra_operator.allocator.basics.rules import Rules
+
+from .interning import Interner
+from .node_view import NodeView
+from .pool_view import PoolView, Status
+from .pools import Pool
+from .predicates import Compiled, Language
+from .slices import Reach, Slice
+from .taint_rules import Change, TaintedSlices
+
+
+class Inventory:
+    """The published devices of a cluster."""
+
+    _NODES = 10_000
+
+    def __init__(self, features: Features | None = None, *, language: Language, rules: Rules | None = None) -> None:
+        self.features = features or Features()
+        self.rules = rules or Rules()
+        self.compiled = Compiled(language)
+        self._journal: Journal[PoolId] = Journal()
+        self.class_version = 0
+        self._interner = Interner()
+        self._tainted = TaintedSlices(self.rules)
+        self._classes: dict[str, DeviceClass] = {}
+        self._pools: dict[PoolId, Pool] = {}
+        self._local: dict[str, Counter[PoolId]] = {}
+        self._roaming: Counter[PoolId] = Counter()
+        self._counters: Counter[PoolId] = Counter()
+        self._troubled: dict[PoolId, PoolView] = {}
+        self._unchecked: set[PoolId] = set()
+        self._views: Memo[str, tuple[int, Node, NodeView]] = Memo(self._NODES)
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of a slice."""
+        return self._journal.revision
+
+    def touched_since(self, version: int) -> set[PoolId] | None:
+        """The pools changed after a version; None when that is too long ago to know."""
+        return self._journal.since(version)
+
+    def put_slice(self, slice_: ResourceSlice) -> None:
+        """A slice was added or changed."""
+        self._apply(self._tainted.put_slice(self._interner.slice(slice_)))
+
+    def remove_slice(self, name: str) -> None:
+        """A slice is gone; an unknown one is ignored."""
+        self._apply(self._tainted.remove_slice(name))
+
+    def put_rule(self, rule: DeviceTaintRule) -> None:
+        """A taint rule was added or changed."""
+        self._apply(self._tainted.put_rule(rule))
+
+    def remove_rule(self, name: str) -> None:
+        """A taint rule is gone."""
+        self._apply(self._tainted.remove_rule(name))
+
+    def put_class(self, class_: DeviceClass) -> None:
+        """A class was added or changed."""
+        self._classes[class_.metadata.name] = class_
+        self._classes_changed()
+
+    def remove_class(self, name: str) -> None:
+        """A class is gone."""
+        self._classes.pop(name, None)
+        self._classes_changed()
+
+    def _classes_changed(self) -> None:
+        self.class_version += 1
+        self.compiled.common = {
+            selector.cel.expression: None
+            for class_ in self._classes.values()
+            for selector in class_.spec.selectors or ()
+            if selector.cel is not None
+        }
+
+    def device_class(self, name: str) -> DeviceClass | None:
+        """The class of a name."""
+        return self._classes.get(name)
+
+    def slice(self, name: str) -> ResourceSlice | None:
+        """A slice with the taints of rules merged in."""
+        return self._tainted.get(name)
+
+    def pool(self, pool: PoolId) -> Pool | None:
+        """One pool."""
+        return self._pools.get(pool)
+
+    def pools(self) -> Iterable[PoolId]:
+        """All pools."""
+        return self._pools
+
+    def view(self, node: Node) -> NodeView:
+        """What a node sees. Raises NodeSelectionError for malformed node selectors of slices."""
+        name = node.metadata.name
+        known = self._views.get(name)
+        if known is not None and known[0] == self.version and (known[1] is node or known[1] == node):
+            return known[2]
+        own = {*self._local.get(name, ()), *self._roaming}
+        views = [view for pool in sorted(own) if (view := self._pools[pool].view(node)) is not None]
+        foreign = [view for view in self._troubled_counters() if view.pool not in own]
+        outdated = sorted({*self._local.get(name, ())} - {view.pool for view in views})
+        made = NodeView(node, views, foreign, outdated)
+        self._views.put(name, (self.version, node, made))
+        return made
+
+    def _troubled_counters(self) -> Iterable[PoolView]:
+        """Unusable pools that concern every node because of their counters alone."""
+        for pool in self._unchecked:
+            view = self._pools[pool].counters_view() if pool in self._counters else None
+            if view is not None and view.status is not Status.USABLE:
+                self._troubled[pool] = view
+            else:
+                self._troubled.pop(pool, None)
+        self._unchecked.clear()
+        return self._troubled.values()
+
+    def _apply(self, changes: list[Change]) -> None:
+        partitionable = self.features.partitionable_devices
+        for old, new in changes:
+            if old is not None:
+                before = Slice(old, partitionable=partitionable)
+                self._list(before, -1)
+                self._pools[before.pool].remove(before.name)
+                if not len(self._pools[before.pool]):
+                    del self._pools[before.pool]
+            if new is not None:
+                after = Slice(new, partitionable=partitionable)
+                if after.pool not in self._pools:
+                    self._pools[after.pool] = Pool(after.pool, self.rules, partitionable=partitionable)
+                self._pools[after.pool].put(after)
+                self._list(after, 1)
+
+    def _list(self, slice_: Slice, change: int) -> None:
+        """Counts the slice in or out of the index that leads from nodes to pools."""
+        if slice_.home is not None:
+            pools = self._local.setdefault(slice_.home, Counter())
+            _count(pools, slice_.pool, change)
+            if not pools:
+                del self._local[slice_.home]
+        elif slice_.reach is Reach.ROAMING:
+            _count(self._roaming, slice_.pool, change)
+        elif slice_.reach is Reach.COUNTERS:
+            _count(self._counters, slice_.pool, change)
+        self._unchecked.add(slice_.pool)
+        self._journal.add(slice_.pool)
+
+
+def _count(pools: Counter[PoolId], pool: PoolId, change: int) -> None:
+    pools[pool] += change
+    if not pools[pool]:
+        del pools[pool]

@@ -1,0 +1,148 @@
+"""All devices that one node may use, numbered through in the order in which they are tried.
+
+Pools come sorted by driver and name, those with binding conditions after all others (allocator.md section
+3). Sets of devices are whole numbers used as bit sets: bit i is the i-th device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dra_api.core import Node
+from dra_api.resource import Device
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.basics.ids import DeviceId, PoolId
+from dra_operator.allocator.basics.memo import Memo
+
+from .capacity import consumption
+from .columns import Column
+from .pool_view import Amounts, PoolView, Requests, Status
+from .predicates import Compiled, Verdicts
+from .slices import Slice, device_is_for
+
+
+class Fitting(NamedTuple):
+    """The devices whose capacity suffices for capacity requests while nothing of it is allocated."""
+
+    devices: int
+    shares: dict[int, Amounts]
+    """What a share consumes, of those that allow multiple allocations."""
+
+
+class NodeView:
+    """The usable pools of a node, and those in trouble."""
+
+    def __init__(
+        self, node: Node, views: Sequence[PoolView], foreign: Sequence[PoolView], outdated: Sequence[PoolId] = ()
+    ) -> None:
+        self.node = node
+        self.outdated = outdated
+        """Pools whose slices for this node are all of older generations."""
+        self.name = node.metadata.name
+        self.troubled = [view for view in (*views, *foreign) if view.status is not Status.USABLE]
+        self.invalid = any(view.status is Status.INVALID for view in self.troubled)
+        usable = [view for view in views if view.status is Status.USABLE]
+        self.pools = [view for view in usable if not view.last] + [view for view in usable if view.last]
+        self.offsets: list[int] = []
+        self.devices: list[Device] = []
+        self.pool_of: list[int] = []
+        for number, view in enumerate(self.pools):
+            self.offsets.append(len(self.devices))
+            self.devices.extend(view.devices)
+            self.pool_of.extend([number] * len(view.devices))
+        self.everything = (1 << len(self.devices)) - 1
+        self.binding = self.gather(lambda view: view.binding)
+        self.consuming = self.gather(lambda view: view.consuming)
+        self.shareable = self.gather(lambda view: view.shareable)
+        self.rationed = self.gather(lambda view: view.rationed)
+        self.tainted = self.gather(lambda view: view.tainted)
+        self.here = self._devices_for_this_node()
+        self._verdicts: Memo[tuple[str, ...], Verdicts] = Memo()
+        self._columns: Memo[tuple[str, bool], Column] = Memo()
+        self._fitting: Memo[Requests, Fitting] = Memo()
+
+    def gather(self, bits: Callable[[PoolView], int]) -> int:
+        """One bit set over all devices from one per pool."""
+        together = 0
+        for view, offset in zip(self.pools, self.offsets, strict=True):
+            together |= bits(view) << offset
+        return together
+
+    def id(self, number: int) -> DeviceId:
+        """The identity of a device."""
+        place = self.pool_of[number]
+        return self.pools[place].id(number - self.offsets[place])
+
+    def origin(self, number: int) -> Slice:
+        """The slice that publishes a device."""
+        place = self.pool_of[number]
+        return self.pools[place].origin[number - self.offsets[place]]
+
+    def driver(self, number: int) -> str:
+        """The driver of a device."""
+        return self.pools[self.pool_of[number]].pool.driver
+
+    def column(self, attribute: str, *, lists: bool) -> Column:
+        """An attribute over all devices."""
+        known = self._columns.get((attribute, lists))
+        if known is None:
+            devices = ((self.driver(number), device) for number, device in enumerate(self.devices))
+            known = self._columns.put((attribute, lists), Column(attribute, devices, lists=lists))
+        return known
+
+    def selected(self, expressions: tuple[str, ...], compiled: Compiled) -> Verdicts:
+        """Where all selectors are true, and where the first one that is not true raised."""
+        known = self._verdicts.get(expressions)
+        if known is None:
+            alive, raised = self.everything, 0
+            for expression in expressions:
+                part = self._evaluated(expression, compiled)
+                raised |= alive & part.raised
+                alive &= part.true
+            known = self._verdicts.put(expressions, Verdicts(alive, raised))
+        return known
+
+    def fitting(self, requests: Requests) -> Fitting:
+        """The devices that could serve capacity requests if nothing were allocated (allocator.md section 9)."""
+        known = self._fitting.get(requests)
+        if known is None:
+            concerned = self.everything if requests else self.shareable | self.rationed
+            devices, shares = self.everything & ~concerned, {}
+            for number in each(concerned):
+                amounts, capacities = self.consumption(number, requests), self.devices[number].capacity or {}
+                if amounts is not None and all(amounts[name] <= capacities[name].value for name in amounts):
+                    devices |= 1 << number
+                    if self.shareable >> number & 1:
+                        shares[number] = amounts
+            known = self._fitting.put(requests, Fitting(devices, shares))
+        return known
+
+    def consumption(self, number: int, requests: Requests) -> Amounts | None:
+        """What capacity requests consume of a device; None when it cannot serve them."""
+        pool = self.pools[self.pool_of[number]]
+        known = pool.consumptions.get(requests)
+        if known is None:
+            known = pool.consumptions.put(requests, {})
+        own = number - self.offsets[self.pool_of[number]]
+        if own not in known:
+            known[own] = consumption(dict(requests), pool.devices[own].capacity or {})
+        return known[own]
+
+    def _evaluated(self, expression: str, compiled: Compiled) -> Verdicts:
+        true = raised = 0
+        for view, offset in zip(self.pools, self.offsets, strict=True):
+            part = view.verdicts(expression, compiled)
+            true |= part.true << offset
+            raised |= part.raised << offset
+        return Verdicts(true, raised)
+
+    def _devices_for_this_node(self) -> int:
+        here = self.everything
+        for view, offset in zip(self.pools, self.offsets, strict=True):
+            if view.per_device:
+                for number, device in enumerate(view.devices):
+                    if view.origin[number].spec.per_device_node_selection and not device_is_for(device, self.node):
+                        here &= ~(1 << (offset + number))
+        return here

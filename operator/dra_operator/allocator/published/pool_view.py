@@ -1,0 +1,128 @@
+"""What some nodes see of a pool: its devices, numbered in the order in which they are tried.
+
+A view keeps everything that depends on the devices alone (selector verdicts, counters, sets of devices of
+one kind), and lives as long as its slices stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+
+from dra_api.quantity import Quantity
+from dra_api.resource import Device
+
+from dra_operator.allocator.basics.ids import DeviceId, PoolId
+from dra_operator.allocator.basics.memo import Memo
+from dra_operator.allocator.basics.wording import counted
+
+from .counter_table import Charges, CounterGroups, CounterTable
+from .predicates import Compiled, Verdicts
+from .slices import Slice
+
+Requests = tuple[tuple[str, Quantity], ...]
+Amounts = dict[str, Quantity]
+
+
+class Status(Enum):
+    """Whether a pool may be used."""
+
+    USABLE = "usable"
+    INCOMPLETE = "currently being updated"
+    INVALID = "currently invalid"
+
+
+class PoolView:
+    """The devices of a pool that some nodes see, numbered in the order in which they are tried."""
+
+    def __init__(self, pool: PoolId, slices: Sequence[Slice], others: Sequence[Slice], *, counters: bool) -> None:
+        self.pool = pool
+        self.slices = sorted((s for s in slices if s.devices), key=lambda s: s.name)
+        self.devices: tuple[Device, ...] = tuple(device for s in self.slices for device in s.devices)
+        self.numbers = {device.name: number for number, device in enumerate(self.devices)}
+        self.origin: tuple[Slice, ...] = tuple(s for s in self.slices for _ in s.devices)
+        self.everywhere = (1 << len(self.devices)) - 1
+        self.binding = self._where(lambda device: bool(device.binding_conditions))
+        self.consuming = self._where(lambda device: bool(device.consumes_counters))
+        self.shareable = self._where(lambda device: bool(device.allow_multiple_allocations))
+        self.rationed = self._where(lambda device: any(c.request_policy for c in (device.capacity or {}).values()))
+        """Devices whose request policies may forbid what even a plain request would consume (section 9)."""
+        self.tainted = self._where(lambda device: bool(device.taints))
+        self.per_device = any(s.spec.per_device_node_selection for s in self.slices)
+        self.last = any(device.binding_conditions is not None for device in self.devices)
+        self.counters = CounterTable([*slices, *others]) if counters else CounterTable(())
+        self._found = len(slices) + len(others)
+        self._announced = slices[0].spec.pool.resource_slice_count
+        """Should the slices not agree how many they are, the first one counts, in the order in which they came."""
+        self.status = self._status(len(slices))
+        self.counter_groups = CounterGroups([name for _, name in self.counters.names], self._counter_groups())
+        self.consumptions: Memo[Requests, dict[int, Amounts | None]] = Memo()
+        """What a share of a device consumes, by what is requested; kept for whoever computes it."""
+        self._verdicts: Memo[str, Verdicts] = Memo()
+
+    def _status(self, relevant: int) -> Status:
+        if self._announced not in (relevant, self._found):
+            return Status.INCOMPLETE
+        if len(self.numbers) != len(self.devices) or not self.counters.consistent:
+            return Status.INVALID
+        return Status.USABLE
+
+    @property
+    def complaint(self) -> str:
+        """Why the pool cannot be used, as a sentence that names it."""
+        told = f"resource pool {self.pool} is {self.status.value}, since"
+        if self.status is Status.INCOMPLETE:
+            announced = counted(self._announced, "slice")
+            return f"{told} it announces {announced} of its newest generation and has {self._found}"
+        twice = next((name for name, count in Counter(d.name for d in self.devices).items() if count > 1), None)
+        if twice is not None:
+            return f"{told} two devices are named {twice}"
+        sets = {set_ for set_, _ in self.counters.names}
+        for device in self.devices:
+            for consumed in device.consumes_counters or ():
+                if consumed.counter_set not in sets:
+                    return f"{told} device {device.name} needs counter set {consumed.counter_set}, not defined"
+        return f"{told} devices consume counters that are not defined, or a counter set is defined twice"
+
+    def _where(self, holds: Callable[[Device], bool]) -> int:
+        bits = 0
+        for number, device in enumerate(self.devices):
+            if holds(device):
+                bits |= 1 << number
+        return bits
+
+    def verdicts(self, expression: str, compiled: Compiled) -> Verdicts:
+        """The selector's verdicts over all devices of the view."""
+        known = self._verdicts.get(expression)
+        if known is None:
+            true = raised = shift = 0
+            for slice_ in self.slices:
+                part = slice_.verdicts(expression, compiled)
+                true |= part.true << shift
+                raised |= part.raised << shift
+                shift += len(slice_.devices)
+            known = self._verdicts.put(expression, Verdicts(true, raised))
+        return known
+
+    def _counter_groups(self) -> list[tuple[Charges, int]]:
+        groups: dict[Charges, int] = {}
+        for number, device in enumerate(self.devices):
+            charges = self.counters.charges.get(device.name)
+            if charges:
+                groups[charges] = groups.get(charges, 0) | 1 << number
+        return list(groups.items())
+
+    def id(self, number: int) -> DeviceId:
+        """The identity of a device."""
+        return DeviceId(self.pool.driver, self.pool.pool, self.devices[number].name)
+
+    def bits(self, names: Iterable[str]) -> int:
+        """The devices of these names, as far as the view has them."""
+        bits = 0
+        numbers = self.numbers
+        for name in names:
+            number = numbers.get(name)
+            if number is not None:
+                bits |= 1 << number
+        return bits

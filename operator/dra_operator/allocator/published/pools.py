@@ -1,0 +1,129 @@
+"""Pools: all slices of one driver with the same pool name (allocator.md section 3).
+
+Only the highest generation counts, looked for in the whole cluster (the reference may use an older one,
+section 15). Which of its slices concern a node differs from node to node; nodes that see the same slices
+share one ``PoolView``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dra_api.core import Node
+
+from dra_operator.allocator.basics.ids import PoolId
+from dra_operator.allocator.basics.rules import Rules
+
+from .pool_view import PoolView, Status
+from .slices import Reach, Slice
+
+
+class Pool:
+    """All slices of a pool in the cluster, and its views."""
+
+    def __init__(self, pool: PoolId, rules: Rules, *, partitionable: bool) -> None:
+        self.id = pool
+        self._newest_only = rules.newest_generation_only
+        self._partitionable = partitionable
+        self._stale = False
+        self._slices: dict[str, Slice] = {}
+        self._views: dict[tuple[str, ...], PoolView] = {}
+        self._by_home: dict[str, list[Slice]] = {}
+        self._roaming: list[Slice] = []
+        self._generation = 0
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    @property
+    def slices(self) -> Iterable[Slice]:
+        """All slices of all generations."""
+        return self._slices.values()
+
+    def put(self, slice_: Slice) -> None:
+        """A slice was added or replaced."""
+        self._slices[slice_.name] = slice_
+        self._stale = True
+
+    def remove(self, name: str) -> None:
+        """A slice is gone."""
+        del self._slices[name]
+        self._stale = True
+
+    def _refresh(self) -> None:
+        """Sorts the slices anew after changes; only when somebody asks, so that many changes cost one pass."""
+        if not self._stale:
+            return
+        self._stale = False
+        self._views.clear()
+        self._by_home.clear()
+        self._roaming = []
+        self._generation = max((s.generation for s in self._slices.values()), default=0)
+        for slice_ in self._slices.values():
+            if slice_.reach is Reach.NODE and slice_.home is not None:
+                self._by_home.setdefault(slice_.home, []).append(slice_)
+            elif slice_.reach is not Reach.NOWHERE:
+                self._roaming.append(slice_)
+
+    def view(self, node: Node) -> PoolView | None:
+        """What the node sees: None when the pool has no relevant slice of its highest generation.
+
+        Raises NodeSelectionError for a malformed node selector in any of its slices.
+        """
+        self._refresh()
+        relevant = [*self._by_home.get(node.metadata.name, ()), *(s for s in self._roaming if s.concerns(node))]
+        return self._view(relevant)
+
+    @property
+    def home(self) -> str | None:
+        """The one node that all slices are for; None when other nodes may see the pool, too."""
+        self._refresh()
+        if len(self._by_home) != 1 or any(s.reach is not Reach.COUNTERS for s in self._roaming):
+            return None
+        return next(iter(self._by_home))
+
+    @property
+    def malformed(self) -> bool:
+        """Some node selector cannot be parsed, so that looking at the pool may fail on any node."""
+        self._refresh()
+        return any(s.malformed for s in self._roaming)
+
+    @property
+    def troubles_others(self) -> bool:
+        """Nodes may find the pool in trouble of which ``own_view`` shows nothing."""
+        counters = self.counters_view()
+        if counters is not None and counters.status is not Status.USABLE:
+            return True
+        if self.home is not None:
+            return False
+        newest = [s for s in self._slices.values() if s.generation == self._generation]
+        older = not self._newest_only and len(newest) < len(self._slices)
+        return older or any(s.spec.pool.resource_slice_count != len(newest) for s in newest)
+
+    def own_view(self) -> PoolView | None:
+        """All that anybody can see of the pool; for a pool with a home exactly what that node sees."""
+        self._refresh()
+        return self._view([*(s for slices in self._by_home.values() for s in slices), *self._roaming])
+
+    def counters_view(self) -> PoolView | None:
+        """What nodes see that only the counters of the pool concern."""
+        self._refresh()
+        return self._view([s for s in self._roaming if s.has_counters])
+
+    def _view(self, relevant: list[Slice]) -> PoolView | None:
+        newest = self._generation
+        if relevant and not self._newest_only:
+            newest = max(s.generation for s in relevant)
+        relevant = [s for s in relevant if s.generation == newest]
+        if not relevant:
+            return None
+        if newest < self._generation and len(relevant) != relevant[0].spec.pool.resource_slice_count:
+            return None  # obsolete
+        key = tuple(s.name for s in relevant)
+        view = self._views.get(key)
+        if view is None:
+            chosen = set(key)
+            others = [s for s in self._slices.values() if s.generation == newest and s.name not in chosen]
+            view = PoolView(self.id, relevant, others, counters=self._partitionable)
+            self._views[key] = view
+        return view

@@ -1,0 +1,119 @@
+"""Slices as the allocator keeps them, and which nodes they concern (allocator.md section 3).
+
+The node fields of a slice, or of a device with ``perDeviceNodeSelection``, have an order of precedence:
+``nodeName``, then ``allNodes``, then the selector.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from dra_api.core import Node, NodeSelector
+from dra_api.resource import Device, ResourceSlice
+
+from dra_operator.allocator.basics.errors import NodeSelectionError
+from dra_operator.allocator.basics.ids import PoolId
+from dra_operator.allocator.basics.memo import Memo
+
+from .node_selectors import first_match, parse
+from .predicates import Compiled, Verdicts, evaluate
+
+
+class Reach(Enum):
+    """Which nodes a slice concerns, as far as it can be told without a node."""
+
+    NODE = "the node it names"
+    ROAMING = "depends on the node"
+    COUNTERS = "all nodes: it defines shared counters"
+    NOWHERE = "none: it needs partitionable devices, which are off"
+
+
+class Slice:
+    """One published slice, with the verdicts of the selectors evaluated on it so far."""
+
+    __slots__ = ("_verdicts", "devices", "generation", "name", "pool", "reach", "sharing", "spec")
+
+    def __init__(self, source: ResourceSlice, *, partitionable: bool) -> None:
+        self.name = source.metadata.name
+        self.spec = source.spec
+        self.pool = PoolId(source.spec.driver, source.spec.pool.name)
+        self.generation = source.spec.pool.generation
+        self.devices: tuple[Device, ...] = () if self.has_counters else source.spec.devices or ()
+        """A slice with shared counters, which cannot have devices besides, offers none."""
+        self.sharing = any(device.allow_multiple_allocations for device in self.devices)
+        self.reach = self._reach(partitionable=partitionable)
+        self._verdicts: Memo[str, Verdicts] = Memo()
+
+    def _reach(self, *, partitionable: bool) -> Reach:
+        spec = self.spec
+        if not partitionable and (spec.per_device_node_selection is not None or spec.shared_counters):
+            return Reach.NOWHERE
+        if spec.shared_counters:
+            return Reach.COUNTERS
+        return Reach.NODE if spec.node_name else Reach.ROAMING
+
+    @property
+    def has_counters(self) -> bool:
+        return bool(self.spec.shared_counters)
+
+    @property
+    def home(self) -> str | None:
+        """The only node that the slice is for, when it names one."""
+        return self.spec.node_name if self.reach is Reach.NODE else None
+
+    @property
+    def malformed(self) -> bool:
+        """A node selector of the slice, or of one of its devices, cannot be parsed."""
+        per_device = self.devices if self.spec.per_device_node_selection else ()
+        try:
+            for selector in (self.spec.node_selector, *(device.node_selector for device in per_device)):
+                if selector is not None:
+                    parse(selector)
+        except NodeSelectionError:
+            return True
+        return False
+
+    @property
+    def ambiguous(self) -> bool:
+        """The node selector has several terms: an allocation cannot name the nodes of its devices (section 12)."""
+        selector = self.spec.node_selector
+        return selector is not None and len(selector.node_selector_terms or ()) > 1
+
+    def verdicts(self, expression: str, compiled: Compiled) -> Verdicts:
+        """Where the selector is true, and where it raises; evaluated once."""
+        known = self._verdicts.get(expression)
+        if known is None:
+            wanted = compiled.common if expression in compiled.common else (expression,)
+            missing = [text for text in wanted if text != expression and self._verdicts.get(text) is None]
+            predicates = [compiled.predicate(text) for text in (*missing, expression)]
+            *others, known = evaluate(predicates, self.pool.driver, self.devices)
+            for text, verdicts in zip(missing, others, strict=True):
+                self._verdicts.put(text, verdicts)
+            self._verdicts.put(expression, known)
+        return known
+
+    def concerns(self, node: Node) -> bool:
+        """The slice is relevant for the node. Raises NodeSelectionError for a malformed selector."""
+        spec = self.spec
+        if self.has_counters:
+            return True
+        try:
+            if spec.node_name or spec.all_nodes or spec.node_selector is not None:
+                return selects(spec.node_name, spec.all_nodes, spec.node_selector, node)
+            return bool(spec.per_device_node_selection) and any(device_is_for(device, node) for device in self.devices)
+        except NodeSelectionError as error:
+            raise NodeSelectionError(f"slice {self.name}: {error}") from error
+
+
+def selects(node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None, node: Node) -> bool:
+    """The node fields of a slice or device, in their order of precedence, select the node."""
+    if node_name:
+        return node_name == node.metadata.name
+    if all_nodes:
+        return True
+    return selector is not None and first_match(parse(selector), node) is not None
+
+
+def device_is_for(device: Device, node: Node) -> bool:
+    """The node fields of a device select the node (``perDeviceNodeSelection``)."""
+    return selects(device.node_name, device.all_nodes, device.node_selector, node)

@@ -1,0 +1,102 @@
+"""ResourceSlices with the taints of DeviceTaintRules merged in (allocator.md section 13, scheduling.md 9).
+
+A rule selects the devices whose driver, pool and name equal those of its selector that are set; its taint
+is appended behind the device's own. A slice without selected devices stays the same object.
+
+A rule *without* a selector: the API documents that it selects nothing, taint eviction behaves so, and the
+project follows (scheduling.md 9, PRJ-010); the reference's slice tracker applies it to all devices, and its
+test table expects that (``Rules.rule_without_selector_selects_nothing``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dra_api.resource import Device, DeviceTaint, DeviceTaintRule, ResourceSlice
+from msgspec import structs
+
+from dra_operator.allocator.basics.rules import Rules
+
+
+class Change(NamedTuple):
+    """One merged slice appeared (no ``old``), disappeared (no ``new``), or became another."""
+
+    old: ResourceSlice | None
+    new: ResourceSlice | None
+
+
+class TaintedSlices:
+    """Slices and rules in, changes of merged slices out. Each method returns what its call changed."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._select_all = not rules.rule_without_selector_selects_nothing
+        self._rules: dict[str, DeviceTaintRule] = {}
+        self._original: dict[str, ResourceSlice] = {}
+        self._merged: dict[str, ResourceSlice] = {}
+        """Only slices that differ from their original."""
+
+    def put_slice(self, slice_: ResourceSlice) -> list[Change]:
+        """A slice was added or changed; always passed on."""
+        name = slice_.metadata.name
+        old = self.get(name)
+        self._original[name] = slice_
+        return [Change(old, self._merge(name))]
+
+    def remove_slice(self, name: str) -> list[Change]:
+        """A slice is gone; an unknown one changes nothing."""
+        old = self.get(name)
+        self._original.pop(name, None)
+        self._merged.pop(name, None)
+        return [Change(old, None)] if old is not None else []
+
+    def put_rule(self, rule: DeviceTaintRule) -> list[Change]:
+        """A rule was added or changed."""
+        before = self._rules.get(rule.metadata.name)
+        self._rules[rule.metadata.name] = rule
+        return self._again(before, rule)
+
+    def remove_rule(self, name: str) -> list[Change]:
+        """A rule is gone."""
+        return self._again(self._rules.pop(name, None))
+
+    def get(self, name: str) -> ResourceSlice | None:
+        """The merged slice of a name."""
+        return self._merged.get(name) or self._original.get(name)
+
+    def _again(self, *rules: DeviceTaintRule | None) -> list[Change]:
+        """Merges the slices anew that one of the rules may select."""
+        changes = []
+        for name, slice_ in self._original.items():
+            if any(rule is not None and self._concerns(rule, slice_) for rule in rules):
+                old = self.get(name)
+                new = self._merge(name)
+                if new != old:
+                    changes.append(Change(old, new))
+        return changes
+
+    def _concerns(self, rule: DeviceTaintRule, slice_: ResourceSlice) -> bool:
+        selector = rule.spec.device_selector
+        if selector is None:
+            return self._select_all
+        return selector.driver in (None, slice_.spec.driver) and selector.pool in (None, slice_.spec.pool.name)
+
+    def _merge(self, name: str) -> ResourceSlice:
+        slice_ = self._original[name]
+        rules = [rule for _, rule in sorted(self._rules.items()) if self._concerns(rule, slice_)]
+        old = slice_.spec.devices or ()
+        new = tuple(_tainted(device, rules) for device in old) if rules else old
+        if all(before is after for before, after in zip(old, new, strict=True)):
+            self._merged.pop(name, None)
+            return slice_
+        merged = structs.replace(slice_, spec=structs.replace(slice_.spec, devices=new))
+        self._merged[name] = merged
+        return merged
+
+
+def _tainted(device: Device, rules: list[DeviceTaintRule]) -> Device:
+    added: list[DeviceTaint] = []
+    for rule in rules:
+        selector = rule.spec.device_selector
+        if selector is None or selector.device in (None, device.name):
+            added.append(rule.spec.taint)
+    return structs.replace(device, taints=(*(device.taints or ()), *added)) if added else device

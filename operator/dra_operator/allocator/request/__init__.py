@@ -1,0 +1,1 @@
+"""What claims ask for, independent of any node: checked and compiled once."""

@@ -1,0 +1,182 @@
+"""What the claims of a pod ask for, checked once and independent of any node (allocator.md section 4).
+
+Each request becomes a ``Step`` with one ``Alternative`` (``exactly``) or several (``firstAvailable``). A
+fault of the claims does not end the planning at once, since faults of the pools, and of ``All`` requests
+of earlier claims, are reported first: ``Plan.fault`` keeps it, and the steps before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dra_api.quantity import Quantity
+from dra_api.resource import (
+    DeviceClass,
+    DeviceConstraint,
+    DeviceRequest,
+    DeviceSelector,
+    DeviceSubRequest,
+    DeviceToleration,
+    ExactDeviceRequest,
+    ResourceClaim,
+)
+
+from dra_operator.allocator.basics.errors import AllocationError, ClaimError
+from dra_operator.allocator.basics.features import Features
+
+from .selectors import Selector
+
+ClassLookup = Callable[[str], DeviceClass | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way to serve a request. ``request`` is the name in results: ``request`` or ``request/subrequest``."""
+
+    request: str
+    class_: DeviceClass
+    selectors: tuple[Selector, ...]
+    everything: bool
+    """Mode All; otherwise ``count`` devices."""
+    count: int
+    admin: bool
+    tolerations: tuple[DeviceToleration, ...] | None
+    capacity: tuple[tuple[str, Quantity], ...]
+    constraints: tuple[int, ...]
+    """Which constraints of the claim apply, in order."""
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """The texts of the selectors."""
+        return tuple(selector.expression for selector in self.selectors)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One request: the alternatives are tried in order."""
+
+    claim: int
+    request: str
+    alternatives: tuple[Alternative, ...]
+    prioritized: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All steps in the order of the search, up to the first fault."""
+
+    claims: tuple[ResourceClaim, ...]
+    steps: tuple[Step, ...]
+    fault: AllocationError | None = None
+    fault_claim: int = -1
+
+    @property
+    def wants_admin_access(self) -> bool:
+        """Some request has admin access."""
+        return any(alternative.admin for step in self.steps for alternative in step.alternatives)
+
+
+def make_plan(claims: Sequence[ResourceClaim], class_of: ClassLookup, features: Features) -> Plan:
+    """Checks the claims and spells out their alternatives."""
+    steps: list[Step] = []
+    for number, claim in enumerate(claims):
+        try:
+            for step in _Planner(number, claim, class_of, features).steps():
+                steps.append(step)  # noqa: PERF402  # the steps before a fault count
+        except AllocationError as error:
+            return Plan(tuple(claims), tuple(steps), error, number)
+    return Plan(tuple(claims), tuple(steps))
+
+
+class _Planner:
+    """Plans one claim."""
+
+    def __init__(self, number: int, claim: ResourceClaim, class_of: ClassLookup, features: Features) -> None:
+        self._number = number
+        self._claim = claim
+        self._class_of = class_of
+        self._features = features
+        self._constraints = claim.spec.devices.constraints or ()
+
+    def steps(self) -> Iterator[Step]:
+        for request in self._claim.spec.devices.requests or ():
+            yield self._step(request)
+        for position, constraint in enumerate(self._constraints):
+            if attribute_of(constraint, self._features) is None:
+                raise ClaimError(
+                    f"claim {self._claim.key}, constraint #{position}: empty constraint (unsupported constraint type?)"
+                )
+
+    def _step(self, request: DeviceRequest) -> Step:
+        if not request.first_available:
+            exact = request.exactly or ExactDeviceRequest()
+            return Step(self._number, request.name, (self._alternative(request.name, request, exact),), False)
+        if not self._features.prioritized_list:
+            raise self._error(request.name, "has subrequests, but the DRAPrioritizedList feature is disabled")
+        alternatives = tuple(
+            self._alternative(f"{request.name}/{sub.name}", request, sub) for sub in request.first_available
+        )
+        return Step(self._number, request.name, alternatives, True)
+
+    def _alternative(
+        self, name: str, request: DeviceRequest, wanted: ExactDeviceRequest | DeviceSubRequest
+    ) -> Alternative:
+        requested = (wanted.capacity.requests if wanted.capacity is not None else None) or {}
+        if wanted.capacity is not None and not self._features.consumable_capacity:
+            if not self._features.basic:
+                raise self._error(name, "has capacity requests, but the DRAConsumableCapacity feature is disabled")
+            requested = {}
+        own = self._selectors(f"claim {self._claim.key}", name, wanted.selectors)
+        admin = wanted.admin_access if isinstance(wanted, ExactDeviceRequest) else None
+        if admin is not None and not self._features.admin_access:
+            raise self._error(name, "admin access is requested, but the feature is disabled")
+        class_ = self._class(name, wanted.device_class_name)
+        if wanted.allocation_mode not in ("ExactCount", "All"):
+            raise self._error(name, f"unsupported count mode {wanted.allocation_mode}")
+        return Alternative(
+            request=name,
+            class_=class_,
+            selectors=self._selectors(f"class {class_.metadata.name}", name, class_.spec.selectors) + own,
+            everything=wanted.allocation_mode == "All",
+            count=wanted.count,
+            admin=bool(admin),
+            tolerations=wanted.tolerations,
+            capacity=tuple(sorted(requested.items(), key=lambda item: item[0])),
+            constraints=tuple(
+                position
+                for position, constraint in enumerate(self._constraints)
+                if not constraint.requests or request.name in constraint.requests or name in constraint.requests
+            ),
+        )
+
+    def _selectors(self, owner: str, name: str, selectors: Sequence[DeviceSelector] | None) -> tuple[Selector, ...]:
+        for position, selector in enumerate(selectors or ()):
+            if selector.cel is None:
+                raise self._error(name, f"selector #{position}: CEL expression empty (unsupported selector type?)")
+        return tuple(
+            Selector(owner, position, selector.cel.expression, f"claim {self._claim.key}, request {name}")
+            for position, selector in enumerate(selectors or ())
+            if selector.cel is not None
+        )
+
+    def _class(self, name: str, class_name: str) -> DeviceClass:
+        if not class_name:
+            raise self._error(name, "missing device class name (unsupported request type?)")
+        class_ = self._class_of(class_name)
+        if class_ is None:
+            remedy = "it does not exist: create it, or correct deviceClassName"
+            raise self._error(name, f"could not retrieve device class {class_name}: {remedy}")
+        return class_
+
+    def _error(self, request: str, problem: str) -> ClaimError:
+        return ClaimError(f"claim {self._claim.key}, request {request}: {problem}")
+
+
+def attribute_of(constraint: DeviceConstraint, features: Features) -> tuple[str, bool] | None:
+    """(attribute, must be distinct) of a constraint; None when it is of an unknown type."""
+    if constraint.match_attribute is not None:
+        return constraint.match_attribute, False
+    if constraint.distinct_attribute is not None and not features.basic:
+        return constraint.distinct_attribute, True
+    return None

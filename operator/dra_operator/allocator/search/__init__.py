@@ -1,0 +1,1 @@
+"""The depth-first search in reference order: its frames and its state."""

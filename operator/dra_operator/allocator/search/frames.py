@@ -1,0 +1,194 @@
+"""The decisions of a search, one frame each (allocator.md sections 5 and 6).
+
+A frame takes its next option (``advance``), gives it back when what follows failed (``retract``), and is
+popped when it has no more. The second and later devices of one request are only looked for behind the
+previous one, so each combination is tried once.
+"""
+
+from __future__ import annotations
+
+from dra_api.resource import RESULTS_LIMIT
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.basics.errors import ClaimError
+from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.ledgers import Counters
+
+from .pruner import End, Pruner, Remaining
+from .state import State
+
+
+class Frame:
+    """One decision. ``outcome`` is how the frame ends when it has no more options."""
+
+    __slots__ = ("key", "outcome", "step")
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.outcome = End.FAILED
+        self.key: object = None
+        """What the future of the frame depends on, when somebody remembers failures."""
+
+    def advance(self, state: State) -> bool | None:
+        """Takes the next option; None when that led nowhere at once, False when there is none left."""
+        raise NotImplementedError
+
+    def retract(self, state: State, end: End) -> None:
+        """What followed the current option ended like this: gives the option back."""
+        raise NotImplementedError
+
+    def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
+        """The frame behind the current option, None behind the last request."""
+        raise NotImplementedError
+
+
+def enter(state: State, step: int, remaining: Remaining | None) -> Frame | None:
+    """The frame of a step; None when all steps are done."""
+    return Alternatives(step, remaining) if step < len(state.problem.domains) else None
+
+
+class Alternatives(Frame):
+    """Which alternative serves the request; limited when all of them exceed the limit."""
+
+    __slots__ = ("_limited", "_remaining", "index")
+
+    def __init__(self, step: int, remaining: Remaining | None) -> None:
+        super().__init__(step)
+        self.index = -1
+        self._limited = True
+        self._remaining = remaining
+
+    def advance(self, state: State) -> bool | None:
+        domains = state.problem.domains[self.step]
+        while self.index + 1 < len(domains):
+            self.index += 1
+            domain = domains[self.index]
+            if not domain.need or state.results[domain.claim] + domain.need <= RESULTS_LIMIT:
+                return True
+        self.outcome = End.LIMIT if self._limited else End.FAILED
+        return False
+
+    def retract(self, state: State, end: End) -> None:
+        self._limited &= end is End.LIMIT
+
+    def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
+        domain = state.problem.domains[self.step][self.index]
+        if domain.alternative.everything:
+            return All(self.step, domain, self._remaining)
+        if domain.need:
+            return Pick(state, pruner, self.step, domain, domain.need, -1, self._remaining)
+        return enter(state, self.step + 1, self._remaining)
+
+
+class Pick(Frame):
+    """One device of a request, from those behind the previous one."""
+
+    __slots__ = ("_after", "_domain", "_missing", "_pruner", "_raised", "_remaining", "_rest", "device")
+
+    def __init__(
+        self,
+        state: State,
+        pruner: Pruner | None,
+        step: int,
+        domain: Domain,
+        missing: int,
+        behind: int,
+        remaining: Remaining | None,
+    ) -> None:
+        super().__init__(step)
+        self._domain = domain
+        self._missing = missing
+        self._remaining = self._after = remaining
+        self._pruner = pruner
+        free = ~state.blocked(domain) & -1 << behind + 1
+        rest = domain.usable & free
+        for ledger in domain.ledgers:
+            rest = ledger.admit(rest, domain)
+        self._raised = domain.raised & free
+        self._rest = rest | self._raised
+        self.device = -1
+        if self._pruner is not None:
+            self.key = self._pruner.key(state, step, domain, missing, self._rest)
+
+    def advance(self, state: State) -> bool | None:
+        if not self._rest:
+            return False
+        lowest = self._rest & -self._rest
+        self._rest ^= lowest
+        self.device = lowest.bit_length() - 1
+        if lowest & self._raised:
+            raise state.problem.error_at(self._domain, self.device)
+        state.take(self._domain, self.device)
+        if self._pruner is not None and self._pruner.may_prune(self.step):
+            missing = self._missing - 1
+            behind = self._domain.usable & -1 << self.device + 1
+            self._after = self._pruner.propagate(self._remaining, state, self.step, self._domain, missing, behind)
+            if self._after is None:
+                self.retract(state, End.FAILED)
+                return None
+        return True
+
+    def retract(self, state: State, end: End) -> None:
+        state.give_back()
+        if end is End.LIMIT:
+            self.outcome = End.LIMIT
+            self._rest = 0
+        elif self._pruner is not None:
+            self._rest &= ~self._pruner.interchangeable_with(state, self.device)
+
+    def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
+        if self._missing > 1:
+            return Pick(state, pruner, self.step, self._domain, self._missing - 1, self.device, self._after)
+        return enter(state, self.step + 1, self._after)
+
+
+class All(Frame):
+    """All collected devices of a request, in order, without alternatives."""
+
+    __slots__ = ("_domain", "_done", "_remaining")
+
+    def __init__(self, step: int, domain: Domain, remaining: Remaining | None) -> None:
+        super().__init__(step)
+        self._domain = domain
+        self._done = False
+        self._remaining = remaining
+
+    def advance(self, state: State) -> bool | None:
+        if self._done or not self._domain.collected:
+            return False
+        self._done = True
+        for count, device in enumerate(each(self._domain.collected)):
+            if not self._admit(state, device):
+                for _ in range(count):
+                    state.give_back()
+                return False
+            state.take(self._domain, device)
+        return True
+
+    def _admit(self, state: State, device: int) -> bool:
+        """Raises ClaimError when a constraint keeps the device away and nothing but its capacity does so, too.
+
+        Here capacity is the last thing to look at, otherwise the first (section 7): a device that an earlier
+        request shares violates a constraint rather than being used up.
+        """
+        domain, bit = self._domain, 1 << device
+        if not domain.usable & bit & ~state.blocked(domain):
+            return False
+        refusing = [ledger for ledger in domain.ledgers if not ledger.admit(bit, domain)]
+        violated = next((constraint for constraint in domain.constraints if constraint in refusing), None)
+        if violated is not None and not any(isinstance(ledger, Counters) for ledger in refusing):
+            claim = state.problem.plan.claims[domain.claim].key
+            raise ClaimError(
+                f"claim {claim}, request {domain.alternative.request}: cannot add device "
+                f"{state.problem.view.id(device)} because a claim constraint would not be satisfied: all must have "
+                f"{violated}; ask for a number of devices, or narrow the selectors"
+            )
+        return not refusing
+
+    def retract(self, state: State, end: End) -> None:
+        for _ in each(self._domain.collected):
+            state.give_back()
+        self.outcome = end
+
+    def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
+        return enter(state, self.step + 1, self._remaining)

@@ -1,0 +1,123 @@
+"""Depth-first search for the first solution in reference order (allocator.md section 5).
+
+::
+
+    claims in order
+      requests in order                      Alternatives: one frame per request
+        subrequests in order
+          devices one after the other        Pick: one frame per device; All: one frame for all devices
+
+The stack of frames is explicit, so the search can stop after any step and go on later, and is not bound
+by Python's recursion limit.
+
+A branch ends in one of two ways: it fails, or it would exceed the 32 results of a claim (``LIMIT``). The
+latter skips an alternative, or abandons the previous request at once, since no other device changes it.
+
+Most searches succeed or fail within a few steps. One that has failed ``PATIENCE`` times starts again with
+a pruner that cuts branches which cannot hold a solution: the first solution stays the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dra_operator.allocator.problem.problem import Problem
+
+from .frames import Alternatives, Frame, enter
+from .pruner import End, MakePruner, Pruner, Remaining
+from .state import State
+
+PATIENCE: Final = 12
+PRUNED_COST: Final = 25
+"""A step with a pruner takes about so many times longer than one without."""
+
+
+class Search:
+    """A search that can be continued: ``run`` until it has an answer or has done so many steps."""
+
+    def __init__(self, problem: Problem, make_pruner: MakePruner) -> None:
+        self.problem = problem
+        self.steps = 0
+        self._make_pruner = make_pruner
+        self._pruner: Pruner | None = None
+        self.solved: bool | None = None
+        self._failures = 0
+        if problem.hopeless:
+            self.state, self.solved = State(problem), False
+        else:
+            self._begin(None)
+
+    def run(self, steps: int) -> bool | None:
+        """True: solved, ``state.grants`` is the solution. False: there is none. None: not known yet.
+
+        Raises AllocationError when the search meets something fatal.
+        """
+        last = self.steps + steps
+        while self.solved is None and self.steps < last:
+            self._step(self._stack, self.state)
+            if self.solved is None and self._failures > PATIENCE and self._pruner is None:
+                self._start_again()
+        return self.solved
+
+    def picks(self) -> list[int]:
+        """The chosen alternative of each step, once solved."""
+        return [frame.index for frame in self._stack if isinstance(frame, Alternatives)]
+
+    def _begin(self, remaining: Remaining | None) -> None:
+        self.state = State(self.problem)
+        first = enter(self.state, 0, remaining)
+        self._stack: list[Frame] = []
+        if first is None:
+            self.solved = True
+        else:
+            self._stack.append(first)
+
+    def _start_again(self) -> None:
+        while self.state.grants:
+            self.state.give_back()
+        self._pruner = self._make_pruner(self.problem)
+        if not self._pruner.may_prune(0):
+            self._begin(None)
+            return
+        remaining = self._pruner.start()
+        if remaining is None:
+            self.solved = False
+        else:
+            self._begin(remaining)
+
+    def _step(self, stack: list[Frame], state: State) -> None:
+        frame = stack[-1]
+        self.steps += 1 if self._pruner is None else PRUNED_COST
+        advanced = frame.advance(state)
+        if advanced:
+            following = frame.follow(state, self._pruner)
+            if following is None:
+                self.solved = True
+            else:
+                self._push(stack, following)
+        elif advanced is False:
+            self._pop(stack, state)
+
+    def _push(self, stack: list[Frame], frame: Frame) -> None:
+        known = self._pruner.nogoods.get(frame.key) if self._pruner is not None and frame.key is not None else None
+        if known is None:
+            stack.append(frame)
+        else:
+            stack[-1].retract(self.state, self._crossing(stack[-1], frame, known))
+
+    def _pop(self, stack: list[Frame], state: State) -> None:
+        frame = stack.pop()
+        self._failures += 1
+        if self._pruner is not None and frame.key is not None:
+            self._pruner.nogoods[frame.key] = frame.outcome
+        if stack:
+            stack[-1].retract(state, self._crossing(stack[-1], frame, frame.outcome))
+        else:
+            self.solved = False
+
+    def _crossing(self, outer: Frame, inner: Frame, end: End) -> End:
+        """Between claims, exceeding the limit is an ordinary failure: another claim has its own 32."""
+        domains = self.problem.domains
+        if domains[outer.step][0].claim != domains[inner.step][0].claim:
+            return End.FAILED
+        return end

@@ -1,0 +1,57 @@
+"""What the current branch of a search has taken, and how it is given back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.problem import Problem
+
+
+class Grant(NamedTuple):
+    """One device given to one alternative."""
+
+    domain: Domain
+    device: int
+    taken: int
+    """What was taken before, to be restored when the device is given back."""
+    own: int
+
+
+class State:
+    """What the current branch has taken."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.grants: list[Grant] = []
+        self.taken = 0
+        """Devices of this call that ordinary requests leave alone; shares do not count."""
+        self.by_claim = [0] * len(problem.plan.claims)
+        """Devices that each claim took, shares left out."""
+        self.results = [0] * len(problem.plan.claims)
+        self._exclusive = ~(problem.view.shareable if problem.sharing else 0)
+
+    def blocked(self, domain: Domain) -> int:
+        """Devices in use by this call: of any ordinary request, and of any request of the same claim."""
+        own = self.by_claim[domain.claim]
+        return own if domain.alternative.admin else own | self.taken
+
+    def take(self, domain: Domain, device: int) -> None:
+        """Gives a device to a domain."""
+        own = self.by_claim[domain.claim]
+        self.grants.append(Grant(domain, device, self.taken, own))
+        bit = 1 << device & self._exclusive
+        if not self.problem.exempt(domain):
+            self.taken |= bit
+        self.by_claim[domain.claim] = own | bit
+        self.results[domain.claim] += 1
+        for ledger in domain.ledgers:
+            ledger.take(device, domain)
+
+    def give_back(self) -> None:
+        """Undoes the latest ``take``."""
+        domain, device, self.taken, own = self.grants.pop()
+        self.by_claim[domain.claim] = own
+        for ledger in reversed(domain.ledgers):
+            ledger.give_back(device, domain)
+        self.results[domain.claim] -= 1
