@@ -18,24 +18,36 @@ class Command:
         self.process = process
         self.output = ""
 
-    async def says(self, pattern: str, seconds: float = 40.0) -> re.Match[str]:
-        """Wait for a line that matches. Raises AssertionError when the program ends without it."""
-        assert self.process.stdout is not None
-        async with asyncio.timeout(seconds):
-            while line := (await self.process.stdout.readline()).decode():
-                self.output += line
+    async def says(self, pattern: str, seconds: float = 120.0) -> re.Match[str]:
+        """Wait for a line that matches. Raises AssertionError, with the output, when it does not come."""
+        async with self._at_most(seconds):
+            while line := await self._line():
                 if match := re.search(pattern, line):
                     return match
         raise AssertionError(f"{pattern!r} was never said:\n{self.output}")
 
-    async def end(self, number: int | None = None, seconds: float = 40.0) -> int:
-        """Send a signal if one is given, wait for the end, and return the exit code."""
-        assert self.process.stdout is not None
+    async def end(self, number: int | None = None, seconds: float = 120.0) -> int:
+        """Send a signal if one is given, wait for the end, and return the exit code. Raises AssertionError, too."""
         if number is not None:
             self.process.send_signal(number)
-        async with asyncio.timeout(seconds):
-            self.output += (await self.process.stdout.read()).decode()
+        async with self._at_most(seconds):
+            while await self._line():
+                pass
             return await self.process.wait()
+
+    async def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = (await self.process.stdout.readline()).decode()
+        self.output += line
+        return line
+
+    @asynccontextmanager
+    async def _at_most(self, seconds: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError as error:
+            raise AssertionError(f"still running after {seconds:.0f} s; it said:\n{self.output}") from error
 
 
 @asynccontextmanager
@@ -60,7 +72,7 @@ async def running(
             await process.wait()
 
 
-async def run(words: Sequence[str | Path], *, seconds: float = 60.0, **environment: str | Path) -> tuple[int, str]:
+async def run(words: Sequence[str | Path], *, seconds: float = 120.0, **environment: str | Path) -> tuple[int, str]:
     """Exit code and output of a program that ends by itself."""
     async with running(words, cwd=None, **environment) as command:
         code = await command.end(seconds=seconds)
