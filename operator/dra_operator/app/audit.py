@@ -1,9 +1,9 @@
 """Deletions that no event reported, and a server that went back in time.
 
 Kopf lists a kind anew after its watch fell too far behind (410), and what was deleted in between is never reported. So
-whenever a watch begins or is refused, and at long intervals in any case, the names of what exists are listed (metadata
-only), and what the view has beyond them is removed. An object newer than that list is left alone. A failed audit is
-repeated until it succeeds.
+whenever a watch begins or its resourceVersion is refused, and at long intervals in any case, the names of what exists
+are listed (metadata only), and what the view has beyond them is removed. An object newer than that list is left alone.
+A failed audit is repeated until it succeeds.
 
 A list is never older than what was seen before it was asked for, unless the server's data were restored from a backup.
 Then resourceVersions start again from a lower one, and whatever happens would be dropped as old: ``restored`` is

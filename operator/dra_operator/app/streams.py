@@ -35,7 +35,7 @@ class Limits:
 
 
 Listener = Callable[[Resource], None]
-"""Called when a watch of the kind begins or is refused: what happened since the last one may have been missed."""
+"""Called when a watch of the kind begins, or its resourceVersion is refused: something may have been missed."""
 
 
 class Stream:
@@ -135,7 +135,7 @@ class Streams:
                 stream.due = self.clock() + self.limits.start
 
     def interrupted(self, resource: Resource) -> None:
-        """A watch of the kind begins, or was refused."""
+        """A watch of the kind begins, or cannot go on from where it was."""
         for listener in self.listeners:
             listener(resource)
 

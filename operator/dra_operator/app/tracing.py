@@ -16,6 +16,10 @@ from dra_kube import Resource
 
 from .streams import Stream, Streams
 
+_WRONG_VERSION = (
+    410,
+    504,
+)  # the resourceVersion to watch from is too old, or of a future that the server does not know
 _REASONS = 200  # characters of a refusal that are told
 
 
@@ -55,7 +59,8 @@ class _Requests:
         if ctx.status >= 400:
             ctx.retry_after = _seconds(response.headers.get("Retry-After", ""))
             stream.refused(now, f"{_verb(ctx)} answered {ctx.status} {response.reason}", ctx.retry_after)
-            self._streams.interrupted(resource)
+            if ctx.watch and ctx.status in _WRONG_VERSION:
+                self._streams.interrupted(resource)
         elif ctx.watch:
             self._watched(resource, stream, response)
         else:
