@@ -28,11 +28,9 @@ class OperatorProcess:
         return self.log.read_text()
 
     def complaints(self) -> list[str]:
-        """Violated invariants, and bugs that ended in a traceback; each once."""
-        lines = (
-            line for line in self.text.splitlines() if "invariant violated" in line or line.startswith("Traceback")
-        )
-        return list(dict.fromkeys(line.rpartition("ERROR")[2].strip() for line in lines))
+        """Violated invariants, and our bugs that ended in a traceback; each once."""
+        records = re.split(r"^\d{4}-\d\d-\d\d [\d:,]+ ", self.text, flags=re.MULTILINE)
+        return list(dict.fromkeys(record.strip() for record in records if _is_bad(record)))
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal if it still runs: SIGSTOP and SIGCONT pause it."""
@@ -69,6 +67,11 @@ class OperatorProcess:
             return await self.probe("/readyz") == 200
 
         await until("the operator is ready", is_ready, seconds)
+
+
+def _is_bad(record: str) -> bool:
+    """Kopf's and asyncio's own tracebacks are not ours."""
+    return "invariant violated" in record or ("Traceback" in record and "/dra_operator/" in record)
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -194,7 +195,10 @@ class ProvingGround:
         wrong = [f"{finding.what} (revision {finding.since} to {finding.until})" for finding in self.witness.findings()]
         wrong += [line for operator in self.operators for line in operator.complaints()]
         if wrong:
-            raise AssertionError("\n".join([f"{len(wrong)} things were wrong:", *wrong[:20], await self.story()]))
+            concerned = set(re.findall(rf"{NAMESPACE}/([\w-]+)", " ".join(wrong[:3])))
+            done = self.proxy.journal.about(concerned)
+            lines = [f"{len(wrong)} things were wrong:", *wrong[:20], "What was done to the first:", *done]
+            raise AssertionError("\n".join([*lines, await self.story()]))
 
     async def story(self) -> str:
         """For a test that failed: who waits and why, what was done to requests, what the operators said."""

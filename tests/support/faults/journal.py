@@ -48,6 +48,22 @@ class Journal:
             if entry.call.is_write
         )
 
+    def about(self, names: set[str]) -> list[str]:
+        """What was done to objects of these names, one line each, with the seconds since the first request."""
+        lines = []
+        for entry in self.entries:
+            if entry.call.name in names:
+                late = (
+                    f", carried out at {entry.carried_out_at - self.entries[0].at:.2f} s"
+                    if entry.carried_out_at
+                    else ""
+                )
+                what = (
+                    f"{entry.client} {entry.call}: {'+'.join(entry.faults) or 'no fault'}, {entry.code or 'no answer'}"
+                )
+                lines.append(f"{entry.at - self.entries[0].at:.2f} s {what} ({entry.carried_out}{late})")
+        return lines
+
     def faults(self) -> Counter[str]:
         """How often each fault struck."""
         return Counter(fault for entry in self.entries for fault in entry.faults)

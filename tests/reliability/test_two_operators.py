@@ -1,0 +1,130 @@
+"""Two operators at once: one leads, the other stands by and takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from faults import Entry, Target
+from operator_process import OperatorProcess
+from proving_ground import ProvingGround
+from waiting import until
+
+pytestmark = pytest.mark.timeout(300)
+
+LEADER, STANDBY = "leader", "standby"
+
+
+@asynccontextmanager
+async def two(ground: ProvingGround) -> AsyncIterator[tuple[OperatorProcess, OperatorProcess]]:
+    """The leader, and the one that came later."""
+    async with ground.operator(client=LEADER) as leader:
+        await leader.becomes_ready()
+        async with ground.operator(client=STANDBY) as standby:
+
+            async def stands_by() -> bool:
+                return await standby.probe("/livez") == 200 and await standby.probe("/readyz") != 200
+
+            await until("the second one is alive and not ready", stands_by)
+            yield leader, standby
+
+
+def clock() -> float:
+    """The time as the proxy's journal has it."""
+    return asyncio.get_running_loop().time()
+
+
+def writes(ground: ProvingGround, client: str, since: float = 0.0) -> list[Entry]:
+    """What an operator wrote, other than who leads."""
+    entries = ground.proxy.journal.find(since=since)
+    return [
+        entry for entry in entries if entry.client == client and entry.call.is_write and entry.call.resource != "leases"
+    ]
+
+
+async def taken_over(ground: ProvingGround, since: float) -> float:
+    """Seconds from this time until the second one has the lease; waits until it works."""
+    await ground.operators[-1].becomes_ready()
+    lease = Target(verbs=("update",), resource="leases", client=STANDBY)
+    first = next(entry for entry in ground.proxy.journal.find(lease, since) if entry.code == 200)
+    return first.at - since
+
+
+async def test_the_second_one_writes_nothing_and_is_not_ready(ground: ProvingGround) -> None:
+    await ground.furnish(nodes=4, devices=10)
+    async with two(ground) as (leader, standby):
+        await ground.add_pods(60)
+        await ground.bound(40)
+        assert await leader.probe("/readyz") == 200
+        assert await standby.probe("/livez") == 200
+        assert await standby.probe("/readyz") == 503
+        assert writes(ground, STANDBY) == []
+        await ground.emptied()
+    await ground.sound()
+
+
+async def test_two_that_start_at_once_agree_on_one(ground: ProvingGround) -> None:
+    await ground.furnish(nodes=4, devices=10)
+    async with ground.operator(client=LEADER) as one, ground.operator(client=STANDBY) as other:
+
+        async def both_live() -> bool:
+            return await one.probe("/livez") == await other.probe("/livez") == 200
+
+        await until("both are alive", both_live)
+        await ground.add_pods(60)
+        await ground.bound(40)
+        assert not (writes(ground, LEADER) and writes(ground, STANDBY))
+        await ground.emptied()
+    await ground.sound()
+
+
+async def test_the_second_one_takes_over_within_15_seconds_of_a_kill(ground: ProvingGround) -> None:
+    """The leader dies in the middle of its work."""
+    await ground.furnish(nodes=4, devices=10)
+    async with two(ground) as (leader, _):
+        await ground.add_pods(30)
+        await ground.bound(3)
+        await leader.kill()
+        assert await taken_over(ground, clock()) <= 15
+        await ground.bound(30)
+        await ground.emptied()
+    await ground.sound()
+
+
+async def test_the_second_one_takes_over_within_3_seconds_of_a_clean_end(ground: ProvingGround) -> None:
+    await ground.furnish(nodes=4, devices=10)
+    async with two(ground) as (leader, _):
+        await ground.add_pods(30)
+        await ground.bound(3)
+        assert await leader.stop() == 0
+        assert await taken_over(ground, clock()) <= 3
+        await ground.bound(30)
+        await ground.emptied()
+    await ground.sound()
+
+
+async def test_a_leader_that_was_paused_past_its_lease_has_no_effect_when_it_wakes(ground: ProvingGround) -> None:
+    await ground.furnish(nodes=4, devices=10)
+    async with two(ground) as (leader, standby):
+        await ground.add_pods(30)
+        await ground.bound(3)
+        leader.signal(signal.SIGSTOP)
+        await standby.becomes_ready()
+        await ground.bound(30)
+        woken = clock()
+        leader.signal(signal.SIGCONT)
+        await ground.add_pods(5, prefix="later")  # a reason to write
+        await ground.bound(35)
+
+        async def knows() -> bool:
+            return await leader.probe("/readyz") != 200
+
+        await until("the one that was paused knows that it does not lead", knows)
+        effective = [entry for entry in writes(ground, LEADER, since=woken) if (entry.carried_out or 999) < 300]
+        assert effective == []
+        ground.operators.remove(leader)  # its memory has its own last plans in it beside what the other one did
+        await ground.emptied()
+    await ground.sound()
