@@ -21,7 +21,7 @@ async def test_an_operator_may_be_killed_at_any_moment(ground: ProvingGround) ->
     """Each time some pods come and some go; the kill hits start, placing or release."""
     dice = random.Random(0)
     await ground.furnish(nodes=4, devices=DEVICES // 4)
-    for number in rounds(5):
+    for number in rounds(3):
         async with ground.operator("--no-leader-elect") as operator:  # which would stand by for ten seconds
             if dice.random() < 0.7:
                 await operator.becomes_ready()
