@@ -19,7 +19,7 @@ from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.app.language import CelSelectors
 from dra_operator.app.operator import settle_memory
 from dra_operator.cluster import Cluster
-from dra_operator.placement import NoPlace, Plan, decided, plan
+from dra_operator.placement import Case, ExtendedResources, NoPlace, Plan, PodClaim, decided, plan
 
 Json = dict[str, Any]
 DEVICES = 8
@@ -87,7 +87,14 @@ def claim_for(selector: str, **fields: Any) -> ResourceClaim:
 
 def placed(cluster: Cluster, allocator: Allocator, wanted: ResourceClaim) -> Plan | NoPlace:
     """One whole decision as the operator takes it, pauses included."""
-    return decided(plan(POD, [wanted], cluster.node_states(), allocator, cluster.ledger.usage.snapshot()))
+    return decided(plan(case_of(cluster, allocator, wanted)))
+
+
+def case_of(cluster: Cluster, allocator: Allocator, wanted: ResourceClaim) -> Case:
+    """A pod that uses one claim."""
+    claims = (PodClaim("entry", wanted),)
+    usage = cluster.ledger.usage.snapshot()
+    return Case(POD, claims, ExtendedResources(POD, {}), cluster.node_states(), allocator, usage)
 
 
 def placements(sizes: tuple[int, ...], seconds: float) -> Iterator[Result]:
@@ -130,11 +137,11 @@ def longest_stall(cluster: Cluster, allocator: Allocator, wanted: ResourceClaim)
     With the settings that the operator gives the garbage collector, which is at work here.
     """
     settle_memory()
-    planning = plan(POD, [wanted], cluster.node_states(), allocator, cluster.ledger.usage.snapshot())
+    planning = plan(case_of(cluster, allocator, wanted))
     worst, running = 0.0, True
     while running:
         start = time.perf_counter()
-        running = next(planning, planning) is None
+        running = next(planning, None) is not None
         worst = max(worst, time.perf_counter() - start)
     return worst * 1e6
 

@@ -287,8 +287,25 @@ def test_a_pod_that_placement_does_not_try_is_told_why(capsys: pytest.CaptureFix
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"volumes": volumes}}
     told = verdict(capsys, tmp_path, CLASS, *SLICES, pod).splitlines()
-    assert told[1].startswith("fits no node: spec.volumes[0].persistentVolumeClaim is not supported")
+    assert told[1].startswith("is not tried: spec.volumes[0].persistentVolumeClaim is not supported")
     assert len(told) == 2
+
+
+def test_each_pod_finds_what_the_pods_before_it_have_left(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    template = {"metadata": {"name": "t"}, "spec": {"spec": claim(request("r"))["spec"]}}
+    uses = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"resourceClaims": uses}}
+        for name in ("one", "two", "three")
+    ]
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    objects = (CLASS, *SLICES, node, kubernetes("ResourceClaimTemplate", template), *pods)
+    assert verdict(capsys, tmp_path, *objects).count("r: drv/p/a") == 3
+    told = verdict(capsys, tmp_path, *objects, options=["--sequential"])
+    assert [told.count(f"r: drv/p/{name}") for name in "ab"] == [1, 1]
+    ends = [line for line in told.splitlines() if line.startswith(("gets", "waits"))]
+    assert ends[:2] == ["gets node n1", "gets node n1"]
+    assert ends[2].startswith("waits: 0/1 nodes are available: 1 claim default/three-gpu, request r")
 
 
 def test_extended_resources_are_tried_as_the_class_serves_them(

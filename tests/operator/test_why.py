@@ -66,7 +66,7 @@ async def test_a_field_that_is_not_supported_is_named(cluster: Any, kubeconfig: 
     await add_claim(cluster, count=1)
     await add_user(cluster, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
     _, output = await ask(capsys, kubeconfig, "pod", "pod")
-    assert "pod ns/pod fits no node: spec.volumes[0].persistentVolumeClaim is not supported by dra-operator" in output
+    assert "pod ns/pod is not tried: spec.volumes[0].persistentVolumeClaim is not supported by dra-operator" in output
 
 
 async def test_an_unknown_name_is_told_without_a_traceback(cluster: Any, kubeconfig: Path, capsys: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,7 +18,26 @@ from placement_lab import Attributes, wants
 
 ENTRY = [{"name": "gpu", "resourceClaimName": "c"}]
 TIME = "2030-01-01T00:00:00Z"
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GIVEN = {"devices": {"results": [{"request": "r", "driver": "drv", "pool": "n1", "device": "a"}]}}
+ATTACHED = {
+    "devices": {
+        "results": [
+            {
+                **GIVEN["devices"]["results"][0],
+                "bindingConditions": ["attached", "checked"],
+                "bindingFailureConditions": ["broken"],
+            }
+        ]
+    },
+    "allocationTimestamp": TIME,
+}
+BROKEN = {
+    "driver": "drv",
+    "pool": "n1",
+    "device": "a",
+    "conditions": [{"type": "broken", "status": "True", "reason": "Loose", "message": "no cable"}],
+}
 ELSEWHERE = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]}
 USER = {"resource": "pods", "name": "web", "uid": "uid-web"}
 
@@ -56,7 +76,7 @@ def cluster(*objects: Object, classes: Iterable[str] = ("gpu",)) -> Cluster:
 
 def told_of(view: Cluster, what: Pod | ResourceClaim) -> list[str]:
     allocator = Allocator(view.inventory, new_share_id=lambda: "share")
-    return list(why_pod(view, allocator, what) if isinstance(what, Pod) else why_claim(view, allocator, what))
+    return list(why_pod(view, allocator, what, NOW) if isinstance(what, Pod) else why_claim(view, allocator, what, NOW))
 
 
 PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
@@ -82,7 +102,6 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         [
             "pod ns/web is placed by default-scheduler, not by dra-scheduler; what we would do:",
             "pod ns/web would fit 1 of 1 node: n1",
-            "  nothing holds it back any more; if it stays, look at the operator's log",
         ],
     ),
     "its claim does not exist": (pod(), [], ['pod ns/web is not tried: resourceclaim "c" not found']),
@@ -107,14 +126,48 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             )
         ],
         [
-            "pod ns/web fits no node: claim ns/c, request r: device class none does not exist: create it, or correct "
+            "pod ns/web is not tried: claim ns/c, request r: device class none does not exist: create it, or correct "
             "deviceClassName"
         ],
     ),
     "its claim is allocated elsewhere": (
         pod(),
         [claim({"allocation": {**GIVEN, "nodeSelector": ELSEWHERE}})],
-        ["pod ns/web would fit 0 of 1 node", "  n1: a claim of the pod is allocated elsewhere"],
+        ["pod ns/web would fit 0 of 1 node", "  n1: resourceclaim not available on the node"],
+    ),
+    "its device is being attached": (
+        pod(),
+        [claim({"allocation": ATTACHED, "reservedFor": [USER]})],
+        [
+            "pod ns/web has its devices and waits for them to get ready, 600 s more at most: "
+            "claim ns/c, device drv/n1/a: attached, checked not True"
+        ],
+    ),
+    "its device could not be attached": (
+        pod(),
+        [claim({"allocation": ATTACHED, "reservedFor": [USER], "devices": [BROKEN]})],
+        [
+            "pod ns/web gives its devices back and is placed anew: "
+            "device binding failed: claim=c, reason=Loose, message=no cable",
+            "pod ns/web would fit 0 of 1 node",
+            "  n1: resourceclaim not available on the node",
+        ],
+    ),
+    "its claim is full": (
+        pod(),
+        [claim({"allocation": GIVEN, "reservedFor": [{**USER, "uid": str(number)} for number in range(256)]})],
+        [
+            "pod ns/web is not tried: claim ns/c is used by 256 pods, the most that can share one claim: "
+            "wait until one of them ends, or use another claim"
+        ],
+    ),
+    "another claim holds its device, too": (
+        pod(),
+        [
+            claim({"allocation": GIVEN, "reservedFor": [USER]}),
+            convert(ResourceClaim, {"metadata": meta("other"), "status": {"allocation": GIVEN}}),
+        ],
+        ["pod ns/web gives claim ns/c up and is placed anew: another claim holds drv/n1/a, too"],
     ),
     "an earlier attempt left a claim half made": (
         pod([]),
@@ -128,7 +181,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
                 }
             )
         ],
-        ["pod ns/web is not tried before claims of an earlier attempt are deleted: c"],
+        ["pod ns/web is not tried: waiting for stale extended-resource claim c to be deleted"],
     ),
 }
 

@@ -41,5 +41,5 @@ def test_what_does_not_fit_even_alone_is_cut_visibly() -> None:
 def test_nodes_that_were_not_asked_are_told_by_the_request_alone() -> None:
     reasons = Reasons()
     reasons.refuse_others("claim ns/c", "r", 3)
-    assert reasons.line(3) == "0/3 nodes are available: 3 claim ns/c, request r: too few free devices match"
+    assert reasons.line(3) == "0/3 nodes are available: 3 too few free devices match claim ns/c, request r"
     assert Reasons().line(0) == "0/0 nodes are available: the cluster has no nodes"

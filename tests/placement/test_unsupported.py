@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_operator.placement import unsupported
+from dra_operator.placement import Kind, text, unsupported
 from placement_lab import pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -39,10 +39,11 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("field", REFUSED)
 def test_a_rule_that_placement_does_not_know_is_named(field: str) -> None:
-    text = unsupported(pod(**REFUSED[field]))
-    assert text is not None
-    assert text.startswith(f"{field} is not supported by dra-operator yet; ")
-    assert text.endswith(", or have kube-scheduler place the pod (spec.schedulerName: default-scheduler)")
+    obstacle = unsupported(pod(**REFUSED[field]))
+    assert obstacle is not None
+    assert (obstacle.kind, obstacle.subject) == (Kind.UNSUPPORTED, field)
+    assert text(obstacle).startswith(f"{field} is not supported by dra-operator yet; ")
+    assert text(obstacle).endswith(", or have kube-scheduler place the pod (spec.schedulerName: default-scheduler)")
 
 
 @pytest.mark.parametrize(

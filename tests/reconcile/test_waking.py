@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Allocator, Features
-from dra_operator.placement import ExtendedResources, NoPlace, NotReady, decided, plan, ready_claims
+from dra_operator.placement import Case, NoPlace, decided, examine, plan
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -66,14 +67,9 @@ def would_fit(world: Any, key: str) -> bool:
     """Whether an attempt that is made now finds a place."""
     cluster = world.cluster
     pod = cluster.pods.get(key)
-    try:
-        claims = [claim for _, claim in ready_claims(pod, cluster.claims.get)]
-    except NotReady:
-        return False
     allocator = Allocator(cluster.inventory, new_share_id=lambda: "share")
-    extended = ExtendedResources(pod, cluster.classes_serving(pod))
-    planning = plan(pod, claims, cluster.node_states(), allocator, cluster.ledger.usage, extended=extended)
-    return not isinstance(decided(planning), NoPlace)
+    found = examine(pod, cluster.snapshot(allocator, datetime.now(UTC)))
+    return isinstance(found, Case) and not isinstance(decided(plan(found)), NoPlace)
 
 
 def delays(world: Any, ticks: list[int]) -> Callable[[], Awaitable[None]]:

@@ -10,7 +10,7 @@ from dra_api.core import Node, Pod
 from dra_api.quantity import Quantity
 from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Inventory, Usage
-from dra_operator.placement import ExtendedResources, Nodes, NodeState, NoPlace, Plan, decided, plan
+from dra_operator.placement import Case, ExtendedResources, Nodes, NodeState, NoPlace, Plan, PodClaim, decided, plan
 
 
 class Attributes:
@@ -103,5 +103,19 @@ def decide(
     devices: Allocator,
     extended: ExtendedResources | None = None,
 ) -> Plan | NoPlace:
+    return decided(plan(case(pod, claims, nodes, devices, extended=extended)))
+
+
+def case(
+    pod: Pod,
+    claims: Sequence[ResourceClaim],
+    nodes: Sequence[NodeState] | Nodes,
+    devices: Allocator,
+    *,
+    extended: ExtendedResources | None = None,
+    usage: Usage | None = None,
+) -> Case:
+    """A pod whose claims are in order."""
     states = nodes if isinstance(nodes, Nodes) else Nodes(nodes)
-    return decided(plan(pod, claims, states, devices, Usage(), extended=extended))
+    pod_claims = tuple(PodClaim(claim.metadata.name, claim) for claim in claims)
+    return Case(pod, pod_claims, extended or ExtendedResources(pod, {}), states, devices, usage or Usage())

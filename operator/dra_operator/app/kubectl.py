@@ -11,6 +11,7 @@ import asyncio
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 
 from dra_api.meta import Object
 from dra_kube import Api, Connection, KubeError, connection
@@ -69,11 +70,11 @@ async def _ask(options: argparse.Namespace, where: Connection) -> Iterator[str]:
     async with Api(where) as api:
         await Loader(api, watched_kinds(features), load, Quarantine(cluster.ledger.stored)).load_all()
     allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()))
-    key = f"{options.namespace}/{options.name}"
+    key, now = f"{options.namespace}/{options.name}", datetime.now(UTC)
     if options.kind == "pod" and (pod := cluster.pods.get(key)) is not None:
-        return why_pod(cluster, allocator, pod)
+        return why_pod(cluster, allocator, pod, now)
     if options.kind == "claim" and (claim := cluster.claims.get(key)) is not None:
-        return why_claim(cluster, allocator, claim)
+        return why_claim(cluster, allocator, claim, now)
     raise LookupError(f"there is no {options.kind} {options.name} in namespace {options.namespace}")
 
 

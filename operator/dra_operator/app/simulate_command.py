@@ -45,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-f", "--file", action="append", default=[], help="YAML or JSON with Kubernetes objects; repeatable"
     )
     parser.add_argument(
+        "--sequential", action="store_true", help="with -f: each pod finds what the pods before it have left"
+    )
+    parser.add_argument(
         "--node", action="append", default=[], help="node to try; repeatable (default: all in the files)"
     )
 
@@ -56,12 +59,14 @@ def run(options: argparse.Namespace) -> int:
             raise BadInput("give either a file of cases, or Kubernetes objects with -f FILE")
         if options.node and not options.file:
             raise BadInput("--node: only for Kubernetes objects (-f FILE); a file of cases names its nodes itself")
+        if options.sequential and not options.file:
+            raise BadInput("--sequential: only for Kubernetes objects (-f FILE); each case stands for itself")
         if options.repeat < 1:
             raise BadInput(f"--repeat: expected at least 1, got {options.repeat}")
         if options.repeat > 1 and options.file:
             raise BadInput("--repeat: only for a file of cases, which are timed; -f FILE tells, and times nothing")
         if options.file:
-            for line in tell(read_objects(options.file), options.node):
+            for line in tell(read_objects(options.file), options.node, sequential=options.sequential):
                 print(line)
             return 0
         return _answer_file(options.cases, options.repeat)

@@ -1,23 +1,26 @@
 """What would be allocated for Kubernetes objects in files, told node by node.
 
-Claims that are allocated already hold their devices. With pods, each pod is tried for itself: the claims
-that its entries name, or that would be made from its templates, and the one for extended resources that classes in
-the files serve. Without pods, all claims that are not allocated yet, and one of each template, are tried together, as
-if one pod used them. Every attempt starts from the state in the files: what one pod would get is not taken from the
-next.
+The objects become a cluster as the operator sees one, and its pods go the operator's way: ``examine``, then each node's
+answer. Claims that are allocated already hold their devices, and pods that have a node take its room. Claims that pods
+would get from templates in the files are made up. Without pods, all claims that are not allocated yet, and one of each
+template, are tried together, as if one pod used them.
+
+Every attempt starts from the state in the files; with ``sequential`` it starts from what the one before has left.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
 
-from dra_api.core import Node, Pod
-from dra_api.extended_resources import classes_by_resource
-from dra_api.meta import Object, ObjectMeta
+import msgspec
+from dra_api.core import Node, Pod, PodResourceClaimStatus
+from dra_api.meta import Object, ObjectMeta, OwnerReference
+from dra_api.references import pod_is_done
 from dra_api.resource import (
+    POD_CLAIM_NAME_ANNOTATION,
     AllocationResult,
     DeviceClass,
     DeviceTaintRule,
@@ -26,67 +29,71 @@ from dra_api.resource import (
     ResourceSlice,
 )
 
-from dra_operator.allocator import (
-    Allocated,
-    Allocator,
-    ClaimError,
-    Failed,
-    Features,
-    GaveUp,
-    Inventory,
-    Usage,
-    node_matches,
+from dra_operator.allocator import AllocationError, Allocator, Features, Inventory
+from dra_operator.cluster import Cluster
+from dra_operator.placement import (
+    Case,
+    ExtendedResources,
+    Fits,
+    Lacking,
+    NodeAnswer,
+    NodeState,
+    NoPlace,
+    Obstructed,
+    Plan,
+    PodClaim,
+    Question,
+    decided,
+    examine,
+    plan,
+    settled,
+    text,
 )
-from dra_operator.placement import Demand, Demands, ExtendedResources, NodeFilter, Nodes, NodeState, unsupported
 
 from .language import CelSelectors
 from .object_files import BadInput, of_kind
 from .refused import Holders, holders, in_full
+from .verdicts import before_nodes, error_of
+
+T = TypeVar("T", bound=Object)
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Claims that one pod would use; ``pod`` is None when nobody was named."""
-
-    pod: Pod | None
-    claims: tuple[ResourceClaim, ...]
-
-    @property
-    def title(self) -> str:
-        """Who wants what."""
-        names = ", ".join(claim.key for claim in self.claims) or "none"
-        return f"pod {self.pod.key}, claims {names}" if self.pod is not None else f"claims {names}"
-
-
-def tell(objects: Sequence[Object], node_names: Sequence[str]) -> Iterator[str]:
+def tell(objects: Sequence[Object], node_names: Sequence[str], *, sequential: bool = False) -> Iterator[str]:
     """Lines: for each attempt the verdict of each node. Raises BadInput when there is nothing to try."""
-    features = Features()
-    inventory = Inventory(features, language=CelSelectors(features))
-    for class_ in of_kind(DeviceClass, objects):
-        inventory.put_class(class_)
-    for slice_ in of_kind(ResourceSlice, objects):
-        inventory.put_slice(slice_)
-    for rule in of_kind(DeviceTaintRule, objects):
-        inventory.put_rule(rule)
-    allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()))
-    claims = of_kind(ResourceClaim, objects)
-    usage = Usage(claim.status.allocation for claim in claims if claim.status.allocation is not None)
+    cluster = _cluster(objects)
     nodes = _nodes(objects, node_names)
     known = {node.metadata.name for node in of_kind(Node, objects)} or {
         *_named_by_slices(of_kind(ResourceSlice, objects))
     }
     for node in nodes:
+        cluster.put(node)
         if node.metadata.name not in known:
             yield f"node {node.metadata.name} is not in the files, and tried as one without labels"
-    scene = _Scene(allocator, usage, classes_by_resource(of_kind(DeviceClass, objects)), holders(claims))
-    for attempt in _attempts(objects):
-        yield attempt.title
-        text = unsupported(attempt.pod) if attempt.pod is not None else None
-        if text is not None:
-            yield f"fits no node: {text}"
-            continue
-        for node in nodes:
-            yield from _verdict(attempt, NodeState(node), scene)
+    allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()))
+    pods = [_with_claims(pod, objects, cluster) for pod in map(_identified, of_kind(Pod, objects))]
+    if not pods:
+        yield from _of_claims(_wanted(objects), cluster, allocator)
+    for pod in pods:
+        yield from _of_pod(pod, cluster, allocator, sequential=sequential)
+
+
+def _cluster(objects: Sequence[Object]) -> Cluster:
+    features = Features()
+    cluster = Cluster(Inventory(features, language=CelSelectors(features)))
+    for kind in (DeviceClass, ResourceSlice, DeviceTaintRule):
+        for obj in of_kind(kind, objects):
+            cluster.put(obj)
+    for claim in of_kind(ResourceClaim, objects):
+        cluster.put(_identified(claim))
+    return cluster
+
+
+def _identified(obj: T) -> T:
+    """With a UID: objects in files seldom have one, and everything goes by it."""
+    meta = obj.metadata
+    if meta.uid:
+        return obj
+    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(meta, uid=f"{type(obj).__name__} {obj.key}"))
 
 
 def _nodes(objects: Sequence[Object], names: Sequence[str]) -> list[Node]:
@@ -104,90 +111,134 @@ def _named_by_slices(slices: Sequence[ResourceSlice]) -> list[str]:
     return sorted({name for name in names if name})
 
 
-def _attempts(objects: Sequence[Object]) -> list[Attempt]:
-    claims = of_kind(ResourceClaim, objects)
-    templates = of_kind(ResourceClaimTemplate, objects)
-    pods = of_kind(Pod, objects)
-    if pods:
-        return [Attempt(pod, tuple(_claims_of(pod, claims, templates))) for pod in pods]
+# --- attempts -----------------------------------------------------------------------------------
+
+
+def _of_pod(pod: Pod, cluster: Cluster, allocator: Allocator, *, sequential: bool) -> Iterator[str]:
+    uses = [claim for _, claim in cluster.claims_of(pod) if claim is not None]
+    yield f"pod {pod.key}, claims {', '.join(claim.key for claim in uses) or 'none'}"
+    if pod.spec.node_name or pod_is_done(pod):
+        yield f"has its node already: {pod.spec.node_name}" if pod.spec.node_name else "is done"
+        return
+    found = examine(pod, cluster.snapshot(allocator, datetime.now(UTC)))
+    if not isinstance(found, Case):
+        yield before_nodes(found)
+        return
+    yield from _of_nodes(found, cluster)
+    if sequential:
+        yield from _carried_out(found, cluster)
+
+
+def _of_claims(claims: Sequence[ResourceClaim], cluster: Cluster, allocator: Allocator) -> Iterator[str]:
+    """All claims together, as if one pod without any other wish used them."""
+    yield f"claims {', '.join(claim.key for claim in claims)}"
+    extended = ExtendedResources(Pod(), {})
+    pod_claims = tuple(PodClaim(claim.metadata.name, claim) for claim in claims)
+    usage = cluster.ledger.usage.snapshot()
+    yield from _of_nodes(Case(Pod(), pod_claims, extended, cluster.node_states(), allocator, usage), cluster)
+
+
+def _carried_out(case: Case, cluster: Cluster) -> Iterator[str]:
+    """What the operator would do: the pod takes devices and room, and the next one finds what is left."""
+    answer = decided(plan(case))
+    if isinstance(answer, NoPlace):
+        yield f"waits: {answer.message}"
+        return
+    for claim in _allocated_by(case, answer):
+        status = msgspec.structs.replace(claim.status, allocation=answer.allocations[claim.metadata.uid])
+        meta = msgspec.structs.replace(claim.metadata, resource_version="simulated")
+        cluster.put(msgspec.structs.replace(claim, metadata=meta, status=status))
+    cluster.assume_placed(case.pod, answer.node, answer.served)
+    yield f"gets node {answer.node}"
+
+
+def _allocated_by(case: Case, answer: Plan) -> Iterator[ResourceClaim]:
+    yield from (claim for claim in case.resource_claims if claim.metadata.uid in answer.allocations)
+    if answer.extended is not None:
+        yield answer.extended.claim
+
+
+def _wanted(objects: Sequence[Object]) -> list[ResourceClaim]:
+    claims = map(_identified, of_kind(ResourceClaim, objects))
     wanted = [claim for claim in claims if claim.status.allocation is None]
-    wanted += [_made_from(template, template.metadata.name) for template in templates]
+    wanted += [_made_from(it, it.metadata.name) for it in of_kind(ResourceClaimTemplate, objects)]
     if not wanted:
         raise BadInput("no claim to try: add a ResourceClaim without allocation, or a ResourceClaimTemplate")
-    return [Attempt(None, tuple(wanted))]
+    return wanted
 
 
-def _claims_of(
-    pod: Pod, claims: Sequence[ResourceClaim], templates: Sequence[ResourceClaimTemplate]
-) -> Iterator[ResourceClaim]:
+def _with_claims(pod: Pod, objects: Sequence[Object], cluster: Cluster) -> Pod:
+    """The pod as it is when its claims have been made from templates; both are put into the cluster."""
+    statuses = {status.name: status for status in pod.status.resource_claim_statuses or ()}
+    templates = {template.key: template for template in of_kind(ResourceClaimTemplate, objects)}
     for entry in pod.spec.resource_claims or ():
-        name = entry.resource_claim_name or entry.resource_claim_template_name
-        key = f"{pod.metadata.namespace}/{name}"
         if entry.resource_claim_name:
-            kind, found = "ResourceClaim", next((claim for claim in claims if claim.key == key), None)
-        else:
-            template = next((template for template in templates if template.key == key), None)
-            made = f"{pod.metadata.name}-{entry.name}"
-            kind, found = "ResourceClaimTemplate", _made_from(template, made) if template is not None else None
-        if found is None:
-            raise BadInput(f"pod {pod.key}, entry {entry.name}: {kind} {key} is not in the files")
-        yield found
+            key = f"{pod.metadata.namespace}/{entry.resource_claim_name}"
+            if key not in cluster.claims:
+                raise BadInput(f"pod {pod.key}, entry {entry.name}: ResourceClaim {key} is not in the files")
+        elif entry.name not in statuses:
+            key = f"{pod.metadata.namespace}/{entry.resource_claim_template_name}"
+            if key not in templates:
+                raise BadInput(f"pod {pod.key}, entry {entry.name}: ResourceClaimTemplate {key} is not in the files")
+            name = f"{pod.metadata.name}-{entry.name}"
+            cluster.put(_made_from(templates[key], name, pod, entry.name))
+            statuses[entry.name] = PodResourceClaimStatus(name=entry.name, resource_claim_name=name)
+    status = msgspec.structs.replace(pod.status, resource_claim_statuses=tuple(statuses.values()))
+    pod = msgspec.structs.replace(pod, status=status)
+    cluster.put(pod)
+    return pod
 
 
-def _made_from(template: ResourceClaimTemplate, name: str) -> ResourceClaim:
-    metadata = ObjectMeta(name=name, namespace=template.metadata.namespace, uid=f"made-from-template-{name}")
+def _made_from(template: ResourceClaimTemplate, name: str, pod: Pod | None = None, entry: str = "") -> ResourceClaim:
+    owners = (
+        OwnerReference(api_version="v1", kind="Pod", name=owner.name, uid=owner.uid, controller=True)
+        for owner in ((pod.metadata,) if pod is not None else ())
+    )
+    metadata = ObjectMeta(
+        name=name,
+        namespace=template.metadata.namespace,
+        uid=f"made-from-template-{name}",
+        annotations={POD_CLAIM_NAME_ANNOTATION: entry} if entry else None,
+        owner_references=tuple(owners) or None,
+    )
     return ResourceClaim(metadata=metadata, spec=template.spec.spec)
 
 
 # --- verdicts -----------------------------------------------------------------------------------
 
 
-class _Scene(NamedTuple):
-    """What all attempts start from."""
-
-    allocator: Allocator
-    usage: Usage
-    classes: Mapping[str, str]
-    """Extended resource -> the class that serves it."""
-    held: Holders
-
-
-def _verdict(attempt: Attempt, state: NodeState, scene: _Scene) -> Iterator[str]:
-    pod = attempt.pod if attempt.pod is not None else Pod()
+def _of_nodes(case: Case, cluster: Cluster) -> Iterator[str]:
+    held = holders(cluster.claims)
+    names = {claim.metadata.uid: claim.key for claim in case.resource_claims}
     try:
-        extended = ExtendedResources(pod, scene.classes)
-        demand = Demands(attempt.claims, extended, Nodes([state]), scene.allocator).on(state)
-    except ClaimError as error:
-        yield f"node {state.name}: error: {error}"
+        question = Question(case)
+    except AllocationError as error:
+        yield f"error: {error}"
         return
-    if attempt.pod is not None:
-        reason = NodeFilter(pod).obstacle(state, demand.served)
-        if reason is not None:
-            yield f"node {state.name}: the pod cannot run there: {reason}"
-            return
-    for claim in attempt.claims:
-        allocation = claim.status.allocation
-        elsewhere = allocation.node_selector if allocation is not None else None
-        if elsewhere is not None and not node_matches(elsewhere, state.node):
-            yield f"node {state.name}: claim {claim.key} is allocated for other nodes"
-            return
-    yield from _told(state.node, demand, scene)
+    for state in case.nodes:
+        try:
+            answer = settled(question.ask(state))
+        except AllocationError as error:
+            yield f"node {state.name}: error: {error}"
+        else:
+            yield from _of_node(state, answer, case, names, held)
 
 
-def _told(node: Node, demand: Demand, scene: _Scene) -> Iterator[str]:
-    name, outcome = node.metadata.name, scene.allocator.allocate(node, demand.recipe, scene.usage)
-    if isinstance(outcome, Allocated):
-        yield f"node {name}: fits"
-        for claim, result in zip(demand.claims, outcome.results, strict=True):
+def _of_node(state: NodeState, answer: NodeAnswer, case: Case, names: dict[str, str], held: Holders) -> Iterator[str]:
+    if isinstance(answer, Fits):
+        yield f"node {state.name}: fits"
+        for claim in _allocated_by(case, answer.plan):
             yield f"  claim {claim.key}"
-            yield from _devices(result)
-    elif isinstance(outcome, Failed):
-        yield f"node {name}: error: {outcome.error}"
-    elif isinstance(outcome, GaveUp):
-        yield str(outcome)
+            yield from _devices(answer.plan.allocations[claim.metadata.uid])
+    elif isinstance(answer, Obstructed) and answer.elsewhere:
+        claims = ", ".join(sorted(names[uid] for uid in answer.elsewhere))
+        yield f"node {state.name}: claim {claims} is allocated for other nodes"
+    elif isinstance(answer, Obstructed):
+        yield f"node {state.name}: the pod cannot run there: {text(answer.obstacle)}"
+    elif isinstance(answer, Lacking):
+        yield from in_full(answer.refusal, state.node, case.allocator.inventory, answer.demand.recipe, held)
     else:
-        told = demand.told(outcome.refusal)
-        yield from in_full(told, node, scene.allocator.inventory, demand.recipe, scene.held)
+        yield error_of(state, answer)
 
 
 def _devices(result: AllocationResult) -> Iterator[str]:

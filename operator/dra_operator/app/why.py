@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from dra_api.core import Node, Pod
 from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
 
-from dra_operator.allocator import Allocated, Allocator, NodeFailure, Refusal, Refused
+from dra_operator.allocator import Allocator, Refusal
 from dra_operator.allocator.basics.wording import counted
 from dra_operator.cluster import Cluster
 from dra_operator.placement import (
-    Allocations,
+    Case,
     Demand,
-    Demands,
-    ExtendedResources,
-    NodeFilter,
+    Fits,
+    Lacking,
     NoPlace,
-    NotReady,
+    Obstructed,
+    Question,
     decided,
-    extended_claims,
+    examine,
     plan,
-    ready_claims,
-    unservable,
-    unsupported,
+    settled,
+    text,
 )
 
 from .refused import grouped, holders, names
+from .verdicts import before_nodes, error_of
 
 
-def why_pod(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[str]:
+def why_pod(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime) -> Iterator[str]:
     """Lines about one pod."""
     if pod_is_done(pod):
         yield f"pod {pod.key} is done ({pod.status.phase or 'deleted before it got a node'})"
@@ -45,10 +46,10 @@ def why_pod(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[str]:
         if pod.spec.scheduler_name != cluster.scheduler_name:
             name = pod.spec.scheduler_name or "default-scheduler"
             yield f"pod {pod.key} is placed by {name}, not by {cluster.scheduler_name}; what we would do:"
-        yield from _why_waiting(cluster, allocator, pod)
+        yield from _why_waiting(cluster, allocator, pod, now)
 
 
-def why_claim(cluster: Cluster, allocator: Allocator, claim: ResourceClaim) -> Iterator[str]:
+def why_claim(cluster: Cluster, allocator: Allocator, claim: ResourceClaim, now: datetime) -> Iterator[str]:
     """Lines about one claim."""
     yield f"claim {claim.key}: {_holding(claim)}"
     if claim.metadata.deletion_timestamp is not None:
@@ -61,7 +62,7 @@ def why_claim(cluster: Cluster, allocator: Allocator, claim: ResourceClaim) -> I
     if not pods:
         yield "  no pod uses it; devices are allocated when one does"
     for pod in pods:
-        yield from (f"  {line}" for line in why_pod(cluster, allocator, pod))
+        yield from (f"  {line}" for line in why_pod(cluster, allocator, pod, now))
 
 
 def _holding(claim: ResourceClaim | None) -> str:
@@ -75,58 +76,41 @@ def _holding(claim: ResourceClaim | None) -> str:
     return f"allocated ({devices}), reserved for {users}"
 
 
-def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod) -> Iterator[str]:
-    try:
-        claims = [claim for _, claim in ready_claims(pod, cluster.claims.get)]
-    except NotReady as reason:
-        yield f"pod {pod.key} is not tried: {reason}"
+def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime) -> Iterator[str]:
+    found = examine(pod, cluster.snapshot(allocator, now))
+    if not isinstance(found, Case):
+        yield f"pod {pod.key} {before_nodes(found)}"
         return
-    made, leftovers = extended_claims(pod, cluster.claims_owned_by(pod))
-    if leftovers:
-        names = ", ".join(claim.metadata.name for claim in leftovers)
-        yield f"pod {pod.key} is not tried before claims of an earlier attempt are deleted: {names}"
-        return
-    claims += [made] if made is not None else []
-    extended = ExtendedResources(pod, cluster.classes_serving(pod), made)
-    open_claims = [claim for claim in claims if claim.status.allocation is None]
-    prioritized = cluster.features.prioritized_list
-    text = unsupported(pod) or unservable(open_claims, cluster.classes.__contains__, prioritized_list=prioritized)
-    if text is not None:
-        yield f"pod {pod.key} fits no node: {text}"
-        return
-    answer = decided(plan(pod, claims, cluster.node_states(), allocator, cluster.ledger.usage, extended=extended))
+    for binding in found.failed.values():
+        yield f"pod {pod.key} gives its devices back and is placed anew: {binding.text}"
+    answer = decided(plan(found))
     if isinstance(answer, NoPlace) and answer.is_error:
         yield f"pod {pod.key} is held back on all nodes by an error: {answer.message}"
         return
-    yield from _node_by_node(cluster, allocator, pod, claims, extended)
+    yield from _node_by_node(cluster, found)
 
 
-def _node_by_node(
-    cluster: Cluster, allocator: Allocator, pod: Pod, claims: list[ResourceClaim], extended: ExtendedResources
-) -> Iterator[str]:
+def _node_by_node(cluster: Cluster, case: Case) -> Iterator[str]:
     good: list[str] = []
     texts: dict[str, list[str]] = {}
     refusals: dict[Demand, list[tuple[Node, Refusal]]] = {}
-    node_filter, allocations = NodeFilter(pod, cluster.node_states().repelling(pod)), Allocations(claims, ())
-    demands = Demands(claims, extended, cluster.node_states(), allocator)
-    for state in cluster.node_states():
-        demand = demands.on(state)
-        reason = node_filter.obstacle(state, demand.served)
-        if reason is None and (allocations.elsewhere(state.node) or demand.is_outdated):
-            reason = "a claim of the pod is allocated elsewhere"
-        outcome = allocator.allocate(state.node, demand.recipe, cluster.ledger.usage) if reason is None else None
-        if isinstance(outcome, Allocated):
+    question = Question(case)
+    for state in case.nodes:
+        answer = settled(question.ask(state))
+        if isinstance(answer, Fits):
             good.append(state.name)
-        elif isinstance(outcome, Refused | NodeFailure):
-            refusals.setdefault(demand, []).append((state.node, demand.told(outcome.refusal)))
+        elif isinstance(answer, Lacking):
+            refusals.setdefault(answer.demand, []).append((state.node, answer.refusal))
+        elif isinstance(answer, Obstructed):
+            texts.setdefault(text(answer.obstacle), []).append(state.name)
         else:
-            texts.setdefault(reason or str(outcome), []).append(state.name)
-    nodes = len(cluster.nodes)
+            texts.setdefault(error_of(state, answer), []).append(state.name)
+    pod, nodes = case.pod, len(case.nodes)
     yield f"pod {pod.key} would fit {len(good)} of {counted(nodes, 'node')}" + (f": {names(good)}" if good else "")
-    for text, where in texts.items():
-        yield f"  {names(where)}: {text}"
+    for reason, where in texts.items():
+        yield f"  {names(where)}: {reason}"
     held = holders(cluster.claims)
     for demand, members in refusals.items():
-        yield from (f"  {line}" for line in grouped(members, allocator.inventory, demand.recipe, held))
-    if good:
+        yield from (f"  {line}" for line in grouped(members, case.allocator.inventory, demand.recipe, held))
+    if good and not case.failed and pod.spec.scheduler_name == cluster.scheduler_name:
         yield "  nothing holds it back any more; if it stays, look at the operator's log"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from dra_api.core import Node, Pod
@@ -17,8 +18,8 @@ from dra_api.meta import Object
 from dra_api.references import ClaimUse, claims_of_pod, pod_is_done
 from dra_api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
-from dra_operator.allocator import Inventory
-from dra_operator.placement import Nodes, NodeState, node_requests, pod_requests, served_resources
+from dra_operator.allocator import Allocator, Inventory
+from dra_operator.placement import Nodes, NodeState, Snapshot, node_requests, pod_requests, served_resources
 
 from . import triggers
 from .contention import Contention, drivers_in
@@ -170,6 +171,22 @@ class Cluster:
             and not pod.spec.node_name
             and not pod_is_done(pod)
             and not pod.spec.scheduling_gates
+        )
+
+    def snapshot(self, allocator: Allocator, now: datetime) -> Snapshot:
+        """What a decision looks at, as it is now."""
+        return Snapshot(
+            claim=self.claims.get,
+            claims_owned_by=self.claims_owned_by,
+            has_class=self.classes.__contains__,
+            classes_serving=self.classes_serving,
+            in_flight=lambda claim: self.ledger.in_flight(claim.metadata.uid) is not None,
+            clashes=self.ledger.clashes,
+            nodes=self.node_states(),
+            allocator=allocator,
+            usage=self.ledger.usage.snapshot,
+            now=now,
+            prioritized_list=self.features.prioritized_list,
         )
 
     def node_states(self) -> Nodes:

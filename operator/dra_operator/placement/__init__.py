@@ -1,48 +1,74 @@
 """Which node a pod goes to: filters, devices, score, and the explanation when there is none. Pure."""
 
 from .answer import NoPlace, Plan
-from .attempt import Pause
-from .binding import Binding, binding_state
+from .binding import Binding, binding_state, unready
 from .claims import NotReady, PodClaim, crowded, extended_claims, ready_claims, unservable
 from .demand import Demand, Demands
 from .elsewhere import Allocations
+from .examination import Case, Examination, GettingReady, NotTried, Stolen, WriteUnderWay, examine, is_alone
 from .extended import ExtendedClaim, ExtendedResources
 from .filters import NodeFilter
 from .node import NodeState
 from .nodes import Nodes
+from .obstacle import Kind, Obstacle
+from .pause import Pause
 from .plan import Planning, decided, plan
+from .question import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Question, Undecided, settled
 from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, served_resources, subtract
+from .snapshot import Snapshot
 from .unsupported import unsupported
+from .wording import text
 
 __all__ = [
     "POD_SLOTS",
     "Allocations",
     "Amounts",
     "Binding",
+    "Case",
     "Demand",
     "Demands",
+    "Examination",
     "ExtendedClaim",
     "ExtendedResources",
+    "Faulty",
+    "Fits",
+    "GettingReady",
+    "Kind",
+    "Lacking",
     "NoPlace",
+    "NodeAnswer",
     "NodeFilter",
     "NodeState",
     "Nodes",
     "NotReady",
+    "NotTried",
+    "Obstacle",
+    "Obstructed",
     "Pause",
     "Plan",
     "Planning",
     "PodClaim",
+    "Question",
+    "Snapshot",
+    "Stolen",
+    "Undecided",
+    "WriteUnderWay",
     "add",
     "binding_state",
     "crowded",
     "decided",
+    "examine",
     "extended_claims",
+    "is_alone",
     "node_requests",
     "plan",
     "pod_requests",
     "ready_claims",
     "served_resources",
+    "settled",
     "subtract",
+    "text",
+    "unready",
     "unservable",
     "unsupported",
 ]

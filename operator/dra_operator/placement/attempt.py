@@ -8,37 +8,23 @@ whether a broken claim is noticed (E2E-055).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Sequence
-from enum import Enum
+from collections.abc import Generator, Iterable, Sequence
 
-from dra_api.core import Pod
-from dra_api.resource import ResourceClaim
-
-from dra_operator.allocator import Allocated, Allocator, Candidates, Failed, GaveUp, Outcome, Usage
+from dra_operator.allocator import Candidates
 
 from .answer import NoPlace, Plan
-from .demand import Demand, Demands
-from .elsewhere import Allocations
+from .demand import Demand
+from .examination import Case
 from .explanation import Reasons
-from .extended import ExtendedResources
-from .filters import NodeFilter, is_shortage
 from .node import NodeState
-from .nodes import Nodes
+from .obstacle import ENDS_WITH_ANOTHER_POD, Kind, Obstacle
+from .pause import SLICE, Pause
+from .question import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Question
 from .score import enough, ideal, rank
 
-UNAVAILABLE = "resourceclaim not available on the node"
-SLICE = 500  # steps of the allocator between two pauses: a few milliseconds
-DECISION_STEPS = 10  # what a decision costs even if there is nothing to search
+UNAVAILABLE = Obstacle(Kind.CLAIM_ELSEWHERE)
 FEW = 64  # candidates that are put in order themselves, instead of being looked for in the order of all nodes
 SAMPLE = 16  # nodes without enough devices that are asked all the same, for an explanation with numbers
-
-
-class Pause(Enum):
-    """What an attempt is at when it lets others run."""
-
-    INDEXING = "bringing the index up to date, which other attempts gain from"
-    SEARCHING = "looking for devices on nodes, for this pod alone"
-
 
 Work = Generator[Pause, None, None]
 
@@ -50,25 +36,10 @@ class Aborted(Exception):
 class Attempt:
     """What the nodes answered so far. Raises NodeSelectionError for node selectors that cannot be understood."""
 
-    def __init__(
-        self,
-        pod: Pod,
-        claims: Sequence[ResourceClaim],
-        nodes: Nodes,
-        allocator: Allocator,
-        usage: Usage,
-        failed: Collection[str],
-        extended: ExtendedResources,
-    ) -> None:
-        self._filter, self._nodes, self._allocator, self._usage = (
-            NodeFilter(pod, nodes.repelling(pod)),
-            nodes,
-            allocator,
-            usage,
-        )
-        self._allocations = Allocations(claims, failed)
-        self._demands = Demands(claims, extended, nodes, allocator)
-        self._made = extended.made
+    def __init__(self, case: Case) -> None:
+        self._nodes, self._allocator, self._usage = case.nodes, case.allocator, case.usage
+        self._question = Question(case)
+        self._allocations, self._demands = self._question.allocations, self._question.demands
         self._ideal = 0
         self._asked: set[str] = set()
         self._steps = 0
@@ -147,42 +118,22 @@ class Attempt:
         if state is None:
             return
         self._asked.add(name)
-        demand = self._demands.on(state)
-        demand.asked += 1
-        reason = self._filter.obstacle(state, demand.served)
-        if reason is not None:
-            self._reasons.add(reason)
-        elif elsewhere := self._elsewhere(state, demand):
-            self._unavailable |= elsewhere
-            self._reasons.add(UNAVAILABLE)
-        elif not demand.claims:
-            self.fits.append((rank(state, 0), Plan(name, {}, demand.served)))
+        self._take_in(state, (yield from self._question.ask(state)))
+        yield from self._pause(self._question.steps)
+        self._question.steps = 0
+
+    def _take_in(self, state: NodeState, answer: NodeAnswer) -> None:
+        if isinstance(answer, Fits):
+            self.fits.append((rank(state, answer.score), answer.plan))
+        elif isinstance(answer, Obstructed):
+            self._unavailable |= answer.elsewhere
+            self._reasons.add(answer.obstacle)
+        elif isinstance(answer, Lacking):
+            self._reasons.refuse(answer.refusal)
+        elif isinstance(answer, Faulty):
+            raise answer.error
         else:
-            self._take_in(state, demand, (yield from self._allocate(state, demand)))
-        yield from self._pause(1)
-
-    def _elsewhere(self, state: NodeState, demand: Demand) -> set[str]:
-        """UIDs of the claims that the pod has already and that are of no use to it on the node."""
-        outdated = {self._made.metadata.uid} if self._made is not None and demand.is_outdated else set()
-        return self._allocations.elsewhere(state.node) | outdated
-
-    def _allocate(self, state: NodeState, demand: Demand) -> Generator[Pause, None, Outcome]:
-        decision = self._allocator.search(state.node, demand.recipe, self._usage)
-        while (outcome := decision.advance(SLICE)) is None:
-            yield Pause.SEARCHING
-        yield from self._pause(outcome.steps + DECISION_STEPS)
-        return outcome
-
-    def _take_in(self, state: NodeState, demand: Demand, outcome: Outcome) -> None:
-        if isinstance(outcome, Failed):
-            raise outcome.error
-        if isinstance(outcome, GaveUp):
-            raise Aborted(str(outcome))
-        if isinstance(outcome, Allocated):
-            answer = Plan(state.name, demand.allocations(outcome.results), demand.served, demand.extended)
-            self.fits.append((rank(state, outcome.score), answer))
-        else:
-            self._reasons.refuse(demand.told(outcome.refusal))
+            raise Aborted(str(answer.outcome))
 
     def _pause(self, steps: int) -> Work:
         self._steps += steps
@@ -204,11 +155,11 @@ class Attempt:
             stuck = {uid for uid in missing if not self._allocations.is_usable(uid, state.name)}
             if not stuck:
                 continue
-            obstacle = self._filter.obstacle(state, self._demands.on(state).served)
+            obstacle = self._question.filter.obstacle(state, self._demands.on(state).served)
             if obstacle is None:
                 self._unavailable |= stuck
                 missing -= stuck
-            elif is_shortage(obstacle):
+            elif obstacle.kind in ENDS_WITH_ANOTHER_POD:
                 self._room_elsewhere = True
 
     def _ask_some(self, demands: Sequence[tuple[Demand, Candidates]]) -> Work:
@@ -224,4 +175,4 @@ class Attempt:
             refusal = demand.told(candidates.refusal)
             self._reasons.refuse_others(refusal.claim, refusal.request, others)
         else:
-            self._reasons.add("too few free devices match one of the requests", others)
+            self._reasons.add(Obstacle(Kind.TOO_FEW_DEVICES, "one of the requests"), others)

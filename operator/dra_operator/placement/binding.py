@@ -6,12 +6,15 @@ and others that tell that it never will be. Whoever allocated it waits for them,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from enum import Enum
 from typing import NamedTuple
 
 from dra_api.meta import Condition
 from dra_api.resource import DeviceRequestAllocationResult, ResourceClaim
+
+from dra_operator.allocator import DeviceId
 
 BINDING_TIMEOUT = 600.0
 """Seconds from the allocation until a device that is not ready counts as failed."""
@@ -35,7 +38,6 @@ class BindingState(NamedTuple):
 
 def binding_state(claim: ResourceClaim, now: datetime, timeout: float = BINDING_TIMEOUT) -> BindingState:
     """Whether a pod may be bound to the claim's devices."""
-    pending = False
     for result in claim.status.allocation.devices.results or () if claim.status.allocation else ():
         conditions = _conditions(claim, result)
         for name in result.binding_failure_conditions or ():
@@ -43,15 +45,25 @@ def binding_state(claim: ResourceClaim, now: datetime, timeout: float = BINDING_
             if failure is not None and failure.status == "True":
                 detail = f"claim={claim.metadata.name}, reason={failure.reason}, message={failure.message}"
                 return BindingState(Binding.FAILED, f"device binding failed: {detail}")
-        pending = pending or any(
-            name not in conditions or conditions[name].status != "True" for name in result.binding_conditions or ()
-        )
-    if not pending:
+    if not any(unready(claim)):
         return BindingState(Binding.READY)
     left = timeout - _age(claim, now)
     if left < 0:
         return BindingState(Binding.FAILED, f"device binding timeout: claim={claim.metadata.name}")
     return BindingState(Binding.PENDING, seconds=left)
+
+
+def unready(claim: ResourceClaim) -> Iterator[tuple[DeviceId, list[str]]]:
+    """The devices of an allocated claim that are not ready yet, each with the conditions that are awaited."""
+    for result in claim.status.allocation.devices.results or () if claim.status.allocation else ():
+        conditions = _conditions(claim, result)
+        awaited = [
+            name
+            for name in result.binding_conditions or ()
+            if name not in conditions or conditions[name].status != "True"
+        ]
+        if awaited:
+            yield DeviceId(result.driver, result.pool, result.device), awaited
 
 
 def _conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> dict[str, Condition]:

@@ -17,14 +17,16 @@ from dra_api.references import (
 )
 from dra_api.resource import RESERVED_FOR_LIMIT, ResourceClaim
 
+from .obstacle import Kind, Obstacle
+from .wording import text
+
 
 class NotReady(Exception):
-    """The pod is not tried at all until its claims are in order; the text says what is missing."""
+    """The pod is not tried at all until its claims are in order."""
 
-    def __init__(self, text: str, *, being_made: bool = False) -> None:
-        super().__init__(text)
-        self.being_made = being_made
-        """The claim is only not generated yet: nothing worth telling anybody."""
+    def __init__(self, obstacle: Obstacle) -> None:
+        super().__init__(text(obstacle))
+        self.obstacle = obstacle
 
 
 class PodClaim(NamedTuple):
@@ -71,47 +73,45 @@ def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[
         try:
             name, must_check_owner = claim_name(pod, entry)
         except ClaimReferenceError as error:
-            raise NotReady(str(error), being_made=isinstance(error, ClaimNotCreatedYet)) from error
+            kind = Kind.CLAIM_UNMADE if isinstance(error, ClaimNotCreatedYet) else Kind.CLAIM_REFERENCE
+            raise NotReady(Obstacle(kind, entry.name, str(error))) from error
         if name is None:
             continue
         claim = find(f"{pod.metadata.namespace}/{name}")
         if claim is None:
-            raise NotReady(f'resourceclaim "{name}" not found', being_made=must_check_owner)
+            missing = Obstacle(Kind.CLAIM_MISSING, name)
+            # A generated claim that is gone is made again: nothing worth telling.
+            raise NotReady(Obstacle(Kind.CLAIM_UNMADE, name, text(missing)) if must_check_owner else missing)
         if claim.metadata.deletion_timestamp is not None:
-            raise NotReady(f'resourceclaim "{name}" is being deleted')
+            raise NotReady(Obstacle(Kind.CLAIM_DELETED, name))
         if must_check_owner:
             try:
                 check_owned_by(pod, claim)
             except ClaimNotOwned as error:
-                raise NotReady(str(error)) from error
+                raise NotReady(Obstacle(Kind.CLAIM_REFERENCE, name, str(error))) from error
         claims.setdefault(claim.metadata.uid, PodClaim(entry.name, claim))
     return list(claims.values())
 
 
-def crowded(pod: Pod, claims: Sequence[ResourceClaim]) -> str | None:
-    """The first claim that takes no further consumer, as a text; None if all can take the pod."""
+def crowded(pod: Pod, claims: Sequence[ResourceClaim]) -> Obstacle | None:
+    """The first claim that takes no further consumer; None if all can take the pod."""
     for claim in claims:
         if len(claim.status.reserved_for or ()) >= RESERVED_FOR_LIMIT and not is_reserved_for(pod, claim):
-            return (
-                f"claim {claim.key} is used by {RESERVED_FOR_LIMIT} pods, the most that can share one claim: "
-                "wait until one of them ends, or use another claim"
-            )
+            return Obstacle(Kind.CLAIM_FULL, claim.key)
     return None
 
 
 def unservable(
     claims: Sequence[ResourceClaim], has_class: Callable[[str], bool], *, prioritized_list: bool
-) -> str | None:
-    """The first request that no node can serve for now, as a text; None if there is none (4.1)."""
+) -> Obstacle | None:
+    """The first request that no node can serve for now; None if there is none (4.1)."""
     for claim in claims:
         for request in claim.spec.devices.requests or ():
             if request.first_available and not prioritized_list:
-                where = f"resource claim {claim.key}, request {request.name}"
-                return f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled"
+                return Obstacle(Kind.ALTERNATIVES_OFF, f"claim {claim.key}, request {request.name}")
             named = [(request.name, request.exactly.device_class_name)] if request.exactly else []
             named += [(f"{request.name}/{sub.name}", sub.device_class_name) for sub in request.first_available or ()]
             for reference, name in named:
                 if name and not has_class(name):
-                    where = f"claim {claim.key}, request {reference}"
-                    return f"{where}: device class {name} does not exist: create it, or correct deviceClassName"
+                    return Obstacle(Kind.CLASS_MISSING, f"claim {claim.key}, request {reference}", name)
     return None

@@ -10,7 +10,8 @@ from collections import Counter
 
 from dra_operator.allocator import Refusal
 
-from .filters import is_shortage
+from .obstacle import ENDS_WITH_ANOTHER_POD, Kind, Obstacle
+from .wording import text
 
 SHOWN = 4
 LONGEST = 1024  # characters of an event's message
@@ -20,14 +21,14 @@ class Reasons:
     """The nodes' answers, counted as they come."""
 
     def __init__(self) -> None:
-        self._texts: Counter[str] = Counter()
+        self.obstacles: Counter[Obstacle] = Counter()
         self._refused: Counter[tuple[str, str]] = Counter()
         self._best: dict[tuple[str, str], Refusal] = {}
         self._lines: dict[tuple[str, str], set[str]] = {}
 
-    def add(self, text: str, nodes: int = 1) -> None:
-        """So many nodes are out for a reason that is only a text."""
-        self._texts[text] += nodes
+    def add(self, obstacle: Obstacle, nodes: int = 1) -> None:
+        """So many nodes have the obstacle."""
+        self.obstacles[obstacle] += nodes
 
     def refuse(self, refusal: Refusal) -> None:
         """A node whose devices do not serve the claims."""
@@ -43,23 +44,23 @@ class Reasons:
         if (claim, request) in self._best:
             self._refused[(claim, request)] += nodes
         else:
-            self.add(f"{claim}, request {request}: too few free devices match", nodes)
+            self.add(Obstacle(Kind.TOO_FEW_DEVICES, f"{claim}, request {request}"), nodes)
 
     @property
     def of_room(self) -> bool:
-        """Whether some node only lacks cpu, memory or the like."""
-        return any(map(is_shortage, self._texts))
+        """Whether some node may take the pod when another pod ends."""
+        return any(obstacle.kind in ENDS_WITH_ANOTHER_POD for obstacle in self.obstacles)
 
     def line(self, nodes: int) -> str:
         """``0/3 nodes are available: 2 Insufficient cpu; 1 ...``; rare reasons are only counted."""
         if not nodes:
             return "0/0 nodes are available: the cluster has no nodes"
-        told = [(count, text) for text, count in self._texts.items()]
+        told = [(count, text(obstacle)) for obstacle, count in self.obstacles.items()]
         told += [(count, self._told(request)) for request, count in self._refused.items()]
         told.sort(key=lambda item: (-item[0], item[1]))
         line = ""
         for shown in range(SHOWN, 0, -1):
-            parts = [f"{count} {text}" for count, text in told[:shown]]
+            parts = [f"{count} {reason}" for count, reason in told[:shown]]
             hidden = sum(count for count, _ in told[shown:])
             parts += [f"{hidden} for other reasons"] if hidden else []
             line = f"0/{nodes} nodes are available: {'; '.join(parts)}"

@@ -14,14 +14,11 @@ from dra_operator.allocator.published.node_selectors import matches
 
 from .features import needed_features
 from .node import NodeState
+from .obstacle import Kind, Obstacle
 from .ports import host_ports
 from .requests import POD_SLOTS, pod_requests
 from .tolerations import UNSCHEDULABLE, untolerated
 
-TOO_MANY_PODS = "too many pods on the node"
-REPELLED = "node(s) had pods whose required anti-affinity keeps the pod away"
-_INSUFFICIENT = "Insufficient "
-_TAKEN = " is taken"
 _NOTHING: Mapping[str, Collection[str]] = {}
 
 
@@ -42,26 +39,26 @@ class NodeFilter:
         self._ports = tuple(host_ports(pod))
         self._wanted = tuple(sorted(pod_requests(pod).items()))
 
-    def obstacle(self, state: NodeState, served: Collection[str] = ()) -> str | None:
-        """Why the pod cannot run on the node, as a text that reads well behind a count of nodes; None if it can.
+    def obstacle(self, state: NodeState, served: Collection[str] = ()) -> Obstacle | None:
+        """Why the pod cannot run on the node; None if it can.
 
         ``served``: resources that devices serve on this node, so that it does not have to offer them itself.
         Raises NodeSelectionError when the pod's affinity cannot be understood.
         """
         if self._node_name and self._node_name != state.name:
-            return "node(s) not named by the pod"
+            return Obstacle(Kind.OTHER_NODE)
         if state.taints and (taint := untolerated(state.taints, self._tolerations)) is not None:
             if taint == UNSCHEDULABLE:
-                return "node(s) were unschedulable"
-            return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+                return Obstacle(Kind.CORDONED)
+            return Obstacle(Kind.TAINT, taint.key, taint.value)
         if (self._labels or self._required is not None) and not self._selects(state):
-            return "node(s) didn't match the pod's node selector or affinity"
+            return Obstacle(Kind.NODE_SELECTOR)
         if self._repelling and self._is_repelled(state):
-            return REPELLED
+            return Obstacle(Kind.ANTI_AFFINITY)
         if self._features and (feature := self._undeclared(state)) is not None:
-            return f"node(s) didn't declare the feature {feature}"
+            return Obstacle(Kind.FEATURE, feature)
         if (port := next((port for port in self._ports if port.is_taken(state.used)), None)) is not None:
-            return f"{port.name}{_TAKEN}"
+            return Obstacle(Kind.PORT, port.name)
         return self._shortage(state, served)
 
     def _selects(self, state: NodeState) -> bool:
@@ -78,18 +75,13 @@ class NodeFilter:
         declared = state.node.status.declared_features or ()
         return next((feature for feature in self._features if feature not in declared), None)
 
-    def _shortage(self, state: NodeState, served: Collection[str]) -> str | None:
+    def _shortage(self, state: NodeState, served: Collection[str]) -> Obstacle | None:
         offered, used = state.offered, state.used
         for name, wanted in self._wanted:
             if name in served or (name == POD_SLOTS and name not in offered):
                 continue  # a node that does not say how many pods it takes takes any number
             if name not in offered and may_be_devices(name):
-                return f"cannot fit resource {name}: neither the node nor a device class offers it"
+                return Obstacle(Kind.NOT_OFFERED, name)
             if wanted > offered.get(name, 0) - used.get(name, 0):
-                return TOO_MANY_PODS if name == POD_SLOTS else f"{_INSUFFICIENT}{name}"
+                return Obstacle(Kind.POD_SLOTS) if name == POD_SLOTS else Obstacle(Kind.RESOURCE, name)
         return None
-
-
-def is_shortage(text: str) -> bool:
-    """Whether the obstacle goes away when another pod ends."""
-    return text in (TOO_MANY_PODS, REPELLED) or text.startswith(_INSUFFICIENT) or text.endswith(_TAKEN)

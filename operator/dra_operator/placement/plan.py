@@ -5,43 +5,29 @@ Planning changes nothing. A plan is only a proposal until the ledger has taken i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator
 
-from dra_api.core import Pod
-from dra_api.resource import ResourceClaim
-
-from dra_operator.allocator import AllocationError, Allocator, Usage
+from dra_operator.allocator import AllocationError
 
 from .answer import NoPlace, Plan
-from .attempt import Aborted, Attempt, Pause
-from .extended import ExtendedResources
-from .nodes import Nodes
+from .attempt import Aborted, Attempt
+from .examination import Case
+from .pause import Pause
 
 Planning = Generator[Pause, None, Plan | NoPlace]
 
 
-def plan(
-    pod: Pod,
-    claims: Sequence[ResourceClaim],
-    nodes: Nodes,
-    allocator: Allocator,
-    usage: Usage,
-    failed: Collection[str] = (),
-    extended: ExtendedResources | None = None,
-) -> Planning:
+def plan(case: Case) -> Planning:
     """The best node for a pod whose claims are in order, each given once.
 
     A generator that pauses every few milliseconds, so that the caller can let others run, and says at what; it
-    returns the answer. ``usage`` must not change meanwhile, ``nodes`` may.
-
-    ``failed`` are UIDs of allocated claims that no node can use. ``extended``: what devices may serve of the pod's
-    extended resources, nothing if it is not given; a claim for them that is made already is among the claims, too.
+    returns the answer.
 
     Errors of the input (a selector that fails on a device of one node) end the attempt, although another node might
     do.
     """
     try:
-        attempt = Attempt(pod, claims, nodes, allocator, usage, failed, extended or ExtendedResources(pod, {}))
+        attempt = Attempt(case)
         yield from attempt.search()
         if not attempt.fits:
             return (yield from attempt.refuse())

@@ -12,17 +12,15 @@ from collections.abc import Iterator
 from dra_api.core import Affinity, Pod, Volume
 from msgspec import structs
 
+from .obstacle import Kind, Obstacle
+
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def unsupported(pod: Pod) -> str | None:
+def unsupported(pod: Pod) -> Obstacle | None:
     """The first such field, with a remedy; None if there is none."""
-    field, remedy = next(_fields(pod), ("", ""))
-    if not field:
-        return None
-    others = "have kube-scheduler place the pod (spec.schedulerName: default-scheduler)"
-    return f"{field} is not supported by dra-operator yet; {remedy}, or {others}"
+    return next((Obstacle(Kind.UNSUPPORTED, field, remedy) for field, remedy in _fields(pod)), None)
 
 
 def _fields(pod: Pod) -> Iterator[tuple[str, str]]:

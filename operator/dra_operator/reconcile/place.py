@@ -19,11 +19,10 @@ from datetime import datetime
 from functools import partial
 
 from dra_api.core import Pod
-from dra_api.references import is_reserved_for
 from dra_api.resource import ResourceClaim
 from dra_kube import NotFound
 
-from dra_operator.allocator import Allocator
+from dra_operator.allocator import Allocator, DeviceId
 from dra_operator.cluster import (
     EVERYTHING,
     LEFTOVERS,
@@ -33,29 +32,30 @@ from dra_operator.cluster import (
     Interest,
     Key,
     classes_of,
-    duplicates,
 )
 from dra_operator.kube import ClaimChanged, EventRecorder
 from dra_operator.placement import (
     Binding,
-    ExtendedResources,
+    Case,
+    GettingReady,
+    Kind,
     NoPlace,
-    NotReady,
+    NotTried,
     Plan,
     PodClaim,
+    Stolen,
+    WriteUnderWay,
     binding_state,
-    crowded,
-    extended_claims,
+    examine,
+    is_alone,
     plan,
-    ready_claims,
-    unservable,
-    unsupported,
+    text,
 )
 
 from .commit import Commit, Writing
 from .dispatcher import Decided, FollowUp, Postponed
 from .errors import CommitRefused, PlacementFailed
-from .planning import PlanInProgress, claims_of
+from .planning import PlanInProgress
 from .queue import WorkQueue
 
 logger = logging.getLogger(__name__)
@@ -101,57 +101,25 @@ class PodPlacer:
     # --- deciding ---
 
     def _begin(self, pod: Pod) -> PlanInProgress | Decided:
-        """Look at the pod's claims; a plan to be made, if they are in order and nothing has to come first."""
+        """Look at the pod and its claims; a plan to be made, if they are in order and nothing has to come first."""
         self._cluster.note_waiting(pod.key, EVERYTHING)
-        try:
-            claims = ready_claims(pod, self._cluster.claims.get)
-        except NotReady as reason:
-            self._cluster.note_waiting(pod.key, NONE)
-            return Decided() if reason.being_made else self._refuse(pod, [], NoPlace(str(reason)))
-        if any(not item.is_recorded for item in duplicates(pod, self._cluster.claims_owned_by(pod))):
-            self._cluster.note_waiting(pod.key, NONE)
-            return Decided()  # the right claim is about to be recorded, which brings the pod here again
-        made, leftovers = extended_claims(pod, self._cluster.claims_owned_by(pod))
-        if leftovers:
-            self._cluster.note_waiting(pod.key, LEFTOVERS)
-            names = ", ".join(claim.metadata.name for claim in leftovers)
-            text = f"waiting for stale extended-resource claim {names} to be deleted"
-            return self._refuse(pod, claims, NoPlace(text, leftovers=leftovers))
-        if made is not None:
-            claims.append(PodClaim(None, made))
-        if any(self._cluster.ledger.in_flight(claim.metadata.uid) for _, claim in claims):
-            return Decided()  # the end of the other pod's write brings this one here again
-        return self._first_obstacle(pod, claims) or self._plan(pod, claims, made)
-
-    def _first_obstacle(self, pod: Pod, claims: Sequence[PodClaim]) -> Decided | None:
-        """What has to come first, or makes planning pointless, whatever the nodes offer."""
-        stolen = next((claim for _, claim in claims if self._must_give_way(pod, claim)), None)
-        if stolen is not None:
-            return Decided(partial(self._give_way, pod, stolen))
-        held = claims_of(claims)
-        states = [binding_state(claim, self._clock()) for claim in held]
-        pending = [binding.seconds for binding in states if binding.state is Binding.PENDING]
-        is_failed = any(binding.state is Binding.FAILED for binding in states)
-        if pending and not is_failed and all(is_reserved_for(pod, claim) for claim in held):
-            self._cluster.note_waiting(pod.key, NONE._replace(nodes=True))
-            self._queue.add_after(Key("place", pod.key), min(pending) + 1)  # a change of the claims comes earlier
-            return Decided()
-        open_claims = [claim for claim in held if claim.status.allocation is None]
-        known, features = self._cluster.classes, self._cluster.features
-        obstacle = unsupported(pod) or crowded(pod, held)
-        obstacle = obstacle or unservable(open_claims, known.__contains__, prioritized_list=features.prioritized_list)
-        if obstacle is None:
-            return None
-        self._cluster.note_waiting(pod.key, NONE)
-        return self._refuse(pod, claims, NoPlace(obstacle))
-
-    def _plan(self, pod: Pod, claims: Sequence[PodClaim], made: ResourceClaim | None) -> PlanInProgress:
-        held, now = claims_of(claims), self._clock()
-        failed = {claim.metadata.uid for claim in held if binding_state(claim, now).state is Binding.FAILED}
-        extended = ExtendedResources(pod, self._cluster.classes_serving(pod), made)
-        usage = self._cluster.ledger.usage.snapshot()
-        planning = plan(pod, held, self._cluster.node_states(), self._allocator, usage, failed, extended)
-        return PlanInProgress(pod, claims, usage, planning)
+        found = examine(pod, self._cluster.snapshot(self._allocator, self._clock()))
+        match found:
+            case Case():
+                return PlanInProgress(found, plan(found))
+            case NotTried(obstacle, claims, stale):
+                self._cluster.note_waiting(pod.key, LEFTOVERS if stale else NONE)
+                if obstacle.kind is Kind.CLAIM_UNMADE:
+                    return Decided()
+                return self._refuse(pod, claims, NoPlace(text(obstacle), leftovers=stale))
+            case Stolen(claim, devices):
+                return Decided(partial(self._give_way, pod, claim, devices))
+            case GettingReady(_, seconds):
+                self._cluster.note_waiting(pod.key, NONE._replace(nodes=True))
+                self._queue.add_after(Key("place", pod.key), seconds + 1)  # a change of the claims comes earlier
+                return Decided()
+            case WriteUnderWay():
+                return Decided()  # the end of the other pod's write brings this one here again
 
     async def _go_on(self, attempt: PlanInProgress) -> Decided | Postponed:
         pod, cluster = attempt.pod, self._cluster
@@ -165,7 +133,7 @@ class PodPlacer:
                 return Decided(self._take(attempt, decision), attempt.spent)
         if not decision.is_error:
             self._wait_for_changes(attempt, decision)
-        return self._refuse(pod, attempt.claims, decision, attempt.spent)
+        return self._refuse(pod, attempt.case.claims, decision, attempt.spent)
 
     def _take(self, attempt: PlanInProgress, decision: Plan) -> FollowUp:
         """Take the devices and the room of a plan. Raises PlacementFailed when they are no more what they were."""
@@ -175,22 +143,22 @@ class PodPlacer:
             raise PlacementFailed(f"the cluster changed while pod {pod.key} was being planned")
         commit = Commit(self._cluster, self._writing, self._wake)
         try:
-            commit.take(pod, attempt.claims, decision)
+            commit.take(pod, attempt.case.claims, decision)
         except DeviceTaken as error:  # by another writer's allocation that came in while the plan was made
             raise PlacementFailed(str(error)) from error
         return partial(self._carry_out, pod, decision, commit)
 
     def _wait_for_changes(self, attempt: PlanInProgress, decision: NoPlace) -> None:
         """Have the pod woken by what it lacked, and by nothing else."""
-        wanted = [claim for _, claim in attempt.claims if claim.status.allocation is None]
+        wanted = [claim for claim in attempt.case.resource_claims if claim.status.allocation is None]
         classes = {name for claim in wanted for name in classes_of(claim)}
-        classes.update(self._cluster.classes_serving(attempt.pod).values())
+        classes.update(attempt.case.extended.classes.values())
         interest = Interest(
             nodes=True,
             room=decision.short_of_room,
             devices=bool(classes),
             freed=self._cluster.drivers_of(classes),
-            leftovers=any(entry is None for entry, _ in attempt.claims),
+            leftovers=attempt.case.extended.made is not None,
         )
         self._cluster.note_waiting(attempt.pod.key, interest)
 
@@ -229,17 +197,16 @@ class PodPlacer:
             self._queue.add_after(Key("place", pod.key), UNSEEN if wait == math.inf else wait)
             return
         if not any(self._must_give_way(pod, claim) for claim in claims):
-            text = f"waiting for binding conditions for device on node {decision.node}"
-            self._events.normal(pod, "BindingConditionsPending", text)
+            waiting = f"waiting for binding conditions for device on node {decision.node}"
+            self._events.normal(pod, "BindingConditionsPending", waiting)
         self._queue.add([Key("place", pod.key)])
 
     def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
         """Whether another claim holds a device of this one too, and no other pod relies on this one."""
-        return _is_alone(pod, claim) and bool(self._cluster.ledger.clashes(claim))
+        return is_alone(pod, claim) and bool(self._cluster.ledger.clashes(claim))
 
-    async def _give_way(self, pod: Pod, claim: ResourceClaim) -> None:
+    async def _give_way(self, pod: Pod, claim: ResourceClaim, devices: Sequence[DeviceId]) -> None:
         """Another scheduler took the same device at the same time: give ours back, and choose anew."""
-        devices = ", ".join(map(str, self._cluster.ledger.clashes(claim)))
         self._wake(self._cluster.forget_placed(pod))
         try:
             await self._claims.clear(claim, pod.metadata.uid)
@@ -248,9 +215,9 @@ class PodPlacer:
         finally:
             self._confirmations.forget([claim])
         self._writing.metrics.gave_way()
-        text = f"claim {claim.key} gave up {devices}, which another claim holds too"
-        logger.info("%s; pod %s is placed anew", text, pod.key)
-        raise PlacementFailed(text)
+        lost = f"claim {claim.key} gave up {', '.join(map(str, devices))}, which another claim holds too"
+        logger.info("%s; pod %s is placed anew", lost, pod.key)
+        raise PlacementFailed(lost)
 
     async def _wait(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> None:
         """No node takes the pod: say why, and give back what it holds in the wrong place (4.3)."""
@@ -300,9 +267,5 @@ class PodPlacer:
         self._queue.add([Key("place", key)])
 
 
-def _is_alone(pod: Pod, claim: ResourceClaim) -> bool:
-    return all(consumer.uid == pod.metadata.uid for consumer in claim.status.reserved_for or ())
-
-
 def _may_clear(pod: Pod, claim: ResourceClaim, decision: NoPlace) -> bool:
-    return claim.metadata.uid in decision.unavailable and _is_alone(pod, claim)
+    return claim.metadata.uid in decision.unavailable and is_alone(pod, claim)

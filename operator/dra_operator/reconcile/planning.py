@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dra_api.core import Pod
-from dra_api.resource import ResourceClaim
 
-from dra_operator.allocator import PoolId, Usage
+from dra_operator.allocator import PoolId
 from dra_operator.cluster import Cluster
-from dra_operator.placement import NodeFilter, NoPlace, Pause, Plan, Planning, PodClaim
+from dra_operator.placement import Case, NodeFilter, NoPlace, Pause, Plan, Planning
 
 from .dispatcher import QUANTUM
 
@@ -26,11 +24,14 @@ from .dispatcher import QUANTUM
 class PlanInProgress:
     """One attempt to place a pod; ``spent`` are the seconds of search that it took so far."""
 
-    pod: Pod
-    claims: Sequence[PodClaim]
-    usage: Usage
+    case: Case
     planning: Planning
     spent: float = 0.0
+
+    @property
+    def pod(self) -> Pod:
+        """Who is placed."""
+        return self.case.pod
 
     async def advance(self) -> Plan | NoPlace | None:
         """Work on for a turn, letting others run at each pause; None when the plan needs another turn."""
@@ -52,13 +53,13 @@ class PlanInProgress:
         """Whether the pod and its claims are still those for which the plan is made."""
         if cluster.pods.get(self.pod.key) is not self.pod:
             return False
-        return all(cluster.claims.get(claim.key) is claim for _, claim in self.claims)
+        return all(cluster.claims.get(claim.key) is claim for claim in self.case.resource_claims)
 
     def is_current(self, plan: Plan, cluster: Cluster) -> bool:
         """Whether the devices and the room that the plan takes are as they were when it was begun."""
-        if self.usage.revision != cluster.ledger.usage.revision:
+        if self.case.usage.revision != cluster.ledger.usage.revision:
             now = cluster.ledger.usage
-            if any(self.usage.pool(pool) != now.pool(pool) for pool in _pools(plan)):
+            if any(self.case.usage.pool(pool) != now.pool(pool) for pool in _pools(plan)):
                 return False
         nodes = cluster.node_states()
         state = nodes.get(plan.node)
@@ -70,8 +71,3 @@ class PlanInProgress:
 def _pools(plan: Plan) -> set[PoolId]:
     results = (result for allocation in plan.allocations.values() for result in allocation.devices.results or ())
     return {PoolId(result.driver, result.pool) for result in results}
-
-
-def claims_of(claims: Sequence[PodClaim]) -> list[ResourceClaim]:
-    """The claims without the entries that lead to them."""
-    return [claim for _, claim in claims]

@@ -1,0 +1,141 @@
+"""What has to come first, or makes planning pointless, before any node is asked (SC-01, scheduling.md 4.1).
+
+::
+
+    examine(pod, snapshot)
+    ├── NotTried        an obstacle lies with the pod itself, its claims or their classes
+    ├── WriteUnderWay   an allocation of one of its claims is on its way to the server
+    ├── Stolen          another claim holds one of its devices, too
+    ├── GettingReady    it has its devices, and waits for them to get ready
+    └── Case            nodes can be asked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_api.core import Pod
+from dra_api.references import is_reserved_for
+from dra_api.resource import ResourceClaim
+
+from dra_operator.allocator import Allocator, DeviceId, Usage
+
+from .binding import Binding, BindingState, binding_state
+from .claims import NotReady, PodClaim, crowded, extended_claims, ready_claims, unservable
+from .extended import ExtendedResources
+from .nodes import Nodes
+from .obstacle import Kind, Obstacle
+from .snapshot import Snapshot
+from .unsupported import unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class NotTried:
+    """No node is asked. ``stale``: claims for extended resources that an earlier attempt left half made."""
+
+    obstacle: Obstacle
+    claims: tuple[PodClaim, ...] = ()
+    stale: tuple[ResourceClaim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUnderWay:
+    """The end of another pod's write comes first: it may give the claim its devices."""
+
+    claim: ResourceClaim
+
+
+@dataclass(frozen=True, slots=True)
+class Stolen:
+    """Another scheduler gave devices of the claim to another claim at the same time."""
+
+    claim: ResourceClaim
+    devices: tuple[DeviceId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GettingReady:
+    """Devices have to be attached first; ``seconds`` is the longest that the first of the claims may still take."""
+
+    claims: tuple[ResourceClaim, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A pod whose claims are in order, and where it is to be placed. ``usage`` must not change, ``nodes`` may."""
+
+    pod: Pod
+    claims: tuple[PodClaim, ...]
+    extended: ExtendedResources
+    """What devices may serve of its extended resources; a claim for them that is made already is in ``claims``, too."""
+    nodes: Nodes
+    allocator: Allocator
+    usage: Usage
+    failed: Mapping[str, BindingState] = field(default_factory=dict)
+    """Claims by UID whose devices no node can use any more, and what became of them."""
+
+    @property
+    def resource_claims(self) -> list[ResourceClaim]:
+        """The claims without the entries that lead to them."""
+        return [claim for _, claim in self.claims]
+
+
+Examination = NotTried | WriteUnderWay | Stolen | GettingReady | Case
+
+
+def examine(pod: Pod, snapshot: Snapshot) -> Examination:
+    """What is to be said of a waiting pod before nodes are asked."""
+    try:
+        claims = ready_claims(pod, snapshot.claim)
+    except NotReady as reason:
+        return NotTried(reason.obstacle)
+    made, stale = extended_claims(pod, snapshot.claims_owned_by(pod))
+    if stale:
+        names = ", ".join(claim.metadata.name for claim in stale)
+        return NotTried(Obstacle(Kind.STALE_CLAIM, names), tuple(claims), stale)
+    if made is not None:
+        claims.append(PodClaim(None, made))
+    held = [claim for _, claim in claims]
+    coming_first = _coming_first(pod, held, snapshot)
+    if coming_first is not None:
+        return coming_first
+    obstacle = _obstacle(pod, held, snapshot)
+    if obstacle is not None:
+        return NotTried(obstacle, tuple(claims))
+    extended = ExtendedResources(pod, snapshot.classes_serving(pod), made)
+    states = {claim.metadata.uid: binding_state(claim, snapshot.now) for claim in held}
+    failed = {uid: binding for uid, binding in states.items() if binding.state is Binding.FAILED}
+    return Case(pod, tuple(claims), extended, snapshot.nodes, snapshot.allocator, snapshot.usage(), failed)
+
+
+def is_alone(pod: Pod, claim: ResourceClaim) -> bool:
+    """Whether no other pod relies on the claim."""
+    return all(consumer.uid == pod.metadata.uid for consumer in claim.status.reserved_for or ())
+
+
+def _coming_first(
+    pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot
+) -> WriteUnderWay | Stolen | GettingReady | None:
+    for claim in claims:
+        if snapshot.in_flight(claim):
+            return WriteUnderWay(claim)
+    for claim in claims:
+        if is_alone(pod, claim) and (devices := snapshot.clashes(claim)):
+            return Stolen(claim, tuple(devices))
+    states = [(claim, binding_state(claim, snapshot.now)) for claim in claims]
+    pending = [(claim, binding.seconds) for claim, binding in states if binding.state is Binding.PENDING]
+    has_failed = any(binding.state is Binding.FAILED for _, binding in states)
+    if pending and not has_failed and all(is_reserved_for(pod, claim) for claim in claims):
+        return GettingReady(tuple(claim for claim, _ in pending), min(seconds for _, seconds in pending))
+    return None
+
+
+def _obstacle(pod: Pod, claims: Sequence[ResourceClaim], snapshot: Snapshot) -> Obstacle | None:
+    wanted = [claim for claim in claims if claim.status.allocation is None]
+    return (
+        unsupported(pod)
+        or crowded(pod, claims)
+        or unservable(wanted, snapshot.has_class, prioritized_list=snapshot.prioritized_list)
+    )

@@ -1,0 +1,52 @@
+"""What keeps a pod from being placed, as a value: compared, counted and acted on by kind, put in words elsewhere.
+
+An obstacle lies with one node (the pod cannot run there) or with the pod (no node is tried at all). ``wording`` has the
+text of each kind; nothing decides by a text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Kind(StrEnum):
+    """Values are stable and fit metric labels."""
+
+    # of a node
+    OTHER_NODE = "other-node"
+    CORDONED = "cordoned"
+    TAINT = "taint"
+    NODE_SELECTOR = "node-selector"
+    ANTI_AFFINITY = "anti-affinity"
+    FEATURE = "feature"
+    PORT = "port"
+    POD_SLOTS = "pod-slots"
+    RESOURCE = "resource"
+    NOT_OFFERED = "not-offered"
+    CLAIM_ELSEWHERE = "claim-elsewhere"
+    TOO_FEW_DEVICES = "too-few-devices"
+    # of the pod
+    CLAIM_REFERENCE = "claim-reference"
+    CLAIM_UNMADE = "claim-unmade"
+    CLAIM_MISSING = "claim-missing"
+    CLAIM_DELETED = "claim-deleted"
+    CLAIM_FULL = "claim-full"
+    STALE_CLAIM = "stale-claim"
+    CLASS_MISSING = "class-missing"
+    ALTERNATIVES_OFF = "alternatives-off"
+    UNSUPPORTED = "unsupported"
+
+
+ENDS_WITH_ANOTHER_POD: Final = frozenset({Kind.ANTI_AFFINITY, Kind.PORT, Kind.POD_SLOTS, Kind.RESOURCE})
+"""Obstacles on a node that may go away when another pod ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """``subject`` is what it is about (a resource, a taint, a claim), ``detail`` what else the text needs."""
+
+    kind: Kind
+    subject: str = ""
+    detail: str = ""

@@ -1,0 +1,16 @@
+"""Where a decision lets others run."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+SLICE: Final = 500
+"""Steps of the allocator between two pauses: a few milliseconds."""
+
+
+class Pause(Enum):
+    """What a decision is at when it pauses."""
+
+    INDEXING = "bringing the index up to date, which other decisions gain from"
+    SEARCHING = "looking for devices on nodes, for this pod alone"

@@ -1,0 +1,129 @@
+"""The question whether a pod can run on a node, asked of one node after the other.
+
+::
+
+    ask(state)
+    ├── Fits             with these devices
+    ├── Obstructed       by the node itself, or because claims of the pod are allocated elsewhere
+    ├── Lacking          the node's devices do not serve the claims
+    ├── Faulty           the claims cannot be decided there: a selector fails on a device, for instance
+    └── Undecided        the allocator gave up
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, Outcome, Refusal
+
+from .answer import Plan
+from .demand import Demand, Demands
+from .elsewhere import Allocations
+from .examination import Case
+from .filters import NodeFilter
+from .node import NodeState
+from .obstacle import Kind, Obstacle
+from .pause import SLICE, Pause
+
+DECISION_STEPS = 10  # what a decision costs even if there is nothing to search
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """``score`` is that of the chosen alternatives."""
+
+    plan: Plan
+    score: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Obstructed:
+    """``elsewhere``: UIDs of claims that are allocated where this node cannot use them."""
+
+    obstacle: Obstacle
+    elsewhere: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """``refusal`` is in the words of the pod's author."""
+
+    demand: Demand
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Faulty:
+    """Another node may do, but the reference ends the attempt."""
+
+    error: AllocationError
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """The answer is not to be had within the budget."""
+
+    outcome: GaveUp
+
+
+NodeAnswer = Fits | Obstructed | Lacking | Faulty | Undecided
+
+
+class Question:
+    """One pod's question. Raises NodeSelectionError for node selectors of allocations that cannot be understood."""
+
+    def __init__(self, case: Case) -> None:
+        claims = case.resource_claims
+        self._allocator, self._usage = case.allocator, case.usage
+        self.filter = NodeFilter(case.pod, case.nodes.repelling(case.pod))
+        self.allocations = Allocations(claims, case.failed)
+        self.demands = Demands(claims, case.extended, case.nodes, case.allocator)
+        self._made = case.extended.made
+        self.steps = 0
+        """What was asked since the caller last looked has cost so much, in steps of the allocator."""
+
+    def ask(self, state: NodeState) -> Generator[Pause, None, NodeAnswer]:
+        """The node's answer. Raises ClaimError, see ``ExtendedResources.claim_for``, and NodeSelectionError."""
+        demand = self.demands.on(state)
+        demand.asked += 1
+        self.steps += 1
+        obstacle = self.filter.obstacle(state, demand.served)
+        if obstacle is not None:
+            return Obstructed(obstacle)
+        elsewhere = self._elsewhere(state, demand)
+        if elsewhere:
+            return Obstructed(Obstacle(Kind.CLAIM_ELSEWHERE), frozenset(elsewhere))
+        if not demand.claims:
+            return Fits(Plan(state.name, {}, demand.served))
+        decision = self._allocator.search(state.node, demand.recipe, self._usage)
+        while (outcome := decision.advance(SLICE)) is None:
+            yield Pause.SEARCHING
+        self.steps += outcome.steps + DECISION_STEPS
+        return _answer(state, demand, outcome)
+
+    def _elsewhere(self, state: NodeState, demand: Demand) -> set[str]:
+        """UIDs of the claims that the pod has already and that are of no use to it on the node."""
+        outdated = {self._made.metadata.uid} if self._made is not None and demand.is_outdated else set()
+        return self.allocations.elsewhere(state.node) | outdated
+
+
+def _answer(state: NodeState, demand: Demand, outcome: Outcome) -> NodeAnswer:
+    if isinstance(outcome, Allocated):
+        plan = Plan(state.name, demand.allocations(outcome.results), demand.served, demand.extended)
+        return Fits(plan, outcome.score)
+    if isinstance(outcome, Failed):
+        return Faulty(outcome.error)
+    if isinstance(outcome, GaveUp):
+        return Undecided(outcome)
+    return Lacking(demand, demand.told(outcome.refusal))
+
+
+def settled(asking: Generator[Pause, None, NodeAnswer]) -> NodeAnswer:
+    """The answer in one go."""
+    while True:
+        try:
+            next(asking)
+        except StopIteration as end:
+            answer: NodeAnswer = end.value
+            return answer

@@ -1,0 +1,36 @@
+"""What one decision looks at: the cluster at one moment, as placement needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim
+
+from dra_operator.allocator import Allocator, DeviceId, Usage
+
+from .nodes import Nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Objects by look-up, since a decision needs few of many."""
+
+    claim: Callable[[str], ResourceClaim | None]
+    """By ``namespace/name``."""
+    claims_owned_by: Callable[[Pod], Iterable[ResourceClaim]]
+    has_class: Callable[[str], bool]
+    classes_serving: Callable[[Pod], Mapping[str, str]]
+    """The class of each extended resource that the pod asks for and that one serves."""
+    in_flight: Callable[[ResourceClaim], bool]
+    """Whether an allocation of the claim is on its way to the server."""
+    clashes: Callable[[ResourceClaim], Sequence[DeviceId]]
+    """The claim's devices that another claim holds, too."""
+    nodes: Nodes
+    allocator: Allocator
+    usage: Callable[[], Usage]
+    """The devices in use; what it gives must not change any more."""
+    now: datetime
+    prioritized_list: bool = True
