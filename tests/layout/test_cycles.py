@@ -18,7 +18,6 @@ PACKAGES: Final = tuple(
     tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"],
 )
 KNOWN: Final = {
-    ("dra_operator.cluster.triggers", "dra_operator.cluster.view"): "only annotated; the view makes its triggers",
     (
         "dra_devcluster.apiserver.kinds.base",
         "dra_devcluster.apiserver.registry",

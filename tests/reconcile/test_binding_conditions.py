@@ -134,3 +134,16 @@ async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(
         assert node_of(world) == "node-1"
     claim = the_claim(world)
     assert claim["status"]["allocation"]["devices"]["results"][0]["pool"] == "node-1"
+
+
+async def test_a_pod_that_vanishes_while_it_is_planned_again_leaves_no_load(world: Any, make: Any) -> None:
+    furnish(world, make)
+    world.start()
+    async with world.running():
+        await busy(world)
+        pod = world.cluster.pods.get("ns/pod")
+        assert world.cluster.loads.node_of(pod.metadata.uid) == "node-0"
+        with world.cluster.without_load_of(pod):
+            world.api.drop(PODS, "ns/pod")
+            world.bring_events()
+        assert list(world.cluster.loads) == []

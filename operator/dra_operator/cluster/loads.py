@@ -8,7 +8,6 @@ the old one's last.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 
 from dra_operator.placement import add, subtract
 
@@ -58,16 +57,11 @@ class NodeLoads:
         entry = self._pods.get(uid)
         return entry[0] if entry else None
 
-    @contextmanager
-    def without(self, uid: str) -> Iterator[None]:
-        """Inside the block the pod does not count, as if it had no node; afterwards it does again, unless replaced."""
-        node, requests = self._pods.get(uid, ("", _NONE))
+    def take_out(self, uid: str) -> tuple[str, Mapping[str, int]] | None:
+        """The pod does not count for now; what ``place`` needs to have it count again, None if it did not."""
+        entry = self._pods.get(uid)
         self.forget(uid)
-        try:
-            yield
-        finally:
-            if node and uid not in self._pods:
-                self.place(uid, node, requests)
+        return entry
 
     def __iter__(self) -> Iterator[str]:
         """The UIDs of the pods that count."""

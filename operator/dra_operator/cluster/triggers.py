@@ -7,7 +7,6 @@ opposite, a change that somebody waits for and that wakes nobody.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from dra_api.core import Node, Pod
 from dra_api.extended_resources import resources_of
@@ -27,15 +26,13 @@ from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, Resou
 from .contention import ANY, drivers_in
 from .duplicates import duplicates
 from .key import NOTHING, Key, Keys
+from .ledger import InFlight
+from .state import State
 from .store import Change
 from .template import ClaimTemplate
 
-if TYPE_CHECKING:
-    from .ledger import InFlight
-    from .view import Cluster
 
-
-def on_pod(cluster: Cluster, change: Change[Pod]) -> Keys:
+def on_pod(cluster: State, change: Change[Pod]) -> Keys:
     """The pod itself, and the claims it needs no longer (claim-controller.md 5.1)."""
     old, new = change
     gone = old if old is not None and not _is_same(old, new) else None
@@ -55,7 +52,7 @@ def on_pod(cluster: Cluster, change: Change[Pod]) -> Keys:
     return tuple(keys)
 
 
-def on_claim(cluster: Cluster, change: Change[ResourceClaim]) -> Keys:
+def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     """The claim itself, the pods that use it, and pods that wait for devices that came free (SC-02)."""
     old, new = change
     keys: list[Key] = []
@@ -77,7 +74,7 @@ def on_claim(cluster: Cluster, change: Change[ResourceClaim]) -> Keys:
     return tuple(keys)
 
 
-def on_template(cluster: Cluster, change: Change[ClaimTemplate]) -> Keys:
+def on_template(cluster: State, change: Change[ClaimTemplate]) -> Keys:
     """Pods that wait for a claim from the template; a deleted template concerns no pod (claim-controller.md 4)."""
     if change.new is None:
         return NOTHING
@@ -85,7 +82,7 @@ def on_template(cluster: Cluster, change: Change[ClaimTemplate]) -> Keys:
     return tuple(Key("pod", pod.key) for pod in users if pod_needs_work(cluster, pod))
 
 
-def on_node(cluster: Cluster, change: Change[Node]) -> Keys:
+def on_node(cluster: State, change: Change[Node]) -> Keys:
     """Waiting pods that were refused by nodes, if the node is new or now takes other pods than before."""
     old, new = change
     if new is None or (old is not None and _offer(old) == _offer(new)):
@@ -93,7 +90,7 @@ def on_node(cluster: Cluster, change: Change[Node]) -> Keys:
     return _place(key for key, interest in cluster.waiting.items() if interest.nodes)
 
 
-def on_class(cluster: Cluster, change: Change[DeviceClass]) -> Keys:
+def on_class(cluster: State, change: Change[DeviceClass]) -> Keys:
     """Waiting pods that need the class, by a claim or by a resource that it serves, unless only metadata changed.
 
     That a class is gone helps no claim, but another one may serve its resource from now on (scheduling.md 7.1).
@@ -110,7 +107,7 @@ def on_class(cluster: Cluster, change: Change[DeviceClass]) -> Keys:
     return _place(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
 
 
-def on_slice(cluster: Cluster, change: Change[ResourceSlice]) -> Keys:
+def on_slice(cluster: State, change: Change[ResourceSlice]) -> Keys:
     """Waiting pods that need devices: the slice may hold them, or its going may complete its pool (AL-03)."""
     old, new = change
     if old is not None and new is not None and old.spec == new.spec:
@@ -118,34 +115,34 @@ def on_slice(cluster: Cluster, change: Change[ResourceSlice]) -> Keys:
     return devices_published(cluster)
 
 
-def devices_published(cluster: Cluster) -> Keys:
+def devices_published(cluster: State) -> Keys:
     """Waiting pods that need devices, of whatever driver: a request for all devices minds every pool."""
     return _place(key for key, interest in cluster.waiting.items() if interest.devices and _needs_devices(cluster, key))
 
 
-def devices_freed(cluster: Cluster, allocation: AllocationResult) -> Keys:
+def devices_freed(cluster: State, allocation: AllocationResult) -> Keys:
     """Waiting pods whose classes may hold what was freed."""
     freed = {ANY, *drivers_in(allocation)}
     waiting = (key for key, interest in cluster.waiting.items() if not freed.isdisjoint(interest.freed))
     return _place(key for key in waiting if _needs_devices(cluster, key))
 
 
-def _needs_devices(cluster: Cluster, key: str) -> bool:
+def _needs_devices(cluster: State, key: str) -> bool:
     return key in cluster.pods_by_claim or key in cluster.pods_by_resource
 
 
-def write_over(cluster: Cluster, entry: InFlight) -> Keys:
+def write_over(cluster: State, entry: InFlight) -> Keys:
     """The other pods of a claim: while its allocation was under way they were not tried."""
     pods = cluster.pods_by_claim.keys(entry.claim.key)
     return _place(pod for pod in pods if pod != entry.pod.key and pod in cluster.waiting)
 
 
-def room_freed(cluster: Cluster) -> Keys:
+def room_freed(cluster: State) -> Keys:
     """Waiting pods for which the last attempt found too little cpu, memory or the like."""
     return _place(key for key, interest in cluster.waiting.items() if interest.room)
 
 
-def pod_needs_work(cluster: Cluster, pod: Pod) -> bool:
+def pod_needs_work(cluster: State, pod: Pod) -> bool:
     """Whether claims have to be made, recorded or reserved for the pod (claim-controller.md 5.2).
 
     A finished pod needs nothing: its generated claim was just deleted and must not come back (PRJ-003).
@@ -185,14 +182,14 @@ def _is_same(one: Object | None, other: Object | None) -> bool:
     return one is not None and other is not None and one.metadata.uid == other.metadata.uid
 
 
-def _owner(cluster: Cluster, claim: ResourceClaim) -> Pod | None:
+def _owner(cluster: State, claim: ResourceClaim) -> Pod | None:
     """The pod that the claim was made for, if that is still there."""
     owner = claim.metadata.controller
     pod: Pod | None = cluster.pods.get(f"{claim.metadata.namespace}/{owner.name}") if owner is not None else None
     return pod if pod is not None and owner is not None and pod.metadata.uid == owner.uid else None
 
 
-def _has_duplicates(cluster: Cluster, pod: Pod) -> bool:
+def _has_duplicates(cluster: State, pod: Pod) -> bool:
     return any(duplicates(pod, cluster.claims_owned_by(pod)))
 
 
@@ -204,19 +201,19 @@ def _is_owned_by(pod: Pod, claim: ResourceClaim) -> bool:
     return True
 
 
-def _claims_left_by(cluster: Cluster, pod: Pod) -> Keys:
+def _claims_left_by(cluster: State, pod: Pod) -> Keys:
     """What the pod used, and what was made for it, used or not."""
     used = [f"{pod.metadata.namespace}/{use.name}" for use in claims_of_pod(pod)]
     owned = [claim.key for claim in cluster.claims_owned_by(pod)]
     return tuple(Key("claim", key) for key in dict.fromkeys(used + owned))
 
 
-def _made_in_vain(cluster: Cluster, pod: Pod) -> Keys:
+def _made_in_vain(cluster: State, pod: Pod) -> Keys:
     """Claims for extended resources beside the one with which the pod got its node."""
     return tuple(Key("claim", claim.key) for claim in cluster.claims_owned_by(pod) if is_for_extended_resources(claim))
 
 
-def _leftover_gone(cluster: Cluster, claim: ResourceClaim) -> Keys:
+def _leftover_gone(cluster: State, claim: ResourceClaim) -> Keys:
     """Its owner, if that waits for this (scheduling.md 4.3)."""
     owner = claim.metadata.controller
     key = f"{claim.metadata.namespace}/{owner.name}" if owner is not None else ""
@@ -257,7 +254,7 @@ def _offer(node: Node) -> object:
     return (node.metadata.labels, node.status.allocatable, node.status.declared_features, node.spec)
 
 
-def _existing(cluster: Cluster, keys: Iterable[str]) -> Iterator[Pod]:
+def _existing(cluster: State, keys: Iterable[str]) -> Iterator[Pod]:
     for key in keys:
         pod = cluster.pods.get(key)
         if pod is not None:

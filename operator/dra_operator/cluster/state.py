@@ -1,0 +1,125 @@
+"""The state of the view: objects, indexes over them, devices and room in use, and the look-ups that others need.
+
+Nothing in here changes the state by itself, and nothing awaits. ``view`` takes changes in; ``triggers`` asks this which
+keys a change concerns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from dra_api.core import Node, Pod
+from dra_api.extended_resources import classes_by_resource, may_be_devices
+from dra_api.references import ClaimUse, claims_of_pod, pod_is_done
+from dra_api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+
+from dra_operator.allocator import Allocator, Inventory
+from dra_operator.placement import Nodes, Snapshot, pod_requests
+
+from .contention import Contention, drivers_in
+from .index import Index
+from .interest import Interest
+from .ledger import Ledger
+from .loads import NodeLoads
+from .store import Store
+from .template import ClaimTemplate
+
+
+class State:
+    """``scheduler_name``: pods that name it are ours to place. ``inventory`` gets the slices, classes and rules."""
+
+    def __init__(self, inventory: Inventory, scheduler_name: str) -> None:
+        self.scheduler_name = scheduler_name
+        self.features = inventory.features
+        self.pods: Store[Pod] = Store()
+        self.nodes: Store[Node] = Store()
+        self.claims: Store[ResourceClaim] = Store()
+        self.templates: Store[ClaimTemplate] = Store()
+        self.classes: Store[DeviceClass] = Store()
+        self.slices: Store[ResourceSlice] = Store()
+        self.rules: Store[DeviceTaintRule] = Store()
+        self.inventory = inventory
+        self.ledger = Ledger(shares=self.features.consumable_capacity)
+        self.loads = NodeLoads()
+        self._node_states = Nodes()
+        self._bound: set[str] = set()
+        """UIDs of pods whose binding was answered; the watch has not shown it yet."""
+        self.waiting: dict[str, Interest] = {}
+        """Pods of ours without a node, in order of arrival, and what can help them."""
+        self._contention = Contention()
+        self.pods_by_claim = Index()
+        self.pods_by_template = Index()
+        self.claims_by_owner = Index()
+        self.claims_by_class = Index()
+        self.pods_by_resource = Index()
+        """Waiting pods by the extended resources that they ask for."""
+
+    def claims_of(self, pod: Pod) -> Iterator[tuple[ClaimUse, ResourceClaim | None]]:
+        """The claims that the pod uses, each with the claim itself if it exists; unresolvable entries are left out."""
+        for use in claims_of_pod(pod):
+            yield use, self.claims.get(f"{pod.metadata.namespace}/{use.name}")
+
+    def claims_owned_by(self, pod: Pod) -> Iterator[ResourceClaim]:
+        """Claims whose controller is this very pod."""
+        for key in self.claims_by_owner.keys(pod.metadata.uid):
+            claim = self.claims.get(key)
+            if claim is not None:
+                yield claim
+
+    def classes_serving(self, pod: Pod) -> dict[str, str]:
+        """The class of each extended resource that the pod asks for and that one serves (scheduling.md 7.1)."""
+        wanted = extended_resources(pod) if self.features.extended_resources else []
+        classes = classes_by_resource(self.classes) if wanted else {}
+        return {resource: classes[resource] for resource in wanted if resource in classes}
+
+    def drivers_of(self, classes: Iterable[str]) -> frozenset[str]:
+        """The drivers whose devices the classes may hold."""
+        return frozenset(map(self._contention.driver_of_class, classes))
+
+    def is_contested(self, allocation: AllocationResult) -> bool:
+        """Whether another scheduler allocates devices of the same drivers, so that both may have taken the same one."""
+        return bool(self._contention) and any(map(self._contention.is_contested, drivers_in(allocation)))
+
+    def is_bound(self, pod: Pod) -> bool:
+        """Whether the pod has its node, on the server or by a binding that was answered."""
+        return bool(pod.spec.node_name) or pod.metadata.uid in self._bound
+
+    def is_ours_to_place(self, pod: Pod) -> bool:
+        """Whether the pod waits for us to give it a node."""
+        return (
+            pod.spec.scheduler_name == self.scheduler_name
+            and not pod.spec.node_name
+            and not pod_is_done(pod)
+            and not pod.spec.scheduling_gates
+        )
+
+    def snapshot(self, allocator: Allocator, now: datetime) -> Snapshot:
+        """What a decision looks at, as it is now."""
+        return Snapshot(
+            claim=self.claims.get,
+            claims_owned_by=self.claims_owned_by,
+            has_class=self.classes.__contains__,
+            classes_serving=self.classes_serving,
+            in_flight=lambda claim: self.ledger.in_flight(claim.metadata.uid) is not None,
+            clashes=self.ledger.clashes,
+            nodes=self.node_states(),
+            allocator=allocator,
+            usage=self.ledger.usage.snapshot,
+            now=now,
+            prioritized_list=self.features.prioritized_list,
+        )
+
+    def node_states(self) -> Nodes:
+        """All nodes with what is used of them: the live ones, brought up to date by this call."""
+        touched, self.loads.touched = self.loads.touched, set()
+        for name in touched:
+            state = self._node_states.get(name)
+            if state is not None:
+                self._node_states.put(state.with_load(self.loads.used(name)))
+        return self._node_states
+
+
+def extended_resources(pod: Pod) -> list[str]:
+    """The resources that the pod asks for and that devices might serve."""
+    return [name for name, amount in pod_requests(pod).items() if amount > 0 and may_be_devices(name)]
