@@ -9,7 +9,7 @@ from proving_ground import ProvingGround
 pytestmark = pytest.mark.timeout(300)
 
 CLAIM_STATUS = Target(verbs=("update",), resource="resourceclaims/status")
-UPDATES = Target(verbs=("update", "patch"))
+ALL_WRITES = Target(verbs=("create", "update", "patch"))
 
 FAULTS: list[object] = [
     pytest.param((CutAfter(CLAIM_STATUS),), id="every answer to an allocation is lost"),
@@ -23,7 +23,7 @@ FAULTS: list[object] = [
         ),
         id="answers to allocations are late or lost, or the allocations are late",
     ),
-    pytest.param((CutAfter(UPDATES, 0.3), CutBefore(UPDATES, 0.1)), id="a third of the answers to all updates is lost"),
+    pytest.param((CutAfter(ALL_WRITES, 0.3), CutBefore(ALL_WRITES, 0.1)), id="a third of all answers is lost"),
 ]
 
 
