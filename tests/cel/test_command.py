@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dra_operator.app import cel_command
+from dra_operator.commands import cel_command
 
 SLICES = """
 apiVersion: resource.k8s.io/v1

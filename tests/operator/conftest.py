@@ -24,7 +24,7 @@ from dra_kube import (
     Resource,
     connection,
 )
-from dra_operator.app import Options
+from dra_operator.app.operator import Options
 from faults import FaultProxy
 from kopf.testing import KopfRunner
 from supervised import Site, supervised
@@ -169,7 +169,7 @@ def until() -> Callable[..., Awaitable[Any]]:
 @pytest.fixture
 def operator_command(kubeconfig: Path) -> list[str]:
     """``dra-operator run`` as a process of its own."""
-    return [sys.executable, "-m", "dra_operator.app.cli", "run", "--kubeconfig", str(kubeconfig)]
+    return [sys.executable, "-m", "dra_operator.cli", "run", "--kubeconfig", str(kubeconfig)]
 
 
 @pytest.fixture

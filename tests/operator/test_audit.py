@@ -12,10 +12,10 @@ from dra_kube import DEVICE_CLASSES, NODES, PODS, Resource, ServerError
 from dra_operator.allocator import Features, Inventory
 from dra_operator.app import audit
 from dra_operator.app.audit import Audit
-from dra_operator.app.language import CelSelectors
-from dra_operator.app.malformed import Quarantine
-from dra_operator.app.watched import WATCHED
 from dra_operator.cluster import Cluster
+from dra_operator.intake.language import CelSelectors
+from dra_operator.intake.malformed import Quarantine
+from dra_operator.intake.watched import WATCHED
 from faults import DropEvents, ErrorEvent, EventFault, Refuse, Target
 from waiting import until
 

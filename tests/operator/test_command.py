@@ -16,11 +16,11 @@ import aiohttp
 import pytest
 from dra_api.gates import UnknownGate
 from dra_operator.allocator import Features
-from dra_operator.app.cli import features_of
+from dra_operator.app.run_command import features_of
 from faults import Hang, Refuse, Target
 from waiting import until
 
-COMMAND = [sys.executable, "-m", "dra_operator.app.cli", "run"]
+COMMAND = [sys.executable, "-m", "dra_operator.cli", "run"]
 
 
 async def run(*arguments: str) -> tuple[int, str]:

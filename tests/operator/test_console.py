@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dra_operator.app.console import CLOSED, INTERRUPTED, finish
+from dra_operator.commands.console import CLOSED, INTERRUPTED, finish
 
 CASE = '[{"expression": "true", "device": {"driver": "a"}, "name": "%s"}]'
-CEL = [sys.executable, "-m", "dra_operator.app.cli", "cel"]
+CEL = [sys.executable, "-m", "dra_operator.cli", "cel"]
 
 
 def test_the_exit_code_of_a_command_is_handed_on() -> None:
@@ -43,6 +43,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
 
 
 def test_text_that_the_output_cannot_show_is_escaped(tmp_path: Path) -> None:
-    printing = "from dra_operator.app.console import finish; raise SystemExit(finish(lambda: print('a\\ud800b') or 0))"
+    printing = (
+        "from dra_operator.commands.console import finish; raise SystemExit(finish(lambda: print('a\\ud800b') or 0))"
+    )
     done = subprocess.run([sys.executable, "-c", printing], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "a\\ud800b\n", "")

@@ -14,9 +14,10 @@ import kopf
 import pytest
 import yaml
 from dra_kube import connection
-from dra_operator.app import Limits, Operator, Options
 from dra_operator.app.kopf_run import identity
+from dra_operator.app.operator import Operator, Options
 from dra_operator.app.settings import configure
+from dra_operator.app.streams import Limits
 from dra_operator.app.supervisor import OperatorFailed, Supervisor
 from faults import CutBefore, Target
 from waiting import until
@@ -33,7 +34,7 @@ def deployment_command() -> list[str]:
     assert command[0] == "dra-operator"
     port = command.index("--metrics-port") + 1
     assert command[port] == "8080"
-    return [sys.executable, "-m", "dra_operator.app.cli", *command[1:port], "0", *command[port + 1 :]]
+    return [sys.executable, "-m", "dra_operator.cli", *command[1:port], "0", *command[port + 1 :]]
 
 
 AS_STRANGER = """

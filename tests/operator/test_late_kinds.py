@@ -19,10 +19,11 @@ from dra_kube import (
     TypedList,
 )
 from dra_operator.allocator import Features
-from dra_operator.app import Options, loading
-from dra_operator.app.loading import Loader
-from dra_operator.app.malformed import Quarantine
-from dra_operator.app.watched import WATCHED
+from dra_operator.app.operator import Options
+from dra_operator.intake import loading
+from dra_operator.intake.loading import Loader
+from dra_operator.intake.malformed import Quarantine
+from dra_operator.intake.watched import WATCHED
 from faults import Refuse, Target
 from supervised import QUICK
 from waiting import until

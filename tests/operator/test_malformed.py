@@ -13,8 +13,9 @@ from aiohttp import web
 from dra_api.resource import AllocationResult
 from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Usage
-from dra_operator.app import Options, audit
-from dra_operator.app.malformed import Quarantine
+from dra_operator.app import audit
+from dra_operator.app.operator import Options
+from dra_operator.intake.malformed import Quarantine
 from faults import DropEvents, Fault, Target
 from faults.fault import Exchange
 from supervised import QUICK

@@ -13,7 +13,7 @@ from allocator_lab import claim, device, device_class, first_available, pool, re
 from corpus import CONFORMANCE, cases
 from dra_api.codec import convert
 from dra_api.resource import AllocationResult
-from dra_operator.app.cli import main
+from dra_operator.cli import main
 
 Json = dict[str, Any]
 KINDS = {"class": "DeviceClass", "claim": "ResourceClaim", "slice": "ResourceSlice"}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from dra_devcluster.apiserver import watch
 from dra_kube import PODS
-from dra_operator.app import Limits, Options
-from dra_operator.app.streams import Streams
+from dra_operator.app.operator import Options
+from dra_operator.app.streams import Limits, Streams
 from faults import DropEvents, Refuse, Target
 
 PODS_PATH = "/api/v1/pods"

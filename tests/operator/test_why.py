@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
-from dra_operator.app.kubectl import main
+from dra_operator.commands.kubectl import main
 
 
 async def ask(capsys: pytest.CaptureFixture[str], kubeconfig: Path, *arguments: str) -> tuple[int, str]:

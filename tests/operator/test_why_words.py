@@ -12,8 +12,8 @@ from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Inventory
-from dra_operator.app.why import why_claim, why_pod
 from dra_operator.cluster import Cluster
+from dra_operator.commands.why import why_claim, why_pod
 from placement_lab import Attributes, wants
 
 ENTRY = [{"name": "gpu", "resourceClaimName": "c"}]

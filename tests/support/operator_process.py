@@ -77,7 +77,7 @@ def _is_bad(record: str) -> bool:
 @asynccontextmanager
 async def operator_process(kubeconfig: Path, log: Path, *options: str) -> AsyncIterator[OperatorProcess]:
     """It runs meanwhile, unless it is ended before."""
-    command = [sys.executable, "-m", "dra_operator.app.cli", "run", "--kubeconfig", str(kubeconfig)]
+    command = [sys.executable, "-m", "dra_operator.cli", "run", "--kubeconfig", str(kubeconfig)]
     command += ["--check-invariants", "--metrics-port", "0", *options]
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from dra_kube import connection
-from dra_operator.app import Limits, Operator, Options
+from dra_operator.app.operator import Operator, Options
+from dra_operator.app.streams import Limits
 from dra_operator.app.supervisor import Supervisor
 from faults import FaultProxy
 from under_kopf import collect_leftovers_of_kopf

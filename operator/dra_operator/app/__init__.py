@@ -1,7 +1,1 @@
-"""The process: Kopf wiring, start-up and shutdown, probes, metrics, the command lines."""
-
-from .handlers import register
-from .operator import Operator, Options
-from .streams import Limits
-
-__all__ = ["Limits", "Operator", "Options", "register"]
+"""The process: Kopf wiring, start-up and shutdown, probes, metrics. Loaded by ``dra-operator run`` alone."""

@@ -20,10 +20,9 @@ from typing import Any
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError, Resource
 
 from dra_operator.cluster import revision
+from dra_operator.intake.malformed import Quarantine
+from dra_operator.intake.watched import Kinds
 from dra_operator.reconcile import Control
-
-from .malformed import Quarantine
-from .watched import Kinds
 
 logger = logging.getLogger(__name__)
 

@@ -22,16 +22,16 @@ from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cluster import SCHEDULER_NAME, Cluster
+from dra_operator.intake.language import CelSelectors
+from dra_operator.intake.loading import Loader
+from dra_operator.intake.malformed import Quarantine
+from dra_operator.intake.watched import REQUIRED, watched_kinds
 from dra_operator.reconcile import Concerns, Control
 
 from .audit import Audit
 from .claim_controller import ClaimController
-from .language import CelSelectors
-from .loading import Loader
-from .malformed import Quarantine
 from .metrics import AppMetrics
 from .streams import Limits, Streams
-from .watched import REQUIRED, watched_kinds
 
 logger = logging.getLogger(__name__)
 

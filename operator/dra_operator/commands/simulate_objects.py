@@ -31,6 +31,7 @@ from dra_api.resource import (
 
 from dra_operator.allocator import AllocationError, Allocator, Features, Inventory
 from dra_operator.cluster import Cluster
+from dra_operator.intake.language import CelSelectors
 from dra_operator.placement import (
     Case,
     ExtendedResources,
@@ -50,7 +51,6 @@ from dra_operator.placement import (
     text,
 )
 
-from .language import CelSelectors
 from .object_files import BadInput, of_kind
 from .refused import Holders, holders, in_full
 from .verdicts import before_nodes, error_of

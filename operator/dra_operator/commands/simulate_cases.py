@@ -23,9 +23,9 @@ from dra_api.quantity import Quantity
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 from dra_operator.allocator import Allocator, DeviceId, Features, Inventory, Rules, Usage
+from dra_operator.intake.language import CelSelectors
 
 from .case_files import JSON, Fields
-from .language import CelSelectors
 from .object_files import BadInput
 
 

@@ -1,18 +1,15 @@
-"""``dra-operator``: run the operator, or try out what it would do.
+"""``dra-operator run``: settings from the command line, and the operator under its supervisor.
 
 Exit codes: 0 after a stop by signal, 1 when the operator failed or the API server cannot be used, 2 for wrong usage or
-settings (no kubeconfig, a port in use). Other commands say their own; for all of them see also ``console``.
+settings (no kubeconfig, a port in use).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
-import importlib.util
 import os
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -23,33 +20,15 @@ from dra_operator.allocator import GATES, Features
 from dra_operator.cluster import SCHEDULER_NAME
 from dra_operator.reconcile import Concerns, UnknownConcern
 
-from .console import finish
 from .leader import NAMESPACE, CannotElect, Leader, lease_name
 from .logs import configure_logs
 from .operator import Operator, Options
 from .server import CannotServe
 from .supervisor import OperatorFailed, Supervisor
 
-# Commands of their own modules, loaded only when asked for: name -> (module with add_arguments and run, help).
-COMMANDS = {
-    "cel": ("cel_command", "try out CEL device selectors"),
-    "simulate": ("simulate_command", "allocate claims from files, without a cluster"),
-}
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script; returns the exit code."""
-    options = _parser().parse_args(arguments)
-    if options.command == "run":
-        return _run(options)
-    module = importlib.import_module(f"{__package__}.{COMMANDS[options.command][0]}")
-    return finish(lambda: int(module.run(options)))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dra-operator", description="Run the operator, or try out what it would do.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="run the operator until SIGINT or SIGTERM")
+def add_arguments(run: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
     run.add_argument("--kubeconfig", help="file that says where the API server is (default: $KUBECONFIG, in-cluster)")
     run.add_argument(
         "--scheduler-name", default=SCHEDULER_NAME, help="place the pods that name this scheduler (%(default)s)"
@@ -82,15 +61,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--metrics-port", type=int, help="port for these; 0 takes any free one (default: none)")
     run.add_argument("--check-invariants", action="store_true", help="verify the view after every step, and log")
     run.add_argument("-v", "--verbose", action="count", default=0, help="more log lines; twice for everything")
-    for name, (module, text) in COMMANDS.items():
-        if importlib.util.find_spec(f"{__package__}.{module}") is None:
-            continue
-        command = commands.add_parser(name, help=text)
-        importlib.import_module(f"{__package__}.{module}").add_arguments(command)
-    return parser
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run until SIGINT or SIGTERM; returns the exit code."""
     configure_logs(options.verbose)
     if options.kubeconfig:
         os.environ["KUBECONFIG"] = options.kubeconfig  # Kopf logs in again on its own when the server says 401
@@ -157,7 +131,3 @@ def features_of(text: str) -> Features:
 def _fail(text: str, code: int) -> int:
     print(f"dra-operator: {text}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,45 @@
+"""``dra-operator``: run the operator, or try out what it would do.
+
+Each command is a module with ``add_arguments`` and ``run``, loaded only when it is asked for: help and the commands
+that work on files do not pay for Kopf. The modules list their exit codes; see also ``commands.console``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from dra_operator.commands.console import finish
+
+COMMANDS = {
+    "run": ("dra_operator.app.run_command", "run the operator until SIGINT or SIGTERM"),
+    "cel": ("dra_operator.commands.cel_command", "try out CEL device selectors"),
+    "simulate": ("dra_operator.commands.simulate_command", "allocate claims from files, without a cluster"),
+}
+"""Name, module, help."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script; returns the exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    name = next((word for word in words if not word.startswith("-")), None)
+    options = _parser(name).parse_args(words)
+    run = importlib.import_module(COMMANDS[options.command][0]).run
+    return int(run(options)) if options.command == "run" else finish(lambda: int(run(options)))
+
+
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    """Knows all commands by name, and the arguments of the chosen one."""
+    parser = argparse.ArgumentParser(prog="dra-operator", description="Run the operator, or try out what it would do.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, (module, text) in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        if name == chosen:
+            importlib.import_module(module).add_arguments(command)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""``kubectl dra why pod NAME`` and ``kubectl dra why claim NAME``: what holds it back, asked of the live cluster.
+
+Reads only. Exit codes: 0, 1 when there is no such object or the server cannot be used, 2 for wrong usage; see also
+``console``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from .console import finish
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script ``kubectl-dra``; kubectl finds it by its name."""
+    options = _parser().parse_args(arguments)
+    answer = importlib.import_module(f"{__package__}.why_command")  # not for help, and not for wrong usage
+    return finish(lambda: int(answer.run(options)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kubectl dra", description="Dynamic Resource Allocation, explained.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    why = commands.add_parser("why", help="why a pod or claim is pending, or what it holds")
+    why.add_argument("kind", choices=("pod", "claim"))
+    why.add_argument("name")
+    why.add_argument("-n", "--namespace", default="default")
+    why.add_argument("--kubeconfig", help="path to the kubeconfig file")
+    why.add_argument("--context", help="context of the kubeconfig")
+    why.add_argument("--scheduler-name", default="dra-scheduler", help="as given to the operator (%(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""What commands for people load: never Kopf, nor anything else that only talks to an API server.
+
+Each runs in a process of its own; the figures that this gives are in docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+UNWANTED = {"aiohttp", "asyncio", "grpc", "kopf", "kubernetes", "prometheus_client", "requests"}
+PROBE = """
+import importlib, json, sys
+module, *sys.argv = sys.argv[1:]
+try:
+    importlib.import_module(module).main()
+finally:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+SLICES = """
+{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {
+  "driver": "gpu.example.com", "nodeName": "n1",
+  "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "gpu-0"}]}}
+"""
+CLAIM = """
+{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "default"},
+ "spec": {"devices": {"requests": [{"name": "req", "exactly": {"deviceClassName": "gpu"}}]}}}
+---
+{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}
+---
+{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+"""
+
+
+def loaded(module: str, *words: str) -> set[str]:
+    """The top-level modules that a command has imported when it ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, module, "command", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    names: list[str] = json.loads(done.stderr.splitlines()[-1])
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("dra_operator.cli", ["--help"]),
+        ("dra_operator.cli", ["cel", "--help"]),
+        ("dra_operator.cli", ["simulate", "--help"]),
+        ("dra_operator.commands.kubectl", ["--help"]),
+        ("dra_operator.commands.kubectl", ["why", "--help"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_help_loads_nothing_that_talks_to_a_server(module: str, words: list[str]) -> None:
+    assert not loaded(module, *words) & UNWANTED
+
+
+def test_cel_and_simulate_load_nothing_that_talks_to_a_server(tmp_path: Path) -> None:
+    slices, claim = tmp_path / "slices.json", tmp_path / "claim.yaml"
+    slices.write_text(SLICES)
+    claim.write_text(f"{CLAIM}---{SLICES}")
+    assert not loaded("dra_operator.cli", "cel", "-e", "true", "-f", str(slices)) & UNWANTED
+    assert not loaded("dra_operator.cli", "simulate", "-f", str(claim)) & UNWANTED
+
+
+def test_run_loads_kopf() -> None:
+    """The probe sees what it should not see elsewhere."""
+    assert "kopf" in loaded("dra_operator.cli", "run", "--help")
