@@ -2,8 +2,9 @@
 
 from .claims import ClaimChanged, ClaimWriter
 from .client import Client
+from .event_reasons import EventReason
 from .events import EventRecorder
 from .pods import PodWriter
 from .rewrite import rewrite
 
-__all__ = ["ClaimChanged", "ClaimWriter", "Client", "EventRecorder", "PodWriter", "rewrite"]
+__all__ = ["ClaimChanged", "ClaimWriter", "Client", "EventReason", "EventRecorder", "PodWriter", "rewrite"]

@@ -20,6 +20,7 @@ from dra_api.resource import GROUP
 from dra_kube import EVENTS, KubeError, NotFound
 
 from .client import Client
+from .event_reasons import EventReason
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +33,12 @@ BACKLOG = 1000  # events that may wait to be written
 @dataclass(frozen=True, slots=True)
 class _Note:
     about: Struct
-    kind: str
-    reason: str
+    reason: EventReason
     message: str
 
     @property
-    def identity(self) -> tuple[str, str, str, str]:
-        return (self.about.metadata.uid or self.about.key, self.kind, self.reason, self.message)
+    def identity(self) -> tuple[str, EventReason, str]:
+        return (self.about.metadata.uid or self.about.key, self.reason, self.message)
 
 
 @dataclass(slots=True)
@@ -53,16 +53,17 @@ class EventRecorder:
     def __init__(self, client: Client, component: str, *, clock: Callable[[], float], now: Callable[[], str]) -> None:
         self._client, self._component, self._clock, self._now = client, component, clock, now
         self._notes: asyncio.Queue[_Note] = asyncio.Queue(BACKLOG)
-        self._written: OrderedDict[tuple[str, str, str, str], _Written] = OrderedDict()
+        self._written: OrderedDict[tuple[str, EventReason, str], _Written] = OrderedDict()
         self._allowance: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def normal(self, about: Struct, reason: str, message: str) -> None:
-        """Something went as it should."""
-        self._post(_Note(about, "Normal", reason, message))
-
-    def warning(self, about: Struct, reason: str, message: str) -> None:
-        """Something needs attention."""
-        self._post(_Note(about, "Warning", reason, message))
+    def post(self, about: Struct, reason: EventReason, message: str) -> None:
+        """Tell what happened to an object."""
+        if not self._may_post(about.metadata.uid or about.key):
+            return
+        try:
+            self._notes.put_nowait(_Note(about, reason, message))
+        except asyncio.QueueFull:
+            logger.debug("event dropped, too many are waiting: %s %s", reason.reason, about.key)
 
     async def run(self) -> None:
         """Write what was posted, for ever."""
@@ -77,14 +78,6 @@ class EventRecorder:
                 await self._notes.join()
         except TimeoutError:
             logger.info("%d events were not written before the end", self._notes.qsize())
-
-    def _post(self, note: _Note) -> None:
-        if not self._may_post(note.about.metadata.uid or note.about.key):
-            return
-        try:
-            self._notes.put_nowait(note)
-        except asyncio.QueueFull:
-            logger.debug("event dropped, too many are waiting: %s %s", note.reason, note.about.key)
 
     def _may_post(self, subject: str) -> bool:
         now = self._clock()
@@ -101,7 +94,7 @@ class EventRecorder:
             if not await self._count_up(note):
                 await self._create(note)
         except KubeError as error:
-            logger.debug("event %s for %s not written: %s", note.reason, note.about.key, error)
+            logger.debug("event %s for %s not written: %s", note.reason.reason, note.about.key, error)
 
     async def _count_up(self, note: _Note) -> bool:
         known = self._written.get(note.identity)
@@ -132,8 +125,8 @@ class EventRecorder:
                 "uid": meta.uid,
                 "resourceVersion": meta.resource_version,
             },
-            "type": note.kind,
-            "reason": note.reason,
+            "type": note.reason.kind,
+            "reason": note.reason.reason,
             "message": note.message[:1024],
             "source": {"component": self._component},
             "reportingComponent": self._component,

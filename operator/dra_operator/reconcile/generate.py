@@ -21,7 +21,7 @@ from dra_api.resource import GROUP, POD_CLAIM_NAME_ANNOTATION, ResourceClaim, Re
 from dra_kube import AlreadyExists, KubeError, NotFound, Object
 
 from dra_operator.cluster import ClaimTemplate, Cluster, counting_claim
-from dra_operator.kube import ClaimWriter, EventRecorder, PodWriter
+from dra_operator.kube import ClaimWriter, EventReason, EventRecorder, PodWriter
 
 from .claim_body import claim_for_pod
 from .concerns import Concerns
@@ -68,7 +68,7 @@ class ClaimGenerator:
                 name = await self._claim_for(pod, entry)
             except (ClaimReferenceError, KubeError, GenerationFailed, DecodeError) as error:
                 text = f"PodResourceClaim {entry.name}: {error}"
-                self._events.warning(pod, "FailedResourceClaimCreation", text)
+                self._events.post(pod, EventReason.FAILED_CLAIM_CREATION, text)
                 raise GenerationFailed(text) from error
             if name is not None:
                 found[entry.name] = name

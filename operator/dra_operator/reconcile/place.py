@@ -33,7 +33,7 @@ from dra_operator.cluster import (
     Key,
     classes_of,
 )
-from dra_operator.kube import ClaimChanged, EventRecorder
+from dra_operator.kube import ClaimChanged, EventReason, EventRecorder
 from dra_operator.placement import (
     Binding,
     Case,
@@ -177,7 +177,7 @@ class PodPlacer:
             await self._report(pod, SCHEDULER_ERROR, f"{refused}; tried again with growing pauses")
             raise
         if is_bound:
-            self._events.normal(pod, "Scheduled", f"Successfully assigned {pod.key} to {decision.node}")
+            self._events.post(pod, EventReason.SCHEDULED, f"Successfully assigned {pod.key} to {decision.node}")
             return
         self._look_again(pod, decision)
 
@@ -198,7 +198,7 @@ class PodPlacer:
             return
         if not any(self._must_give_way(pod, claim) for claim in claims):
             waiting = f"waiting for binding conditions for device on node {decision.node}"
-            self._events.normal(pod, "BindingConditionsPending", waiting)
+            self._events.post(pod, EventReason.BINDING_CONDITIONS_PENDING, waiting)
         self._queue.add([Key("place", pod.key)])
 
     def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
@@ -250,7 +250,7 @@ class PodPlacer:
                 condition.message,
             ) == (reason, message):
                 return
-        self._events.warning(pod, "FailedScheduling", message)
+        self._events.post(pod, EventReason.FAILED_SCHEDULING, message)
         await self._pods.report_waiting(pod, reason, message)
 
     async def _settle(self, key: str) -> None:

@@ -1,0 +1,32 @@
+"""The catalogue of event reasons: every Event that the operator writes has one of these.
+
+``docs/operator.md`` lists them for people; a test keeps the two alike.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class EventReason(Enum):
+    """Type, reason and meaning; reasons that kube-scheduler or the claim controller has are theirs."""
+
+    SCHEDULED = ("Normal", "Scheduled", "The pod has its node.")
+    BINDING_CONDITIONS_PENDING = (
+        "Normal",
+        "BindingConditionsPending",
+        "The pod has its devices and waits for them to get ready.",
+    )
+    FAILED_SCHEDULING = (
+        "Warning",
+        "FailedScheduling",
+        "The pod waits, and why; written when the condition `PodScheduled` changes.",
+    )
+    FAILED_CLAIM_CREATION = (
+        "Warning",
+        "FailedResourceClaimCreation",
+        "A claim of the pod could not be made from its template, or not be recorded.",
+    )
+
+    def __init__(self, kind: str, reason: str, meaning: str) -> None:
+        self.kind, self.reason, self.meaning = kind, reason, meaning
