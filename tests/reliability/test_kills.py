@@ -12,7 +12,7 @@ import pytest
 from proving_ground import ProvingGround
 from rounds import rounds
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 DEVICES = 40
 
