@@ -1,24 +1,30 @@
 """Files of cases: one JSON object per problem, answered by one JSON line each.
 
-A file is a list of cases, or an object whose ``cases`` they are and whose other fields all cases share. A case that
-cannot be read costs only its own answer: it is reported, and the others are answered.
+A file is a list of cases, or an object whose ``cases`` they are and whose other fields all cases share; JSON Lines
+(``.jsonl``, or ``-`` for standard input) hold one case per line. All may be compressed (``.gz``). A case that cannot be
+read costs only its own answer: it is reported, and the others are answered. On standard input every line gets an answer
+as soon as it is read, so that a program can ask one case after the other.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from dra_api.codec import DecodeError, convert
 
-from .object_files import BadInput, read_text
+from .object_files import BadInput
 
 T = TypeVar("T")
 JSON = Mapping[str, Any]
 Answer = Callable[[str, JSON], JSON]
 """Where a case stands, for messages, and the case -> its answer. Raises BadInput."""
+STDIN: Final = "-"
 
 
 class Fields:
@@ -52,10 +58,15 @@ class Fields:
             raise BadInput(f"{self.where}: {name}: {error}") from error
 
 
-def read_cases(path: str) -> tuple[list[Any], JSON]:
+def read_cases(path: str) -> tuple[Iterable[Any], JSON]:
     """The cases of a file, and what they share. Raises BadInput."""
+    if path == STDIN:
+        return _each_line(sys.stdin), {}
+    text = _read_text(path)
+    if path.removesuffix(".gz").endswith(".jsonl"):
+        return _each_line(text.splitlines()), {}
     try:
-        document = json.loads(read_text(path))
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: not JSON: {error}; for Kubernetes objects in YAML use -f") from error
     shared = document if isinstance(document, dict) else {}
@@ -65,17 +76,39 @@ def read_cases(path: str) -> tuple[list[Any], JSON]:
     return cases, shared
 
 
-def answer_all(command: str, path: str, cases: list[Any], answer: Answer) -> int:
-    """Print the answers; 0, or 2 when a case could not be read."""
+def _read_text(path: str) -> str:
+    try:
+        data = Path(path).read_bytes()
+        return (gzip.decompress(data) if path.endswith(".gz") else data).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {error}") from error
+
+
+def _each_line(lines: Iterable[str]) -> Iterator[Any]:
+    """The cases of JSON Lines; BadInput in the place of one that is no JSON."""
+    for line in lines:
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield BadInput(f"not JSON: {error}")
+
+
+def answer_all(command: str, path: str, cases: Iterable[Any], answer: Answer) -> int:
+    """Print the answers; 0, or 2 when a case could not be read. On standard input an error is an answer, too."""
     status = 0
     for number, case in enumerate(cases):
         name = case.get("name") if isinstance(case, dict) else None
         where = f"{path}: case {name if isinstance(name, str) else number}"
         try:
+            if isinstance(case, BadInput):
+                raise BadInput(f"{where}: {case}")
             if not isinstance(case, dict):
                 raise BadInput(f"{where}: expected an object, got {type(case).__name__}")
             print(json.dumps(answer(where, case)), flush=True)
         except BadInput as error:
             print(f"dra-operator {command}: {error}", file=sys.stderr)
+            if path == STDIN:
+                print(json.dumps({"name": name, "error": str(error)}), flush=True)
             status = 2
     return status

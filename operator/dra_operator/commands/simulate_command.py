@@ -1,7 +1,8 @@
 """``dra-operator simulate``: what the allocator would do, without a cluster.
 
-Two ways: ``simulate FILE.json`` answers a file of cases (see ``simulate_cases``) with one JSON line each;
-``simulate -f slices.yaml -f claim.yaml`` tells for Kubernetes objects what each node would give, or why not.
+Two ways: ``simulate FILE`` answers a file of cases (see ``simulate_cases``) with one JSON line each, and ``simulate -``
+a stream of them; ``simulate -f slices.yaml -f claim.yaml`` says for Kubernetes objects what each node
+would give, or why not.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Final
 from dra_api.codec import to_dict
 from dra_api.core import Node
 
-from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, NodeFailure, Outcome, Refused
+from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, NodeFailure, Outcome, Refused, Rules
 
 from .case_files import JSON, answer_all, read_cases
 from .object_files import BadInput, read_objects
@@ -32,6 +33,7 @@ OUTCOMES: Final[dict[type, str]] = {
     Failed: "error",
     GaveUp: "gaveUp",
 }
+SEMANTICS: Final[dict[str, Rules]] = {"documented": Rules(), "reference": Rules.reference()}
 SETTLED: Final = (Allocated, Failed)
 """Outcomes after which no further node is tried."""
 _MANY: Final = 64  # nodes: more of them are worth a look at the index
@@ -39,7 +41,18 @@ _MANY: Final = 64  # nodes: more of them are worth a look at the index
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("cases", nargs="?", metavar="FILE.json", help="file of cases to answer, one JSON line each")
+    parser.add_argument(
+        "cases",
+        nargs="?",
+        metavar="FILE",
+        help="cases to answer, one JSON line each: .json, .jsonl, either with .gz, or - for JSON lines from stdin",
+    )
+    parser.add_argument(
+        "--semantics",
+        choices=SEMANTICS,
+        help="what decides where Kubernetes and its documentation differ "
+        "(default: reference for cases with an implementation, otherwise documented)",
+    )
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="decide each case N times and time it")
     parser.add_argument(
         "-f", "--file", action="append", default=[], help="YAML or JSON with Kubernetes objects; repeatable"
@@ -65,23 +78,25 @@ def run(options: argparse.Namespace) -> int:
             raise BadInput(f"--repeat: expected at least 1, got {options.repeat}")
         if options.repeat > 1 and options.file:
             raise BadInput("--repeat: only for a file of cases, which are timed; -f FILE tells, and times nothing")
+        rules = SEMANTICS.get(options.semantics)
         if options.file:
-            for line in tell(read_objects(options.file), options.node, sequential=options.sequential):
+            told = tell(read_objects(options.file), options.node, sequential=options.sequential, rules=rules or Rules())
+            for line in told:
                 print(line)
             return 0
-        return _answer_file(options.cases, options.repeat)
+        return _answer_file(options.cases, options.repeat, rules)
     except (BadInput, AllocationError) as error:
         print(f"dra-operator simulate: {error}", file=sys.stderr)
         return 2
 
 
-def _answer_file(path: str, repeat: int) -> int:
+def _answer_file(path: str, repeat: int, rules: Rules | None) -> int:
     cases, _ = read_cases(path)
     gave_up = False
 
     def told(where: str, case: JSON) -> JSON:
         nonlocal gave_up
-        found = answer(read_case(where, case), repeat)
+        found = answer(read_case(where, case, rules), repeat)
         gave_up |= any(node["outcome"] == OUTCOMES[GaveUp] for node in found["nodes"])
         return found
 

@@ -29,7 +29,7 @@ from dra_api.resource import (
     ResourceSlice,
 )
 
-from dra_operator.allocator import AllocationError, Allocator, Features, Inventory
+from dra_operator.allocator import AllocationError, Allocator, Features, Inventory, Rules
 from dra_operator.cluster import Cluster
 from dra_operator.intake.language import CelSelectors
 from dra_operator.placement import (
@@ -58,9 +58,11 @@ from .verdicts import before_nodes, error_of
 T = TypeVar("T", bound=Object)
 
 
-def tell(objects: Sequence[Object], node_names: Sequence[str], *, sequential: bool = False) -> Iterator[str]:
+def tell(
+    objects: Sequence[Object], node_names: Sequence[str], *, rules: Rules, sequential: bool = False
+) -> Iterator[str]:
     """Lines: for each attempt the verdict of each node. Raises BadInput when there is nothing to try."""
-    cluster = _cluster(objects)
+    cluster = _cluster(objects, rules)
     nodes = _nodes(objects, node_names)
     known = {node.metadata.name for node in of_kind(Node, objects)} or {
         *_named_by_slices(of_kind(ResourceSlice, objects))
@@ -77,9 +79,9 @@ def tell(objects: Sequence[Object], node_names: Sequence[str], *, sequential: bo
         yield from _of_pod(pod, cluster, allocator, sequential=sequential)
 
 
-def _cluster(objects: Sequence[Object]) -> Cluster:
+def _cluster(objects: Sequence[Object], rules: Rules) -> Cluster:
     features = Features()
-    cluster = Cluster(Inventory(features, language=CelSelectors(features)))
+    cluster = Cluster(Inventory(features, language=CelSelectors(features), rules=rules))
     for kind in (DeviceClass, ResourceSlice, DeviceTaintRule):
         for obj in of_kind(kind, objects):
             cluster.put(obj)
