@@ -19,12 +19,13 @@ from pathlib import Path
 from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "conformance"))
 
 from allocator_families import HARD
 from allocator_measure import Json, Result, measured
 from allocator_problems import make_case
 from allocator_scale import building, memory, one_large_node, placements
-from corpus import CONFORMANCE
+from corpus import kit
 
 SIZES = (8, 16, 32, 64)
 
@@ -37,10 +38,8 @@ def hard(sizes: tuple[int, ...], seconds: float, limit: int) -> Iterator[Result]
 
 
 def ordinary(most: int, limit: int) -> Iterator[Result]:
-    """Everyday problems of one to three nodes: those of the reference's corpus, and generated ones."""
-    path = CONFORMANCE / "allocator" / "random.json"
-    if path.is_file():
-        yield from _many("the reference's random problems", json.loads(path.read_text())["cases"][:most], limit)
+    """Everyday problems of one to three nodes: those that the reference answered, and generated ones."""
+    yield from _many("the reference's random problems", kit("allocator/random")[:most], limit)
     generated = [make_case(Random(f"benchmark/{number}")) for number in range(min(most, 200))]
     yield from _many("generated problems, all features mixed", generated, limit)
 

@@ -164,3 +164,7 @@ HARD: dict[str, Family] = {
     "GPUs in eighths, an exact fit": eighths,
     "shares that leave a rest": shares,
 }
+UNSOLVABLE = frozenset(
+    what for what, family in HARD.items() if family in (pigeonhole, distinct, groups, partitions, subsets, pairs)
+)
+"""Families of which counting shows that no problem has a solution, whatever its size."""

@@ -23,8 +23,8 @@ settings.load_profile("project")
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not CONFORMANCE.is_dir():
-        terminalreporter.section("SKIPPED: reference corpora")
-        terminalreporter.line("No conformance data found; set KOPF_DRA_CONFORMANCE to the folder that holds it.")
+        terminalreporter.section("SKIPPED: cases from tests of other projects")
+        terminalreporter.line("None found; set KOPF_DRA_CONFORMANCE to the folder that holds them.")
     if missing():
         terminalreporter.section("SKIPPED: everything that needs a stock control plane")
         terminalreporter.line(f"Nothing was tried on a real API server; {missing()}.")

@@ -1,9 +1,9 @@
-"""The reference's recorded answers (allocator.md, conformance/allocator).
+"""The answers of the conformance kit, and those of the reference's own tests (allocator.md).
 
-Where the reference's behaviour and the documented one differ, the recorded answers follow the reference and
-``deviations.json`` the documentation, so the former are compared under ``Rules.reference()`` and the latter
-under the default rules. What the default rules change in the recorded answers is checked as well: only
-cases that show one of the two patterns may differ, and only in the direction that the rule explains.
+Where the reference's behaviour and the documented one differ, a case has an answer for each: the former is compared
+under ``Rules.reference()``, the latter under the default rules. What the default rules change in the recorded answers
+is checked as well: only cases that show one of the two patterns may differ, and only in the direction that the rule
+explains.
 """
 
 from __future__ import annotations
@@ -11,21 +11,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from allocator_lab import KINDS, case_lab, difference
-from corpus import cases
+from allocator_agreement import laboratory
+from allocator_lab import case_lab, difference
+from corpus import cases, kit
 from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.quantity import Quantity
 from dra_api.resource import CapacityRequestPolicy, DeviceCapacity
 from dra_operator.allocator import Allocated, Failed, Refused, Rules
 from dra_operator.allocator.published.capacity import consumed, consumption, violates
+from kit_cases import expected
 
 Json = dict[str, Any]
-FAMILIES = (
-    *("admin", "allmode", "basic", "binding", "config", "constraints", "consumable", "distinct", "firstavailable"),
-    *("listattrs", "mixed", "multinode", "network", "partition-admin", "partition-constraints", "partition-multi"),
-    *("partition-samepool", "partition-taints", "partitionable-samepool", "partitionable", "poolstate", "taints"),
-)
 
 
 def observed_kind(observed: Json) -> str:
@@ -52,15 +49,19 @@ def wants_admin_access(case: Json) -> bool:
     )
 
 
-def random_differences(family: str, rules: Rules) -> dict[str, tuple[Json, str, str]]:
-    """Per differing case and node: the case, what was recorded, and how the answer differs."""
+RULES = {"reference": Rules.reference(), "documented": Rules()}
+
+
+def kit_differences(file: str, answers: str, rules: Rules) -> dict[str, tuple[Json, str, str]]:
+    """Per differing case and node: the case, what is expected by these semantics, and how the answer differs."""
     found = {}
-    for case in cases("allocator/random.json"):
-        if case["family"] != family:
+    for case in kit(f"allocator/{file}"):
+        wanted = expected(case, answers)
+        if wanted is None:
             continue
-        lab = case_lab(case, rules)
+        lab = laboratory(case, rules)
         nodes = {node["metadata"]["name"]: convert(Node, node) for node in case["nodes"]}
-        for expect in case["expect"]:
+        for expect in wanted:
             outcome = lab.decide(nodes[expect["node"]])
             different = difference(outcome, expect["outcome"], expect.get("results"))
             if different:
@@ -89,67 +90,40 @@ def test_errors_of_the_test_table_name_what_the_reference_names() -> None:
                 assert problem in str(outcome.error), case["name"]
 
 
-def test_the_semantics_cases() -> None:
-    wrong = {}
-    for case in cases("allocator/semantics.json"):
-        outcome = case_lab(case, Rules.reference()).decide(convert(Node, case["node"]))
-        different = difference(outcome, case["expect"]["outcome"], case["expect"].get("results"))
-        if different:
-            wrong[case["name"]] = different
-    assert not wrong
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_generated_problems(family: str) -> None:
-    different = random_differences(family, Rules.reference())
+@pytest.mark.parametrize(
+    ("file", "semantics"),
+    [
+        *(("random", "reference"), ("semantics", "reference"), ("random", "documented"), ("semantics", "documented")),
+        *(("deviations", "documented"), ("generated", "documented"), ("hard", "documented")),
+    ],
+)
+def test_every_case_of_the_kit_gets_the_expected_answer(file: str, semantics: str) -> None:
+    different = kit_differences(file, semantics, RULES[semantics])
     assert not {name: how for name, (_, _, how) in different.items()}
 
 
-def test_every_family_is_covered() -> None:
-    assert {case["family"] for case in cases("allocator/random.json")} == set(FAMILIES)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_documented_rules_differ_only_where_their_pattern_shows(family: str) -> None:
-    for name, (case, recorded, how) in random_differences(family, Rules()).items():
+def test_documented_rules_differ_only_where_their_pattern_shows() -> None:
+    for name, (case, recorded, how) in kit_differences("random", "reference", Rules()).items():
         if has_older_generation(case):
             continue
         assert wants_admin_access(case), f"{name}: {how}"
         assert recorded == "none", f"{name}: the reference's own solution must come first: {how}"
 
 
-def test_documented_rules_in_the_test_table_and_semantics() -> None:
-    for file, key in (("cases", "observed"), ("semantics", "expect")):
-        for case in cases(f"allocator/{file}.json"):
-            expected = case[key]
-            kind = observed_kind(expected) if key == "observed" else expected["outcome"]
-            outcome = case_lab(case, Rules()).decide(convert(Node, case["node"]))
-            assert not difference(outcome, kind, expected.get("results")) or has_older_generation(case), case["name"]
-
-
-def test_deviations_have_the_intended_answer() -> None:
-    wrong = {}
-    for case in cases("allocator/deviations.json"):
+def test_documented_rules_in_the_test_table() -> None:
+    for case in cases("allocator/cases.json"):
+        observed = case["observed"]
         outcome = case_lab(case, Rules()).decide(convert(Node, case["node"]))
-        devices = None
-        if isinstance(outcome, Allocated):
-            devices = [
-                [[r.request, r.driver, r.pool, r.device] for r in result.devices.results or ()]
-                for result in outcome.results
-            ]
-        got = (KINDS[type(outcome)], devices)
-        if got != (case["intendedOutcome"], case.get("intendedDevices")):
-            wrong[case["name"]] = got
-    assert not wrong
+        different = difference(outcome, observed_kind(observed), observed.get("results"))
+        assert not different or has_older_generation(case), case["name"]
 
 
 def test_claim_configuration_is_copied_once() -> None:
-    for case in cases("allocator/deviations.json"):
-        if case["name"] == "config-dup":
-            outcome = case_lab(case, Rules()).decide(convert(Node, case["node"]))
-            assert isinstance(outcome, Allocated)
-            (entry,) = outcome.results[0].devices.config or ()
-            assert entry.requests == ("r", "q")
+    (case,) = (case for case in kit("allocator/deviations") if case["name"] == "deviations/config-dup")
+    outcome = case_lab(case, Rules()).decide(convert(Node, case["nodes"][0]))
+    assert isinstance(outcome, Allocated)
+    (entry,) = outcome.results[0].devices.config or ()
+    assert entry.requests == ("r", "q")
 
 
 CHANGED_LATER = {

@@ -1,22 +1,24 @@
-"""Every case of the reference corpus: kind, value, class of error, type, cost before and after."""
+"""Every case of the kit, and of the reference's own table: kind, value, class of error, type, cost before and after."""
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
 import pytest
-from corpus import cases, document, each_case
+from corpus import document, kit
 from dra_api.codec import convert
 from dra_api.resource import Device
 from dra_cel import CompileError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
 
-CORPUS = "cel/cases.json"
+KIT = kit("cel/selectors")
+TABLE = [case for case in document("cel/cases.json")["cases"] if case["source"] != "project"]
 
 
 @cache
-def device(name: str, lists: bool) -> PreparedDevice:
-    raw = dict(document(CORPUS)["devices"][name])
+def device(text: str, lists: bool) -> PreparedDevice:
+    raw = json.loads(text)
     driver = raw.pop("driver")
     return prepare(driver, convert(Device, raw), list_attributes=lists)
 
@@ -32,7 +34,10 @@ def outcome(case: dict[str, Any]) -> dict[str, Any]:
         selector = Selector(case["expression"], environment)
     except CompileError as error:
         return {"kind": "compile_error", "error_kind": error.kind}
-    target = device(case["device"], case["listTypeAttributes"])
+    raw = case["device"]
+    if isinstance(raw, str):
+        raw = document("cel/cases.json")["devices"][raw]
+    target = device(json.dumps(raw), case["listTypeAttributes"])
     verdict, cost = selector.explain(target, case.get("costLimit"))
     said: dict[str, Any] = {
         "max_cost": selector.max_cost,
@@ -47,11 +52,12 @@ def outcome(case: dict[str, Any]) -> dict[str, Any]:
     return said | {"kind": "match", "match": verdict}
 
 
-def test_the_corpus_is_complete() -> None:
-    assert len(cases(CORPUS)) >= 1134
+def test_the_kit_is_complete() -> None:
+    assert len(KIT) >= 1028
+    assert len({case["name"] for case in KIT}) == len(KIT)
 
 
-@pytest.mark.parametrize("case", each_case(CORPUS))
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in KIT + TABLE])
 def test_agrees_with_the_reference(case: dict[str, Any]) -> None:
     keys = ["kind", "match", "error_kind", "max_cost", "output_type"]
     if not case["expect"].get("actual_cost_unstable"):

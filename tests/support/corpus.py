@@ -1,7 +1,8 @@
-"""The reference's recorded cases and its description of the API: data beside the checkout, or nowhere.
+"""Recorded answers: the conformance kit of the project, and what may not be part of it.
 
-The project stands without them. A test that compares with data that is not there is skipped, and says so; the
-summary of a run without any says it once more.
+The kit (conformance/) is always there. Cases from other projects' tests, and the reference's description of the API,
+lie beside the checkout, or nowhere: a test that compares with them is then skipped, and says so; the summary of a run
+without any says it once more.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import kit_cases
 import pytest
 
 Json = dict[str, Any]
@@ -30,8 +32,18 @@ needs_api_schema = pytest.mark.skipif(
 
 
 @cache
+def _kit(file: str) -> tuple[Json, ...]:
+    return tuple(kit_cases.read(kit_cases.FOLDER / f"{file}.jsonl.gz"))
+
+
+def kit(file: str) -> list[Json]:
+    """The cases of a file of the kit, such as ``allocator/random``."""
+    return list(_kit(file))
+
+
+@cache
 def document(file: str) -> Json:
-    """A file below the folder (``cel/cases.json``), whole; with no cases when it is not on this machine."""
+    """A file below the folder (``tracker/cases.json``), whole; with no cases when it is not on this machine."""
     path = CONFORMANCE / file
     found: Json = json.loads(path.read_text()) if path.is_file() else {"cases": []}
     return found

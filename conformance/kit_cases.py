@@ -1,0 +1,50 @@
+"""The cases of the kit: compressed JSON Lines below this folder, one problem with its expected answers per line.
+
+README.md describes the fields, ``allocator.schema.json`` defines them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+FOLDER = Path(__file__).resolve().parent
+SEMANTICS = ("documented", "reference")
+KEPT_BACK = ("expect", "why")
+"""Fields that a program under test does not see."""
+
+
+def files(part: str) -> list[Path]:
+    """The files of a part, ``allocator`` or ``cel``."""
+    return sorted((FOLDER / part).glob("*.jsonl.gz"))
+
+
+def read(path: Path) -> Iterator[Json]:
+    """The cases of a file, compressed or not."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+        for line in lines:
+            if line.strip():
+                yield json.loads(line)
+
+
+def write(path: Path, cases: Iterable[Json]) -> None:
+    """Write a compressed file; the same cases give the same bytes."""
+    lines = "".join(json.dumps(case, separators=(",", ":")) + "\n" for case in cases)
+    path.write_bytes(gzip.compress(lines.encode(), 9, mtime=0))
+
+
+def problem(case: Json) -> Json:
+    """What a program under test is given."""
+    return {name: value for name, value in case.items() if name not in KEPT_BACK}
+
+
+def expected(case: Json, semantics: str) -> list[Json] | None:
+    """The answers per node under these semantics; None when they are not known."""
+    for expectation in case["expect"]:
+        if semantics in expectation["semantics"]:
+            return list(expectation["answers"])
+    return None
