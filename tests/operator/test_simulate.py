@@ -406,11 +406,15 @@ def test_empty_documents_and_other_kinds_are_left_out(capsys: pytest.CaptureFixt
     assert "r: drv/p/a" in capsys.readouterr().out
     path.write_text("a: [")
     assert main(["simulate", "-f", str(path)]) == 2
-    assert "not YAML or JSON" in capsys.readouterr().err
+    assert "not YAML: while parsing a flow node" in capsys.readouterr().err
 
 
 BAD_OBJECTS: dict[str, tuple[list[Json], list[str]]] = {
-    "no object": ([{"a": 1}], ["kind and apiVersion"]),
+    "no object": ([{"a": 1}], ["bad.yaml: document 1: expected", "kind and apiVersion"]),
+    "an item that is no object": (
+        [CLASS, {"kind": "List", "items": [SLICES[0], 7]}],
+        ["bad.yaml: document 2, item 2: expected", "kind and apiVersion"],
+    ),
     "no name": ([{"kind": "Pod", "apiVersion": "v1", "metadata": {}}], ["Pod", "metadata.name"]),
     "an unknown version": (
         [{"kind": "DeviceClass", "apiVersion": "resource.k8s.io/v9", "metadata": {"name": "x"}}],
@@ -418,12 +422,15 @@ BAD_OBJECTS: dict[str, tuple[list[Json], list[str]]] = {
     ),
     "a malformed field": (
         [kubernetes("slice", {"metadata": {"name": "s"}, "spec": {"devices": 5}})],
-        ["ResourceSlice s", "spec.devices"],
+        ["document 1: ResourceSlice s", "spec.devices"],
     ),
     "no claim": ([CLASS, *SLICES], ["no claim to try"]),
     "no node": ([CLASS, kubernetes("claim", claim(request("r")))], ["no node to try", "--node"]),
-    "an object that is there twice": ([CLASS, CLASS], ["DeviceClass any", "twice"]),
-    "a document that is no object": ([SLICES[0], 7], ["object 0", "kind and apiVersion"]),  # type: ignore[list-item]
+    "an object that is there twice": (
+        [CLASS, CLASS],
+        ["document 2: DeviceClass any is there twice", "document 1: remove"],
+    ),
+    "a document that is no object": ([SLICES[0], 7], ["document 2", "kind and apiVersion"]),  # type: ignore[list-item]
     "a pod whose claim is missing": (
         [
             *SLICES,

@@ -31,7 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help="time N evaluations of each case")
     parser.add_argument("-e", "--expression", help="a selector to try on the devices of -f")
     parser.add_argument(
-        "-f", "--file", action="append", default=[], help="YAML or JSON with ResourceSlices; repeatable"
+        "-f",
+        "--file",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="YAML or JSON with ResourceSlices, a directory of such files, or - for standard input; repeatable",
     )
     parser.add_argument("--new", action="store_true", help="check as API validation of a new object does")
     parser.add_argument(

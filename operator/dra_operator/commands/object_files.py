@@ -1,23 +1,26 @@
 """Kubernetes objects from YAML and JSON files, as an API server would store them.
 
-A file holds one object, several documents, or a List. Objects of older API versions are converted, defaults
-are filled in, and what is not of a kind that matters here is left out.
+A file holds one object, several documents, or a List; a directory stands for the .yaml, .yml and .json files in it,
+sorted by name, and ``-`` for standard input. Objects of older API versions are converted, defaults are filled in, and
+what is not of a kind that matters here is left out.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import yaml
 from dra_api import conversion
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Node, Pod
 from dra_api.defaults import set_defaults
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+
+from .documents import documents
 
 Kind = TypeVar("Kind", bound=Object)
 JSON = dict[str, Any]
@@ -31,32 +34,35 @@ KINDS: Final[dict[str, tuple[type[Object], str]]] = {
     "Pod": (Pod, "v1"),
 }
 NAMESPACED: Final = frozenset({"ResourceClaim", "ResourceClaimTemplate", "Pod"})
+SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+STDIN: Final = "-"
 
 
 class BadInput(Exception):
-    """A file cannot be read, or does not hold what it should; the message names file, object and field."""
+    """A file cannot be read, or does not hold what it should; the message names file, document, object and field."""
 
 
 def read_text(path: str) -> str:
-    """The text of a file. Raises BadInput."""
+    """The text of a file, or of standard input. Raises BadInput."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return sys.stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: {error}") from error
 
 
 def read_objects(paths: Iterable[str]) -> list[Object]:
     """All objects of the kinds above, in the order of the files. Raises BadInput, also when one is there twice."""
-    objects: list[Object] = []
     found: dict[tuple[str, str], str] = {}
-    for path in paths:
-        for item in _items(path):
-            made = _object(path, item)
-            if made is not None:
-                first = found.setdefault((item["kind"], made.key), path)
-                if len(found) == len(objects):
-                    raise BadInput(f"{path}: {item['kind']} {made.key} is there twice, first in {first}: remove one")
-                objects.append(made)
+    objects: list[Object] = []
+    for path in _files(paths):
+        for where, item in _items(path):
+            made = _object(where, item)
+            if made is None:
+                continue
+            first = found.setdefault((item["kind"], made.key), where)
+            if first != where:
+                raise BadInput(f"{where}: {item['kind']} {made.key} is there twice, first in {first}: remove one")
+            objects.append(made)
     return objects
 
 
@@ -65,33 +71,54 @@ def of_kind(kind: type[Kind], objects: Iterable[Object]) -> list[Kind]:
     return [found for found in objects if isinstance(found, kind)]
 
 
-def _items(path: str) -> Iterator[JSON]:
+def _files(paths: Iterable[str]) -> Iterator[str]:
+    """The paths, with its files in the place of a directory."""
+    for path in paths:
+        if path == STDIN or not Path(path).is_dir():
+            yield path
+            continue
+        files = sorted(str(file) for file in Path(path).iterdir() if file.suffix in SUFFIXES and file.is_file())
+        if not files:
+            raise BadInput(f"{path}: no .yaml, .yml or .json file in this directory")
+        yield from files
+
+
+def _items(path: str) -> Iterator[tuple[str, JSON]]:
+    """Each object, and where it is. Documents and items are counted from 1, empty documents included."""
     try:
-        documents = list(yaml.safe_load_all(read_text(path)))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadInput(f"{path}: not YAML or JSON: {error or type(error).__name__}") from error
-    for document in documents:
+        found = documents(read_text(path))
+    except ValueError as error:
+        raise BadInput(f"{path}: {error}") from error
+    for number, document in enumerate(found, 1):
         if document is None:
             continue
+        where = f"{path}: document {number}"
         listed = document.get("items") if isinstance(document, dict) else document
-        for position, item in enumerate(listed if isinstance(listed, list) else [document]):
-            if not isinstance(item, dict) or not isinstance(item.get("kind"), str):
-                raise BadInput(f"{path}: object {position}: expected a Kubernetes object with kind and apiVersion")
-            yield item
+        if not isinstance(listed, list):
+            yield where, _checked(where, document)
+            continue
+        for position, item in enumerate(listed, 1):
+            yield f"{where}, item {position}", _checked(f"{where}, item {position}", item)
 
 
-def _object(path: str, item: JSON) -> Object | None:
+def _checked(where: str, item: object) -> JSON:
+    if not isinstance(item, dict) or not isinstance(item.get("kind"), str):
+        raise BadInput(f"{where}: expected a Kubernetes object with kind and apiVersion")
+    return item
+
+
+def _object(where: str, item: JSON) -> Object | None:
     if item["kind"] not in KINDS:
         return None
     type_, version = KINDS[item["kind"]]
     metadata = item.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not name:
-        raise BadInput(f"{path}: {item['kind']}: metadata.name is missing")
+        raise BadInput(f"{where}: {item['kind']}: metadata.name is missing")
     if item["kind"] in NAMESPACED:
         item = {**item, "metadata": {"namespace": "default", **metadata}}
     try:
         set_defaults(item, now=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         return convert(type_, conversion.convert(item, version) if "/" in version else item)
-    except (DecodeError, conversion.ConversionError, TypeError, UnicodeError) as error:
-        raise BadInput(f"{path}: {item['kind']} {name}: {error}") from error
+    except (DecodeError, conversion.ConversionError, TypeError, UnicodeError, RecursionError) as error:
+        raise BadInput(f"{where}: {item['kind']} {name}: {error or type(error).__name__}") from error

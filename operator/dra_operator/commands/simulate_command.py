@@ -55,7 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="decide each case N times and time it")
     parser.add_argument(
-        "-f", "--file", action="append", default=[], help="YAML or JSON with Kubernetes objects; repeatable"
+        "-f",
+        "--file",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="YAML or JSON with Kubernetes objects, a directory of such files, or - for standard input; repeatable",
     )
     parser.add_argument(
         "--sequential", action="store_true", help="with -f: each pod finds what the pods before it have left"

@@ -1,0 +1,98 @@
+"""Where ``-f`` finds Kubernetes objects, and what is said of files that hold none."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dra_operator.commands.documents import DEEPEST, documents, loader
+from dra_operator.commands.object_files import BadInput, read_objects
+
+Json = dict[str, Any]
+
+
+def class_(name: str) -> Json:
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}}
+
+
+def names(*paths: str | Path) -> list[str]:
+    return [found.metadata.name for found in read_objects(map(str, paths))]
+
+
+TEXTS: dict[str, tuple[str, list[Any]]] = {
+    "JSON": ('{"a": [1, 2.5, true, null, "x"]}', [{"a": [1, 2.5, True, None, "x"]}]),
+    "a list in JSON": ("\n [1]", [[1]]),
+    "YAML": ("a: 1\nb: [x, 'y']\n", [{"a": 1, "b": ["x", "y"]}]),
+    "several documents, one of them empty": ("a: 1\n---\n---\nb: 2\n", [{"a": 1}, None, {"b": 2}]),
+    "YAML in flow style": ("{a: 1, b: [x]}", [{"a": 1, "b": ["x"]}]),
+    "a timestamp without quotes": ("a: 2030-01-01T00:00:00Z", [{"a": "2030-01-01T00:00:00Z"}]),
+    "an anchor": ("a: &it {b: 1}\nc: *it", [{"a": {"b": 1}, "c": {"b": 1}}]),
+    "as deep as allowed": ("[" * DEEPEST + "]" * DEEPEST, [json.loads("[" * DEEPEST + "]" * DEEPEST)]),
+    "nothing": ("", []),
+}
+
+
+@pytest.mark.parametrize(("text", "found"), TEXTS.values(), ids=TEXTS.keys())
+def test_documents_are_read(text: str, found: list[Any]) -> None:
+    assert documents(text) == found
+
+
+BAD: dict[str, tuple[str, str]] = {
+    "JSON that ends too early": (
+        '{"a": 1',
+        "not JSON: Input data was truncated; not YAML: while parsing a flow mapping",
+    ),
+    "JSON nested too deep": ("[" * 100_000, "not YAML: nested more than 100 levels deep"),
+    "YAML nested too deep": ("- " * 3000, "not YAML: nested more than 100 levels deep"),
+    "YAML indented too deep": ("\n".join(" " * level + "a:" for level in range(3000)), "more than 100 levels deep"),
+    "a tag that makes objects": ("!!python/name:os.system", "could not determine a constructor"),
+    "an open bracket": ("a: [", "not YAML: while parsing a flow node"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), BAD.values(), ids=BAD.keys())
+def test_what_is_wrong_with_a_text_is_said(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        documents(text)
+
+
+def test_yaml_without_the_c_library_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dra_operator.commands.documents._LOADER", loader(yaml.SafeLoader))
+    for text, found in TEXTS.values():
+        assert documents(text) == found
+    with pytest.raises(ValueError, match="nested more than"):
+        documents("- " * 200)
+
+
+def test_a_directory_stands_for_its_files_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump(class_("two")))
+    (tmp_path / "a.json").write_text(json.dumps(class_("one")))
+    (tmp_path / "c.yml").write_text(yaml.safe_dump(class_("three")))
+    (tmp_path / "README.md").write_text("a: [")
+    (tmp_path / "deeper.yaml").mkdir()
+    assert names(tmp_path) == ["one", "two", "three"]
+
+
+def test_a_directory_without_files_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=f"{tmp_path}: no .yaml, .yml or .json file in this directory"):
+        names(tmp_path)
+
+
+def test_a_dash_stands_for_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump(class_("two")))
+    monkeypatch.setattr("sys.stdin", io.StringIO(yaml.safe_dump(class_("one"))))
+    assert names("-", tmp_path) == ["one", "two"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("kind: 7"))
+    with pytest.raises(BadInput, match="-: document 1: expected a Kubernetes object"):
+        names("-")
+
+
+def test_a_value_that_contains_itself_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "loop.yaml"
+    path.write_text("kind: Node\nmetadata: &m\n  name: n\n  labels: *m\n")
+    with pytest.raises(BadInput, match="document 1: Node n: maximum recursion depth exceeded"):
+        names(path)
