@@ -44,7 +44,7 @@ proto: install  ## make the gRPC code from proto/**/*.proto again
 
 lock: install  ## pin the newest allowed dependency versions in requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --no-emit-index-url --no-header \
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-emit-index-url --no-header \
 	  --no-annotate --upgrade --output-file requirements.lock pyproject.toml
 
 clean:  ## remove .venv and caches

@@ -6,12 +6,25 @@ import argparse
 import os
 import sys
 
+EXTRA = {"cryptography", "inotify_simple", "jsonpatch", "jsonpointer", "orjson"}
+"""Modules that only this command needs; the distribution's extra ``devcluster`` installs them."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     arguments = _parser().parse_args(argv)
     # gRPC reports every plugin that ends as an error of its own on stderr; it reads this when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        return _run(arguments)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        print(f"dra-devcluster: {error.name} is not installed: pip install 'kopf-dra[devcluster]'", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "demo":
         from . import demo  # brings half of the project along
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
+
+from dra_devcluster.cli import EXTRA
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -17,16 +20,31 @@ DATA = {"tzdata"}  # read by the standard library, imported by nobody
 
 
 def names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[<>=;~! ]", requirement)[0].lower() for requirement in requirements}
+    """The distributions of requirements, without our own and its extras."""
+    found = {re.split(r"[\[<>=;~! ]", requirement)[0].lower() for requirement in requirements}
+    return found - {PROJECT["project"]["name"]}
 
 
+EXTRAS = {extra: names(lines) for extra, lines in PROJECT["project"]["optional-dependencies"].items()}
 RUNTIME = names(PROJECT["project"]["dependencies"])
-DEVELOPMENT = names(PROJECT["project"]["optional-dependencies"]["dev"])
+DEVCLUSTER = EXTRAS["devcluster"]
+DECLARED = RUNTIME.union(*EXTRAS.values())
 
 
-def imported() -> Iterator[str]:
-    """The modules that our packages name in import statements."""
-    for file in (file for package in PACKAGES for file in package.rglob("*.py")):
+def distributions(packages: Iterable[Path]) -> set[str]:
+    """The distributions whose modules our packages import."""
+    modules = {name.partition(".")[0] for name in imported(packages)} - {package.name for package in PACKAGES}
+    foreign = modules - sys.stdlib_module_names - {"google"}
+    owners = packages_distributions()
+    used = {owners[name][0].lower().replace("_", "-") for name in foreign}
+    if "google" in modules:  # a namespace of many distributions; of ours only this one
+        used.add("protobuf")
+    return used
+
+
+def imported(packages: Iterable[Path]) -> Iterator[str]:
+    """The modules that packages name in import statements."""
+    for file in (file for package in packages for file in package.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
@@ -34,14 +52,22 @@ def imported() -> Iterator[str]:
                 yield node.module
 
 
-def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
-    modules = {name.partition(".")[0] for name in imported()} - {package.name for package in PACKAGES}
-    foreign = modules - sys.stdlib_module_names - {"google"}
-    owners = packages_distributions()
-    used = {owners[name][0].lower().replace("_", "-") for name in foreign}
-    if "google" in modules:  # a namespace of many distributions; of ours only this one
-        used.add("protobuf")
-    assert used == RUNTIME - DATA
+def test_the_base_is_what_operator_and_plugin_library_import() -> None:
+    assert distributions(package for package in PACKAGES if package.name != "dra_devcluster") == RUNTIME - DATA
+
+
+def test_the_extra_is_what_only_the_development_cluster_imports() -> None:
+    assert distributions([ROOT / "devcluster/dra_devcluster"]) - RUNTIME == DEVCLUSTER
+    assert {name.replace("-", "_") for name in DEVCLUSTER} == EXTRA
+
+
+def test_the_development_cluster_says_which_extra_is_missing() -> None:
+    script = "import sys; sys.modules['orjson'] = None; import dra_devcluster.cli as cli; sys.exit(cli.main(['up']))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "dra-devcluster: orjson is not installed: pip install 'kopf-dra[devcluster]'\n",
+    )
 
 
 def test_every_dependency_is_justified_once() -> None:
@@ -49,9 +75,9 @@ def test_every_dependency_is_justified_once() -> None:
         r"^\| (?!Package)([a-zA-Z].*?) \| .+ \|$", (ROOT / "docs/dependencies.md").read_text(), re.MULTILINE
     )
     justified = [name.lower() for row in rows for name in row.split(", ")]
-    assert sorted(justified) == sorted(RUNTIME | DEVELOPMENT)
+    assert sorted(justified) == sorted(DECLARED)
 
 
 def test_every_dependency_is_pinned() -> None:
     pinned = {line.partition("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines()}
-    assert pinned >= RUNTIME | DEVELOPMENT
+    assert pinned >= DECLARED
