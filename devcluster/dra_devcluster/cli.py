@@ -6,6 +6,8 @@ import argparse
 import os
 import sys
 
+from dra_api.version import VERSION
+
 EXTRA = {"cryptography", "inotify_simple", "jsonpatch", "jsonpointer", "orjson"}
 """Modules that only this command needs; the distribution's extra ``devcluster`` installs them."""
 
@@ -36,6 +38,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dra-devcluster", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="run a cluster until SIGINT or SIGTERM")
     up.add_argument("--nodes", type=_count, default=1, metavar="N", help="simulated nodes (default 1)")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from dra_api.version import VERSION
 from dra_kube import KubeError
 
 from . import CdiFolder, KubeletPlugin, PluginError, PluginSettings, SettingsError
@@ -123,6 +124,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dra-kubelet-plugin", description="Run a DRA driver on this node.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     drivers = parser.add_subparsers(title="drivers", required=True, metavar="DRIVER")
     simulated = drivers.add_parser(
         "simulated",

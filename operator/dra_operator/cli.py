@@ -11,6 +11,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from dra_api.version import VERSION
+
 from dra_operator.commands.console import finish
 
 COMMANDS = {
@@ -33,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser(chosen: str | None) -> argparse.ArgumentParser:
     """Knows all commands by name, and the arguments of the chosen one."""
     parser = argparse.ArgumentParser(prog="dra-operator", description="Run the operator, or try out what it would do.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, (module, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -9,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from dra_api.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -61,3 +63,19 @@ def test_each_console_script_answers_help(script: str) -> None:
     done = subprocess.run([str(Path(sys.executable).parent / script), "--help"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "usage:" in done.stdout.lower()
+
+
+@pytest.mark.parametrize("script", sorted(PROJECT["project"]["scripts"]))
+def test_each_console_script_tells_the_version(script: str) -> None:
+    done = subprocess.run([str(Path(sys.executable).parent / script), "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"{script.replace('kubectl-', 'kubectl ')} {VERSION}\n")
+
+
+def test_the_wheel_has_the_version(wheel: Path) -> None:
+    assert wheel.name.split("-")[1] == VERSION
+
+
+def test_manifests_and_pages_name_the_image_of_this_version() -> None:
+    files = [ROOT / "README.md", *(ROOT / "manifests").rglob("*.yaml")]
+    tags = {tag for file in files for tag in re.findall(r"kopf-dra/kopf-dra:([\w.]+)", file.read_text())}
+    assert tags == {VERSION}

@@ -11,6 +11,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from dra_api.version import VERSION
+
 from .console import finish
 
 
@@ -23,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kubectl dra", description="Dynamic Resource Allocation, explained.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)
     why = commands.add_parser("why", help="why a pod or claim is pending, or what it holds")
     why.add_argument("kind", choices=("pod", "claim"))
