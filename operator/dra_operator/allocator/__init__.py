@@ -1,4 +1,7 @@
-"""Which devices a node can give to claims: a snapshot in, a decision out (design section 3). Pure."""
+"""Which devices a node can give to claims: a snapshot in, a decision out. Pure.
+
+A section without a page, in this package, is one of allocator.md.
+"""
 
 from .allocator import Allocator, Decision
 from .basics.errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError

@@ -1,4 +1,4 @@
-"""What a decision can end with (allocator.md section 1, SC 4.2).
+"""What a decision can end with (allocator.md section 1, scheduling.md 4.2).
 
 | Outcome | Meaning for the caller |
 |---|---|
@@ -31,7 +31,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """Success. ``chosen`` lists the requests with alternatives, for the score of the node (SC 4.4)."""
+    """Success. ``chosen`` lists the requests with alternatives, for the score of the node (scheduling.md 4.4)."""
 
     node: str
     results: tuple[AllocationResult, ...]
@@ -40,7 +40,7 @@ class Allocated:
 
     @property
     def score(self) -> int:
-        """Raw score of the node: 8 minus the index of each chosen subrequest, summed (SC 4.4)."""
+        """Raw score of the node: 8 minus the index of each chosen subrequest, summed (scheduling.md 4.4)."""
         return sum(8 - choice.index for choice in self.chosen)
 
 

@@ -1,4 +1,4 @@
-"""Why claims do not fit a node, as a value (design section 3).
+"""Why claims do not fit a node, as a value (design.md section 3).
 
 A refusal names the node, the claim and request that could not be served, the rule that stopped it, and how
 many devices were left after each check. Events, logs, metrics and the command line all render the same

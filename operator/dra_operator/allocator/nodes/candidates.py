@@ -1,4 +1,4 @@
-"""Which nodes can hold the requests at all, without looking at all nodes (design section 3).
+"""Which nodes can hold the requests at all, without looking at all nodes (design.md section 3).
 
 The index may let too many nodes through, never too few: taints, capacity, counters and constraints between ordinary
 requests are left to the decision itself. Nodes on which the attempt may end with an error (see ``suspects``) are let

@@ -1,4 +1,4 @@
-"""What each pool contributes to a sum over nodes, kept up by journals (design section 3).
+"""What each pool contributes to a sum over nodes, kept up by journals (design.md section 3).
 
 Changes of the inventory and of the allocated state come from journals, so keeping up costs as much as what
 changed, whatever the number of nodes.

@@ -1,4 +1,4 @@
-"""CEL selectors as sets (design section 3).
+"""CEL selectors as sets (design.md section 3).
 
 A selector is compiled once per expression and evaluated once per device and slice version; the result is
 two bit sets over the devices: where it is true, and where it raised. An attempt then only combines sets.
