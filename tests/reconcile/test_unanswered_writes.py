@@ -16,6 +16,7 @@ from dra_kube import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Conflict,
+    TooManyRequests,
     Unreachable,
 )
 from dra_operator.cluster import check
@@ -112,6 +113,34 @@ async def test_an_allocation_that_lands_while_it_is_asked_for_counts_as_ours(wor
         await world.quiet()
     assert bound(world) == ["pod"]
     assert sum(map(is_allocation, world.api.calls)) == 1
+
+
+@pytest.mark.parametrize("lands", ["after the pod was placed again", "before the next attempt", "never"])
+async def test_devices_that_are_given_back_without_an_answer_are_not_relied_on(
+    lands: str, world: Any, make: Any
+) -> None:
+    """The binding is refused for a moment, and the write that gives the devices back is under way for long."""
+    furnish(world, make, nodes=1, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    busy = [TooManyRequests(429, "TooManyRequests", "later")]
+    world.api.before = lambda call: busy.pop() if busy and call.sub == "binding" else None
+    world.api.landing = lambda call: is_allocation(call) and not busy and not world.api.underway
+    world.start()
+    async with world.running():
+        while not world.api.underway:
+            world.bring_events()
+            await world.tick()
+        world.api.landing = lambda call: False
+        if lands == "before the next attempt":
+            assert world.api.land() == [None]
+        await world.quiet()
+        if lands == "after the pod was placed again":
+            (fared,) = world.api.land()
+            assert isinstance(fared, Conflict)
+        await world.quiet()
+    assert bound(world) == ["pod"]
+    assert holders(world) == {"node-0/dev-0": 1}
 
 
 async def test_a_claim_whose_creation_was_not_answered_is_made_once(world: Any, make: Any) -> None:

@@ -1,5 +1,6 @@
 """Reading and writing the API: a small protocol over the client, conflict retries, the writes that reconcilers make."""
 
+from .answers import may_have_happened
 from .claims import ClaimChanged, ClaimWriter
 from .client import Client
 from .event_reasons import EventReason
@@ -7,4 +8,13 @@ from .events import EventRecorder
 from .pods import PodWriter
 from .rewrite import rewrite
 
-__all__ = ["ClaimChanged", "ClaimWriter", "Client", "EventReason", "EventRecorder", "PodWriter", "rewrite"]
+__all__ = [
+    "ClaimChanged",
+    "ClaimWriter",
+    "Client",
+    "EventReason",
+    "EventRecorder",
+    "PodWriter",
+    "may_have_happened",
+    "rewrite",
+]

@@ -22,12 +22,14 @@ from dra_api.resource import (
 )
 from dra_kube import RESOURCE_CLAIMS, Conflict, NotFound, Object
 
+from .answers import may_have_happened
 from .client import Client
 from .reservations import Reservations
 from .rewrite import Edit, rewrite
 
 Seen = Callable[[Struct], None]
 Gone = Callable[[ResourceClaim], None]
+UNSETTLED = 10_000  # claims remembered whose last write got no answer
 FRESH = 1000  # claims just created whose answer is kept until they are allocated
 
 
@@ -49,7 +51,15 @@ class ClaimWriter:
         self._client, self._seen, self._gone, self._timestamp = client, seen, gone, timestamp
         self._scheduled = Reservations(partial(self._reserve_all, stamped=True))
         self._running = Reservations(partial(self._reserve_all, stamped=False))
+        self._unsettled: OrderedDict[str, str] = OrderedDict()
         self._fresh: OrderedDict[str, Object] = OrderedDict()  # saves the read before the first update
+
+    def is_unsettled(self, claim: ResourceClaim) -> bool:
+        """Whether a write of ours that got no answer may still change this version of the claim.
+
+        The write names the version that it was made from. Once another version was seen, it has happened or it fails.
+        """
+        return self._unsettled.get(claim.metadata.uid) == claim.metadata.resource_version
 
     async def read(self, claim: ResourceClaim) -> ResourceClaim:
         """The claim as the server has it now, or its successor of the same name. Raises NotFound."""
@@ -191,23 +201,38 @@ class ClaimWriter:
     async def _rewrite(
         self, claim: ResourceClaim, edit: Edit, subresource: str | None = None, known: Object | None = None
     ) -> Object:
+        based_on = ""
+
         def edit_or_learn(raw: Object) -> bool:
+            nonlocal based_on
             try:
-                return edit(raw)
+                is_changed = edit(raw)
             except ClaimChanged:
                 self._took(raw)  # what came in between decides the next attempt, which may be before the watch
                 raise
+            based_on = raw["metadata"]["resourceVersion"] if is_changed else ""
+            return is_changed
 
         meta = claim.metadata
-        return await rewrite(
-            self._client,
-            RESOURCE_CLAIMS,
-            meta.namespace,
-            meta.name,
-            edit_or_learn,
-            subresource=subresource,
-            known=known,
-        )
+        try:
+            return await rewrite(
+                self._client,
+                RESOURCE_CLAIMS,
+                meta.namespace,
+                meta.name,
+                edit_or_learn,
+                subresource=subresource,
+                known=known,
+            )
+        except BaseException as error:
+            if based_on and not isinstance(error, ClaimChanged) and may_have_happened(error):
+                self._note_unsettled(meta.uid, based_on)
+            raise
+
+    def _note_unsettled(self, uid: str, resource_version: str) -> None:
+        self._unsettled[uid] = resource_version
+        if len(self._unsettled) > UNSETTLED:
+            self._unsettled.popitem(last=False)
 
     def _took(self, raw: Object) -> ResourceClaim:
         claim = convert(ResourceClaim, raw)

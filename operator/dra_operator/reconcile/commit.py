@@ -31,14 +31,12 @@ from dra_kube import (
     Gone,
     KubeError,
     NotFound,
-    NotSent,
-    ServerError,
     TooManyRequests,
     Unauthorized,
 )
 
 from dra_operator.cluster import Cluster, DeviceTaken, Keys
-from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
+from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter, may_have_happened
 from dra_operator.placement import ExtendedClaim, Plan, PodClaim
 
 from .claim_body import claim_for_extended_resources
@@ -242,10 +240,5 @@ class Commit:
 
 
 def is_over(error: BaseException) -> bool:
-    """Whether a write that ended so is over: the server said no, or it was never sent.
-
-    Otherwise (timeout, broken connection, 5xx, a bug) the server may have done what was asked, or may still do it.
-    """
-    return isinstance(error, ClaimChanged | BoundElsewhere | PodVanished | NotSent) or (
-        isinstance(error, ApiError) and not isinstance(error, ServerError)
-    )
+    """Whether a write that ended so is over, and did not happen."""
+    return isinstance(error, ClaimChanged | BoundElsewhere | PodVanished) or not may_have_happened(error)

@@ -19,6 +19,7 @@ from datetime import datetime
 from functools import partial
 
 from dra_api.core import Pod
+from dra_api.references import is_reserved_for
 from dra_api.resource import ResourceClaim
 from dra_kube import NotFound
 
@@ -106,6 +107,9 @@ class PodPlacer:
         found = examine(pod, self._cluster.snapshot(self._allocator, self._clock()))
         match found:
             case Case():
+                unsure = [claim for claim in found.resource_claims if self._may_change_yet(pod, claim)]
+                if unsure:
+                    return Decided(partial(self._let_go, pod, unsure))
                 return PlanInProgress(found, plan(found))
             case NotTried(obstacle, claims, stale):
                 self._cluster.note_waiting(pod.key, LEFTOVERS if stale else NONE)
@@ -204,6 +208,23 @@ class PodPlacer:
     def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
         """Whether another claim holds a device of this one too, and no other pod relies on this one."""
         return is_alone(pod, claim) and bool(self._cluster.ledger.clashes(claim))
+
+    def _may_change_yet(self, pod: Pod, claim: ResourceClaim) -> bool:
+        """Whether a write of ours without an answer may still take from the pod what it seems to have.
+
+        A claim that the pod does not hold yet is written once more before the pod is bound, which settles the matter.
+        """
+        is_held = claim.status.allocation is not None and is_reserved_for(pod, claim)
+        return is_held and self._claims.is_unsettled(claim)
+
+    async def _let_go(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
+        """Finish what may be under way: the pod gives the claims up, by writes that are answered, and starts afresh."""
+        for claim in claims:
+            with suppress(NotFound, ClaimChanged):
+                await self._claims.release(claim, {pod.metadata.uid}, deallocate=True)
+        self._confirmations.forget(claims)
+        self._wake(self._cluster.forget_placed(pod))
+        self._queue.add([Key("place", pod.key)])
 
     async def _give_way(self, pod: Pod, claim: ResourceClaim, devices: Sequence[DeviceId]) -> None:
         """Another scheduler took the same device at the same time: give ours back, and choose anew."""
