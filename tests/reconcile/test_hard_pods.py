@@ -1,0 +1,66 @@
+"""Pods that take a second of searching each, and find nothing: they hold up no easy pod, and no claim."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+
+Json = dict[str, Any]
+HARD, EASY = 20, 12
+
+
+def partition_problem(node: str) -> Iterator[Json]:
+    """Devices whose two counters add up to the same; twenty of them must meet an odd sum with even parts.
+
+    No bound sees that: only trying does, and the search gives up.
+    """
+    sizes = [2 * (50 + 7 * number % 61) for number in range(40)]
+    total = sum(sorted(sizes)[10:30]) + 1
+    devices = [
+        {"name": f"dev-{number}", "consumesCounters": [{"counterSet": "set", "counters": amounts(size, 400)}]}
+        for number, size in enumerate(sizes)
+    ]
+    counters = [{"name": "set", "counters": amounts(total, 20 * 400)}]
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 2}
+    for name, content in (("counters", {"sharedCounters": counters}), ("devices", {"devices": devices})):
+        spec = {"driver": "hard.example.com", "nodeName": node, "pool": pool, **content}
+        yield {"metadata": {"name": f"{node}-{name}"}, "spec": spec}
+
+
+def amounts(size: int, of: int) -> Json:
+    return {"a": {"value": str(size)}, "b": {"value": str(of - size)}}
+
+
+def add_pod(world: Any, make: Any, name: str, devices: int) -> None:
+    world.api.add(RESOURCE_CLAIMS, make.claim(name, count=devices))
+    world.api.add(PODS, make.pod(name, claims=[make.use(name)]))
+
+
+async def test_hard_pods_hold_up_neither_easy_ones_nor_the_release_of_claims(world: Any, make: Any) -> None:
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    for name in ("hard", "easy"):
+        world.api.add(NODES, make.node(name))
+        world.api.change(NODES, name, lambda node: node["status"]["allocatable"].update(pods="500"))
+    for slice_ in partition_problem("hard"):
+        world.api.add(RESOURCE_SLICES, slice_)
+    world.api.add(RESOURCE_SLICES, make.slice("easy", EASY))
+    for number in range(HARD):
+        add_pod(world, make, f"hard-{number}", 20)
+    world.start()
+    async with world.running(), asyncio.timeout(60):
+        for _ in range(50):
+            await world.tick()  # the hard ones are being searched for
+        for number in range(EASY):
+            add_pod(world, make, f"easy-{number}", 1)
+        while not all(world.api[PODS, f"ns/easy-{number}"]["spec"].get("nodeName") for number in range(EASY)):
+            world.bring_events()
+            await world.tick()
+        assert world.messages("FailedScheduling") == []  # nothing came of any hard one before
+        world.api.change(PODS, "ns/easy-0", lambda pod: pod["status"].update(phase="Succeeded"))
+        while world.api[RESOURCE_CLAIMS, "ns/easy-0"]["status"].get("allocation"):
+            world.bring_events()
+            await world.tick()
+        assert world.messages("FailedScheduling") == []
