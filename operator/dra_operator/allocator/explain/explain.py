@@ -11,6 +11,7 @@ from itertools import islice
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.filters import stages
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.refusal import Refusal, Rule, Tally
 
@@ -30,7 +31,7 @@ def refuse(problem: Problem) -> Refusal:
             return _shortage(problem, closest, len(domains))
     for domains in problem.domains:
         for domain in domains:
-            for constraint in domain.constraints:
+            for constraint in domain.comparing:
                 found = constrained(problem, domain, constraint)
                 if found is not None:
                     needs, told = found
@@ -44,7 +45,7 @@ def _shortage(problem: Problem, domain: Domain, alternatives: int) -> Refusal:
     left = problem.matching(domain)
     lost: list[Tally] = []
     rule, gone = (Rule.SELECTOR, 0) if _is_short(domain, left) else (None, 0)
-    for stage, devices in [(Rule.NODE, problem.view.here), *domain.stages]:
+    for stage, devices in [(Rule.NODE, problem.view.here), *stages(problem.node, domain)]:
         taken = left & ~devices
         left &= devices
         if taken:
@@ -71,7 +72,7 @@ def _refusal(
     problem: Problem, domain: Domain, rule: Rule, told: Hint, needs: int = 0, lost: tuple[Tally, ...] = ()
 ) -> Refusal:
     matching = problem.matching(domain)
-    busy = matching & problem.view.here & problem.in_use if not domain.alternative.admin else 0
+    busy = matching & problem.view.here & problem.node.in_use if not domain.alternative.admin else 0
     return Refusal(
         node=problem.view.name,
         rule=rule,

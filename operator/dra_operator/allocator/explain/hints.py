@@ -35,7 +35,7 @@ def _selectors(shortage: Shortage) -> Hint:
         if usable < matching:
             more += f", and {counted(matching - usable, 'device that matches', 'devices that match')} to become usable"
         return Hint("", f"ask for at most {counted(usable, 'device')}; {more}" if usable else more)
-    idle = [one for one in selectors if not problem.view.selected((one.expression,), problem.compiled).true]
+    idle = [one for one in selectors if not problem.view.selected((one.expression,), problem.node.compiled).true]
     if not idle:
         return Hint(f" (no device matches all {len(selectors)} selectors)", "change selectors that exclude each other")
     one = str(idle[0]) if idle[0].is_foreign else f"selector #{idle[0].position} of the request"
@@ -76,8 +76,8 @@ def _by_number(found: Counter[tuple[str, str, str]]) -> list[tuple[str, str, str
 
 def _attributes(shortage: Shortage) -> Hint:
     """Devices that cannot take part in a constraint since they lack its attribute."""
-    constraints = shortage.domain.constraints
-    absent = {c.column.attribute: None for c in constraints if shortage.gone & ~c.column.present}
+    columns = [column for one in shortage.domain.comparing for column in (one.agrees_on, one.differs_in) if column]
+    absent = {column.attribute: None for column in columns if shortage.gone & ~column.present}
     count, named = shortage.gone.bit_count(), listed(absent)
     lacking = counted(count, "device does", "devices do")
     return Hint(

@@ -53,7 +53,7 @@ def capacity_hint(shortage: Shortage) -> Hint:
             unknown = unknown or absent
             continue
         amounts = {name: consumed(requests.get(name), capacity) for name, capacity in capacities.items()}
-        left = problem.left(device)
+        left = problem.node.left(device)
         found = [
             Gap(device, name, amounts[name].nanos, left[name], capacity.value.nanos)
             for name, capacity in capacities.items()
@@ -122,7 +122,7 @@ def counter_hint(shortage: Shortage) -> Hint:
         table = view.pools[place].counters
         if not table.names:
             return Hint(" (partitionable devices are off)", "enable DRAPartitionableDevices")
-        left = table.available(problem.usages[place].charged)
+        left = table.available(problem.node.usages[place].charged)
         charges = table.charges[view.devices[device].name]
         gaps[device] = [
             Gap(device, _counter(*table.names[number]), wanted, left[number], table.values[number])

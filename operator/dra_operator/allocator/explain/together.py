@@ -8,9 +8,10 @@ from itertools import combinations
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.basics.wording import amount, counted, listed
-from dra_operator.allocator.problem.constraints import Constraint, Distinct
 from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.published.columns import Column
 
 from .shortage import Hint
 
@@ -38,36 +39,36 @@ def _usable(steps: Iterable[Step]) -> int:
 # --- one constraint -----------------------------------------------------------------------------
 
 
-def constrained(problem: Problem, domain: Domain, constraint: Constraint) -> tuple[int, Hint] | None:
+def constrained(problem: Problem, domain: Domain, constraint: Ledger) -> tuple[int, Hint] | None:
     """How many devices the constraint alone, over all requests that certainly fall under it, is too tight for."""
-    steps: list[Step] = [
-        step for step in problem.domains if all(constraint in other.constraints for other in step)
-    ] or [(domain,)]
+    steps: list[Step] = [step for step in problem.domains if all(constraint in other.ledgers for other in step)] or [
+        (domain,)
+    ]
     need, devices = _needs(steps), _usable(steps)
-    if devices & problem.view.shareable:
+    if devices & problem.node.shareable:
         return None
-    if isinstance(constraint, Distinct):
-        hint = _too_few_values(constraint, need, devices)
-    else:
-        hint = _too_few_equal(constraint, need, devices, lambda: _union(steps, problem.matching) & problem.view.here)
+    hint = None
+    if constraint.differs_in is not None:
+        hint = _too_few_values(str(constraint), constraint.differs_in, need, devices)
+    if constraint.agrees_on is not None and hint is None:
+        matching = _union(steps, problem.matching) & problem.view.here
+        hint = _too_few_equal(str(constraint), constraint.agrees_on, need, devices, matching)
     return (need, hint) if hint is not None else None
 
 
-def _too_few_values(constraint: Constraint, need: int, devices: int) -> Hint | None:
-    values = sum(1 for having in constraint.column.having.values() if having & devices)
+def _too_few_values(constraint: str, column: Column, need: int, devices: int) -> Hint | None:
+    values = sum(1 for having in column.having.values() if having & devices)
     if values >= need:
         return None
-    attribute = constraint.column.attribute
-    return Hint(f" with {constraint}, there {_are(values)} {counted(values, 'value')}", _loosen(values, attribute))
+    found = f" with {constraint}, there {_are(values)} {counted(values, 'value')}"
+    return Hint(found, _loosen(values, column.attribute))
 
 
-def _too_few_equal(constraint: Constraint, need: int, devices: int, match: Callable[[], int]) -> Hint | None:
-    column = constraint.column
+def _too_few_equal(constraint: str, column: Column, need: int, devices: int, matching: int) -> Hint | None:
     best = max(column.having.items(), key=lambda item: (item[1] & devices).bit_count(), default=(("", ""), 0))
     most = (best[1] & devices).bit_count()
     if most >= need:
         return None
-    matching = match()
     once = max(column.having.items(), key=lambda item: (item[1] & matching).bit_count(), default=best)
     ready, free = (once[1] & matching).bit_count(), (once[1] & devices).bit_count()
     fix = _loosen(most, column.attribute)
@@ -105,7 +106,7 @@ def together(problem: Problem) -> tuple[int, Hint]:
 
 def _devices(problem: Problem, need: int, devices: int) -> Iterator[str]:
     count = devices.bit_count()
-    if not devices & problem.view.shareable and count < need:
+    if not devices & problem.node.shareable and count < need:
         yield f"{count} {_are(count)} suitable"
 
 
@@ -125,7 +126,7 @@ def _collision(problem: Problem, steps: Sequence[Step]) -> str:
 
 def _is_exclusive(problem: Problem, step: Step) -> bool:
     """What the request takes, no other request can."""
-    return not any(domain.alternative.admin or domain.usable & problem.view.shareable for domain in step)
+    return not any(domain.alternative.admin or domain.usable & problem.node.shareable for domain in step)
 
 
 def _name(problem: Problem, domain: Domain) -> str:
@@ -135,29 +136,31 @@ def _name(problem: Problem, domain: Domain) -> str:
 
 def _counters(problem: Problem, steps: Sequence[Step]) -> Iterator[str]:
     left: Counter[str] = Counter()
-    for table in problem.counters:
-        left.update(table.left_by_name())
+    budgets = [(ledger, ledger.budget) for ledger in problem.takers if ledger.budget is not None]
+    for _, budget in budgets:
+        left.update(budget.left_by_name())
     if left:
-        charges = {device: _charges(problem, device) for device in each(_usable(steps))}
-        yield from _scarce("counter", left, steps, lambda _, device: charges[device])
+        known: dict[Hashable, Mapping[str, int]] = {}
 
+        def costs(domain: Domain, device: int) -> Mapping[str, int]:
+            drawn = [budget for ledger, budget in budgets if ledger in domain.ledgers]
+            key = device, *map(id, drawn)
+            if key not in known:
+                cost = Counter[str]()
+                for budget in drawn:
+                    cost.update(budget.cost_by_name(device))
+                known[key] = cost
+            return known[key]
 
-def _charges(problem: Problem, device: int) -> Mapping[str, int]:
-    """What a device takes of each counter name; nothing of one that may have been paid already."""
-    view = problem.view
-    if view.shareable >> device & 1:
-        return {}
-    table = view.pools[view.pool_of[device]].counters
-    charges: Counter[str] = Counter()
-    for number, nanos in table.charges.get(view.devices[device].name, ()):
-        charges[table.names[number][1]] += nanos
-    return charges
+        yield from _scarce("counter", left, steps, costs)
 
 
 def _capacity(problem: Problem, steps: Sequence[Step], devices: int) -> Iterator[str]:
     left: Counter[str] = Counter()
-    for device in each(devices & problem.view.shareable):
-        left.update(problem.left(device))
+    for ledger in problem.takers:
+        if ledger.portions is not None:
+            for device in each(devices & problem.node.shareable):
+                left.update(ledger.portions.left(device))
     if left:
         yield from _scarce("capacity", left, steps, _share)
 

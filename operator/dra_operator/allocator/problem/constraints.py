@@ -6,51 +6,72 @@ trial. An attribute whose value is of no known type can stand alone, but no seco
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 
 from dra_operator.allocator.published.columns import UNKNOWN, Column, Values
 
-from .ledgers import Taker
+from .ledger import Ledger, Taker
 
 
-class Match:
-    """``matchAttribute``: all devices have a value in common."""
+class Constraint(Ledger):
+    """Looks at nothing but the values of one attribute, and at no request in particular."""
+
+    ends_attempt = True
+    lasting = True
 
     def __init__(self, column: Column) -> None:
         self.column = column
+
+    def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterable[int]:
+        return self.column.having.values()
+
+    def alike_now(self, device: int, others: int) -> int:
+        return others
+
+    def treats(self, taker: Taker) -> Hashable:
+        return None
+
+
+class Match(Constraint):
+    """``matchAttribute``: all devices have a value in common."""
+
+    def __init__(self, column: Column) -> None:
+        super().__init__(column)
+        self.agrees_on = column
         self._common: list[Values] = []
 
     def __str__(self) -> str:
         return f"equal {self.column.attribute}"
 
-    def admit(self, devices: int, taker: Taker | None = None) -> int:
+    def admit(self, devices: int, taker: Taker) -> int:
         if not self._common:
             return devices & self.column.present
         common = self._common[-1]
         return 0 if common is UNKNOWN else devices & self.column.with_any(common)
 
-    def take(self, device: int, taker: Taker | None = None) -> None:
+    def take(self, device: int, taker: Taker) -> None:
         values = self.column.values[device]
         self._common.append(self._common[-1] & values if self._common else values)
 
-    def give_back(self, device: int, taker: Taker | None = None) -> None:
+    def give_back(self, device: int, taker: Taker) -> None:
         self._common.pop()
 
     def state(self) -> Hashable:
         return self._common[-1] if self._common else None
 
 
-class Distinct:
+class Distinct(Constraint):
     """``distinctAttribute``: no two devices have a value in common."""
 
     def __init__(self, column: Column) -> None:
-        self.column = column
+        super().__init__(column)
+        self.differs_in = column
         self._used: list[Values] = []
 
     def __str__(self) -> str:
         return f"distinct {self.column.attribute}"
 
-    def admit(self, devices: int, taker: Taker | None = None) -> int:
+    def admit(self, devices: int, taker: Taker) -> int:
         devices &= self.column.present
         for values in self._used:
             if values is UNKNOWN:
@@ -58,14 +79,11 @@ class Distinct:
             devices &= ~self.column.with_any(values | UNKNOWN)
         return devices
 
-    def take(self, device: int, taker: Taker | None = None) -> None:
+    def take(self, device: int, taker: Taker) -> None:
         self._used.append(self.column.values[device])
 
-    def give_back(self, device: int, taker: Taker | None = None) -> None:
+    def give_back(self, device: int, taker: Taker) -> None:
         self._used.pop()
 
     def state(self) -> Hashable:
         return frozenset(value for values in self._used for value in values)
-
-
-Constraint = Match | Distinct

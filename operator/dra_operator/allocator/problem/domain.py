@@ -1,19 +1,18 @@
-"""Which devices of a node one alternative of a request may take: the result of the filters.
-
-What each filter left is kept for the refusal.
-"""
+"""Which devices of a node one alternative of a request may take: the result of the filters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
 from dra_operator.allocator.published.pool_view import Amounts
-from dra_operator.allocator.refusal import Rule
 from dra_operator.allocator.request.plan import Alternative
 
-from .constraints import Constraint
-from .ledgers import Ledger
+from .ledger import Ledger
+
+NO_AMOUNTS: Final[Mapping[int, Amounts]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -31,13 +30,13 @@ class Domain:
     collected: int = 0
     """Mode All: the devices that must all be taken."""
     need: int = 0
-    amounts: Mapping[int, Amounts] = field(default_factory=dict)
+    amounts: Mapping[int, Amounts] = field(default_factory=lambda: NO_AMOUNTS)
     """What a share consumes of each device that allows multiple allocations, usable or not; the same object for all
     domains that request the same."""
     ledgers: tuple[Ledger, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
-    stages: list[tuple[Rule, int]] = field(default_factory=list)
-    """What was left after each filter, in their order."""
+    """What the search holds for devices that the domain takes, in the order in which it is asked."""
+    comparing: tuple[Ledger, ...] = ()
+    """Those of the ledgers that compare attributes."""
 
     @property
     def short(self) -> bool:
@@ -54,9 +53,6 @@ class Domain:
         had, no constraint is looked at.
         """
         first = self.collected & -self.collected
-        return not (self.need and self.raised) and not (self.constraints and first & self.usable)
-
-    def narrow(self, rule: Rule, devices: int) -> None:
-        """Records what a filter left."""
-        self.usable = devices
-        self.stages.append((rule, devices))
+        if self.need and self.raised:
+            return False
+        return not first & self.usable or not any(ledger.ends_attempt for ledger in self.ledgers)

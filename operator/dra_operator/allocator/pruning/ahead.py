@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dra_operator.allocator.problem.constraints import Constraint
 from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.search.pruner import Remaining
 
 
@@ -13,17 +13,17 @@ class Open(NamedTuple):
     """One request ahead: any of its alternatives must find its need."""
 
     alternatives: tuple[tuple[Domain, int], ...]
-    bound: frozenset[Constraint]
-    """Constraints that at least one device falls under, whichever alternative is used."""
-    touching: frozenset[Constraint]
-    """Constraints of any alternative."""
+    bound: frozenset[Ledger]
+    """Ledgers comparing attributes that at least one device falls under, whichever alternative is used."""
+    touching: frozenset[Ledger]
+    """Ledgers comparing attributes of any alternative."""
     admin: bool
     """Some alternative has admin access, which the requests of other claims do not get in the way of."""
 
     @classmethod
     def of(cls, *alternatives: tuple[Domain, int]) -> Open:
         """A request with these alternatives and needs."""
-        scopes = [frozenset(domain.constraints if need else ()) for domain, need in alternatives]
+        scopes = [frozenset(domain.comparing if need else ()) for domain, need in alternatives]
         admin = any(domain.alternative.admin for domain, _ in alternatives)
         return cls(alternatives, scopes[0].intersection(*scopes), frozenset().union(*scopes), admin)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.problem.constraints import Distinct
+from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.published.columns import Column
 from dra_operator.allocator.search.pruner import Remaining
 
 from .ahead import Open
@@ -30,7 +31,9 @@ class Bounds:
         self._sharing = Sharing(problem)
         self.several = self._sharing.several
         """Devices that several requests may get."""
-        self._headrooms = [Headroom(counters) for counters in problem.counters]
+        self._headrooms = [
+            Headroom(problem, ledger, ledger.budget) for ledger in problem.takers if ledger.budget is not None
+        ]
         self._sums = Sums(problem, self._headrooms, self.several)
 
     def suffice(self, ahead: Remaining, opened: list[Open]) -> bool:
@@ -40,36 +43,35 @@ class Bounds:
         if not self.devices_suffice(ahead, opened) or not groups_suffice(ahead, opened, self.several):
             return False
         distinct = {
-            constraint for request in opened for constraint in request.bound if isinstance(constraint, Distinct)
+            ledger: ledger.differs_in for request in opened for ledger in request.bound if ledger.differs_in is not None
         }
-        return all(self.values_suffice(constraint, ahead, opened) for constraint in distinct)
+        return all(self.values_suffice(ledger, column, ahead, opened) for ledger, column in distinct.items())
 
     def devices_suffice(self, ahead: Remaining, opened: list[Open]) -> bool:
         """The matching bound over ordinary requests, and over all requests of each claim that has others.
 
         What admin access takes, other claims may have as well, but no other request of its own claim.
         """
-        if not self._devices_suffice(ahead, (request for request in opened if not request.admin)):
+        if not self._devices_suffice(ahead, [request for request in opened if not request.admin]):
             return False
-        exempt = self._problem.admin_exempt
         return all(
-            self._devices_suffice(ahead, (request for request in opened if request.claim == claim), exempt=exempt)
+            self._devices_suffice(ahead, [request for request in opened if request.claim == claim])
             for claim in {request.claim for request in opened if request.admin}
         )
 
-    def _devices_suffice(self, ahead: Remaining, requests: Iterable[Open], *, exempt: bool = False) -> bool:
-        """``exempt``: some of the requests need neither counters nor capacity, so that these limit nothing."""
+    def _devices_suffice(self, ahead: Remaining, requests: Sequence[Open]) -> bool:
         demands = _demands(((request.devices(ahead), request.need(ahead)) for request in requests), self.several)
         together = 0
         for demand in demands:
             together |= demand.devices
         if not together & self._problem.view.consuming and _roomy(demands):
             return True
-        return feasible(demands, self._supplies(together, {demand.devices for demand in demands}, exempt=exempt))
+        takers = {domain.number for request in requests for domain, _ in request.ruled_in(ahead)}
+        return feasible(demands, self._supplies(together, {demand.devices for demand in demands}, takers))
 
     def one_is_left(self, devices: int, ahead: Remaining, opened: list[Open]) -> bool:
         """The requests may leave one of these devices over, whatever it lacks besides."""
-        shareable = self._problem.view.shareable if self._problem.sharing else 0
+        shareable = self._problem.node.shareable
         if devices & shareable:
             return True
         wanted = [(request.devices(ahead), request.need(ahead)) for request in opened if not request.admin]
@@ -81,24 +83,30 @@ class Bounds:
         supplies = [Supply(1 << device, len(self._problem.domains)) for device in each(together & shareable)]
         return feasible(demands, supplies + [Supply(part, part.bit_count()) for part in parts])
 
-    def _supplies(self, together: int, wanted: set[int], *, exempt: bool) -> list[Supply]:
-        """What the devices can yield; plain devices that the same requests want count together."""
+    def _supplies(self, together: int, wanted: set[int], takers: set[int]) -> list[Supply]:
+        """What the devices can yield; plain devices that the same requests want count together.
+
+        A ledger limits nothing when some of the takers take devices without it.
+        """
+        unlimited = not takers.isdisjoint(self._sharing.outside)
         supplies = [
-            Supply(1 << device, len(self._problem.domains) if exempt else self._sharing.most(device))
+            Supply(1 << device, len(self._problem.domains) if unlimited else self._sharing.most(device))
             for device in each(together & self.several)
         ]
         single = together & ~self.several
-        for headroom in [] if exempt else self._headrooms:
+        for headroom in self._headrooms:
+            if not takers.isdisjoint(headroom.outside):
+                continue
             for devices, limit in headroom.bottlenecks(single):
                 supplies.append(Supply(devices, limit))
                 single &= ~devices
         supplies.extend(Supply(devices, devices.bit_count()) for devices in split([single], wanted))
         return supplies
 
-    def values_suffice(self, constraint: Distinct, ahead: Remaining, opened: list[Open]) -> bool:
+    def values_suffice(self, ledger: Ledger, column: Column, ahead: Remaining, opened: list[Open]) -> bool:
         """Each device of the requests in scope needs a value of its own."""
-        having = list(constraint.column.having.values())
-        scope = [request for request in opened if constraint in request.bound]
+        having = list(column.having.values())
+        scope = [request for request in opened if ledger in request.bound]
         wanted = ((_positions(having, request.devices(ahead)), request.need(ahead)) for request in scope)
         return feasible(_demands(wanted, 0), [Supply(1 << position, 1) for position in range(len(having))])
 

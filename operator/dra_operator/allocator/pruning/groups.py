@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dra_operator.allocator.problem.constraints import Match
+from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.published.columns import Column
 from dra_operator.allocator.search.pruner import Remaining
 
@@ -26,15 +26,15 @@ def groups_suffice(ahead: Remaining, opened: Sequence[Open], several: int) -> bo
 
 def _by_column(ahead: Remaining, opened: Sequence[Open], several: int) -> dict[Column, list[list[Open]]]:
     """The groups of each attribute; no request is in two of them, and no device can serve two requests."""
-    members: dict[Match, list[Open]] = {}
+    members: dict[tuple[Ledger, Column], list[Open]] = {}
     for request in opened:
         if not request.admin and not request.devices(ahead) & several:
-            for constraint in request.bound:
-                if isinstance(constraint, Match):
-                    members.setdefault(constraint, []).append(request)
+            for ledger in request.bound:
+                if ledger.agrees_on is not None:
+                    members.setdefault((ledger, ledger.agrees_on), []).append(request)
     groups: dict[Column, list[list[Open]]] = {}
-    for constraint, group in members.items():
-        others = groups.setdefault(constraint.column, [])
+    for (_, column), group in members.items():
+        others = groups.setdefault(column, [])
         if not any(request is other for other_group in others for other in other_group for request in group):
             others.append(group)
     return groups

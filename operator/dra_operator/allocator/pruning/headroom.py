@@ -1,4 +1,4 @@
-"""What devices can still use of a pool's shared counters, for bounds.
+"""What devices can still use of shared counters, for bounds.
 
 Counters that no device draws on together do not concern one another: the GPUs of a pool, cut into partitions, are
 blocks of their own. Between two looks a search changes a block or two, so what was worked out for a block is
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from dra_operator.allocator.problem.ledgers import Counters
+from dra_operator.allocator.problem.ledger import Budget, Ledger
+from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.counter_table import Block, Kind
 
 from .knapsack import fill
@@ -21,10 +22,15 @@ Limit = tuple[int, int]
 
 
 class Headroom:
-    """Looks at the counters of one pool as they are at the moment."""
+    """Looks at a budget as it is at the moment."""
 
-    def __init__(self, counters: Counters) -> None:
-        self._counters = counters
+    def __init__(self, problem: Problem, ledger: Ledger, budget: Budget) -> None:
+        self._budget = budget
+        reach = 0
+        for _, devices in budget.groups:
+            reach |= devices
+        self.outside = problem.outside(ledger, reach)
+        """Alternatives that may take devices of the budget without drawing on it."""
         self._rooms: dict[object, dict[Kind, int]] = {}
         self._limits: dict[object, list[Limit]] = {}
 
@@ -37,7 +43,7 @@ class Headroom:
 
         Devices that consume the same count for the counter of which they take the largest part.
         """
-        offset = self._counters.offset
+        offset = self._budget.offset
         for limits in self._remembered(self._limits, devices, self._limit):
             for members, most in limits:
                 yield members << offset, most
@@ -45,9 +51,9 @@ class Headroom:
     def _remembered(
         self, known: dict[object, Found], devices: int, work_out: Callable[[Block, int], Found]
     ) -> Iterator[Found]:
-        devices >>= self._counters.offset
-        left = self._counters.left
-        for block in self._counters.blocks:
+        devices = (devices & ~self._budget.paid) >> self._budget.offset
+        left = self._budget.left
+        for block in self._budget.blocks:
             mine = devices & block.devices
             if mine:
                 key = mine, *(left[number] for number in block.counters)
@@ -63,13 +69,13 @@ class Headroom:
                     sizes.setdefault(number, set()).add(amount)
         room: dict[Kind, int] = {}
         for number, amounts in sizes.items():
-            usable = fill(self._counters.left[number], frozenset(amounts))
-            for kind in self._counters.kinds[number]:
+            usable = fill(self._budget.left[number], frozenset(amounts))
+            for kind in self._budget.kinds[number]:
                 room[kind] = room.get(kind, 0) + usable
         return room
 
     def _limit(self, block: Block, devices: int) -> list[Limit]:
-        left = self._counters.left
+        left = self._budget.left
         members: dict[int, int] = {}
         amounts: dict[int, list[tuple[int, int]]] = {}
         for charges, group in block.groups:

@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from itertools import chain
 
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.problem.constraints import Constraint, Distinct, Match
 from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.search.pruner import Remaining
 from dra_operator.allocator.search.state import State
@@ -70,7 +70,7 @@ class Lookahead:
     ) -> Remaining | None:
         """What is ahead after ``chosen`` took a device and still misses some from ``rest``."""
         ahead: Remaining = {}
-        touched: set[Constraint] = set(chosen.constraints)
+        touched: set[Ledger] = set(chosen.comparing)
         opened = [Open.of((chosen, missing))] if missing else []
         for request in opened + self._steps[step + 1 :]:
             for domain, _ in request.alternatives:
@@ -79,10 +79,10 @@ class Lookahead:
                 old = before[domain.number]
                 new = (rest & old if domain is chosen else old) & ~state.blocked(domain)
                 for ledger in chosen.ledgers:
-                    if new and ledger in domain.ledgers:
+                    if new and ledger.lasting and ledger in domain.ledgers:
                         new = ledger.admit(new, domain)
                 if new != old:
-                    touched.update(domain.constraints)
+                    touched.update(domain.comparing)
                     if domain.alternative.everything:
                         continue
                 ahead[domain.number] = new
@@ -99,10 +99,10 @@ class Lookahead:
             devices |= (domain.usable | domain.raised) & ~(state.blocked(domain) if state is not None else 0)
         return self._horizons[step] == len(self._problem.domains) or self._bounds.one_is_left(devices, ahead, opened)
 
-    def _narrowed(self, ahead: Remaining, opened: list[Open], touched: set[Constraint]) -> Remaining | None:
+    def _narrowed(self, ahead: Remaining, opened: list[Open], touched: set[Ledger]) -> Remaining | None:
         if not all(request.alive(ahead) for request in opened):
             return None
-        queue = [constraint for constraint in touched if isinstance(constraint, Match)]
+        queue = [ledger for ledger in touched if ledger.agrees_on is not None]
         while queue:
             constraint = queue.pop()
             changed = self._match(constraint, ahead, opened)
@@ -111,7 +111,7 @@ class Lookahead:
             queue.extend(other for other in changed if other is not constraint and other not in queue)
         return ahead if self._bounds.suffice(ahead, opened) else None
 
-    def _match(self, constraint: Match, ahead: Remaining, opened: list[Open]) -> set[Match] | None:
+    def _match(self, constraint: Ledger, ahead: Remaining, opened: list[Open]) -> set[Ledger] | None:
         """Keeps devices with values that can still be common; the other constraints that this concerns."""
         forced = [request for request in opened if constraint in request.bound]
         if not forced:
@@ -125,15 +125,15 @@ class Lookahead:
         for devices in _columns(constraint, together):
             if devices.bit_count() >= least and self._common(devices, forced, others, ahead):
                 allowed |= devices
-        changed: set[Match] = set()
+        changed: set[Ledger] = set()
         for request in opened:
             if constraint not in request.touching:
                 continue
             for domain, need in request.alternatives:
                 old = ahead.get(domain.number)
-                if old is None or constraint not in domain.constraints or not old & ~allowed:
+                if old is None or constraint not in domain.ledgers or not old & ~allowed:
                     continue
-                changed.update(c for c in domain.constraints if isinstance(c, Match))
+                changed.update(c for c in domain.comparing if c.agrees_on is not None)
                 if domain.alternative.everything or (old & allowed).bit_count() < need:
                     del ahead[domain.number]
                 else:
@@ -142,7 +142,7 @@ class Lookahead:
                 return None
         return changed
 
-    def _common(self, devices: int, forced: list[Open], others: frozenset[Constraint], ahead: Remaining) -> bool:
+    def _common(self, devices: int, forced: list[Open], others: frozenset[Ledger], ahead: Remaining) -> bool:
         """All requests find enough of these devices, and together enough different ones under all constraints."""
         together = total = 0
         for request in forced:
@@ -162,16 +162,21 @@ class Lookahead:
         return together.bit_count() >= total and all(_at_most(other, together) >= total for other in others)
 
 
-def _at_most(constraint: Constraint, devices: int) -> int:
-    """So many of the devices at most can be taken together under one constraint."""
-    columns = constraint.column.values
-    sizes = Counter(value for device in each(devices) for value in columns.get(device, ()))
-    return len(sizes) if isinstance(constraint, Distinct) else max(sizes.values(), default=0)
+def _at_most(ledger: Ledger, devices: int) -> int:
+    """So many of the devices at most can be taken together under one ledger that compares attributes."""
+    most = devices.bit_count()
+    for column, several in ((ledger.agrees_on, False), (ledger.differs_in, True)):
+        if column is not None:
+            sizes = Counter(value for device in each(devices) for value in column.values.get(device, ()))
+            most = min(most, len(sizes) if several else max(sizes.values(), default=0))
+    return most
 
 
-def _columns(constraint: Match, devices: int) -> Iterable[int]:
+def _columns(constraint: Ledger, devices: int) -> Iterable[int]:
     """The devices of each value that any of the devices has."""
-    column = constraint.column
+    column = constraint.agrees_on
+    if column is None:
+        return
     while devices:
         lowest = devices & -devices
         devices ^= lowest

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.domain import Domain
-from dra_operator.allocator.problem.ledgers import Ledger
+from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.search.pruner import End, Remaining
 from dra_operator.allocator.search.state import State
@@ -28,6 +27,7 @@ class Pruner:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._lookahead = Lookahead(problem)
+        self._ledgers = tuple(problem.takers)
         self._like = interchangeable(problem)
         introduce(problem, self._lookahead.quiet_from)
         self.nogoods: dict[Hashable, End] = {}
@@ -56,12 +56,8 @@ class Pruner:
         """
         members = self._like.get(device, 0)
         members &= state.taken if state.taken >> device & 1 else ~state.taken
-        if members and self._problem.view.shareable >> device & 1:
-            left = self._problem.shares.left
-            mine = left(device)
-            for other in each(members):
-                if left(other) != mine:
-                    members &= ~(1 << other)
+        for ledger in self._ledgers if members & ~(1 << device) else ():
+            members &= ledger.alike_now(device, members)
         return members
 
     def key(self, state: State, step: int, domain: Domain, missing: int, rest: int) -> Hashable:

@@ -7,10 +7,28 @@ no second one can fit, the device is as good as any other that only one request 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.problem.ledger import Consumption, Ledger, Portions, consumptions
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.pool_view import Amounts
+
+
+class Portioning(NamedTuple):
+    """A ledger of portions, with what those that it concerns consume."""
+
+    ledger: Ledger
+    portions: Portions
+    consumptions: list[Consumption]
+
+
+def portionings(problem: Problem) -> list[Portioning]:
+    """The ledgers of portions."""
+    return [
+        Portioning(ledger, ledger.portions, consumptions(takers))
+        for ledger, takers in problem.takers.items()
+        if ledger.portions is not None
+    ]
 
 
 class Sharing:
@@ -18,50 +36,46 @@ class Sharing:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._offers = offers(problem)
-        self._least: dict[int, dict[str, int]] = {}
+        self._portionings = portionings(problem)
+        self._least: dict[int, list[tuple[Portions, Mapping[str, int]]]] = {}
+        self.outside = frozenset(
+            number for one in self._portionings for number in problem.outside(one.ledger, problem.node.shareable)
+        )
+        """Alternatives that may take devices without consuming anything of them."""
         self.several = sum(1 << device for device in self._find_several())
         """Devices that several requests may get.
 
-        Those whose counters are paid already count, too: they are free. When admin access is exempt, all that can be
-        shared do: whatever is left of them, admin access gets them as well.
+        Those that draw nothing of a budget any more count, too: they are free. When some requests consume nothing,
+        all that can be shared do: whatever is left of them, those requests get them as well.
         """
 
     def most(self, device: int) -> int:
         """At most so many further shares of a device."""
         least = self._least.get(device)
         if least is None:
-            least = self._least[device] = self._least_share(device)
-        left = self._problem.shares.left(device)
-        return min(
-            (left[name] // amount for name, amount in least.items() if amount > 0), default=len(self._problem.domains)
-        )
-
-    def _least_share(self, device: int) -> dict[str, int]:
-        """The least that any request would consume of each capacity."""
-        least: dict[str, int] = {}
-        for amounts, usable in self._offers:
-            if usable >> device & 1:
-                for name, amount in amounts.get(device, {}).items():
-                    least[name] = min(amount.nanos, least.get(name, amount.nanos))
-        return least
+            least = self._least[device] = [(one.portions, _least_share(one, device)) for one in self._portionings]
+        most = len(self._problem.domains)
+        for portions, amounts in least:
+            left = portions.left(device)
+            most = min([most, *(left[name] // amount for name, amount in amounts.items() if amount > 0)])
+        return most
 
     def _find_several(self) -> Iterator[int]:
-        shareable = self._problem.view.shareable if self._problem.sharing else 0
-        if self._problem.admin_exempt:
+        shareable = self._problem.node.shareable
+        if self.outside or self._problem.node.admin_exempt:
             return each(shareable)
         paid = 0
-        for counters in self._problem.counters:
-            paid |= counters.paid
+        for ledger in self._problem.takers:
+            if ledger.budget is not None:
+                paid |= ledger.budget.paid
         return (device for device in each(shareable) if paid >> device & 1 or self.most(device) > 1)
 
 
-def offers(problem: Problem) -> list[tuple[Mapping[int, Amounts], int]]:
-    """What a share of each device consumes, and the devices of which such shares may be taken; each once."""
-    found: dict[int, tuple[Mapping[int, Amounts], int]] = {}
-    for domains in problem.domains:
-        for domain in domains:
-            amounts, usable = found.get(id(domain.amounts), (domain.amounts, 0))
-            if amounts:
-                found[id(amounts)] = amounts, usable | domain.usable
-    return list(found.values())
+def _least_share(portioning: Portioning, device: int) -> dict[str, int]:
+    """The least that any request would consume of each capacity."""
+    least: dict[str, int] = {}
+    for amounts, usable in portioning.consumptions:
+        if usable >> device & 1:
+            for name, amount in amounts.get(device, {}).items():
+                least[name] = min(amount.nanos, least.get(name, amount.nanos))
+    return least

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.problem.ledger import Budget, Portions
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.counter_table import Kind
 from dra_operator.allocator.search.pruner import Remaining
@@ -19,7 +20,7 @@ from dra_operator.allocator.search.pruner import Remaining
 from .ahead import Open
 from .headroom import Headroom
 from .knapsack import fill
-from .sharing import offers
+from .sharing import Portioning, portionings
 
 Name = TypeVar("Name")
 
@@ -31,8 +32,9 @@ class Sums:
         self._problem = problem
         self._headrooms = headrooms
         self._several = several
-        self._shares = _shares(problem)
-        self._least_charges: dict[int, Mapping[Kind, int]] = {}
+        self._shares = [(one.portions, _shares(problem, one)) for one in portionings(problem)]
+        self._drawing = _drawing(problem)
+        self._least_charges: dict[tuple[int, Drawing], Mapping[Kind, int]] = {}
 
     def counters_suffice(self, ahead: Remaining, opened: list[Open]) -> bool:
         """Summed over all sets, no kind of counter may be asked for more than can be had of it."""
@@ -44,56 +46,63 @@ class Sums:
             together |= request.devices(ahead)
         room = _total(room for headroom in self._headrooms for room in headroom.rooms(together))
         alike = Counter(
-            tuple((need, ahead[domain.number]) for domain, need in request.ruled_in(ahead)) for request in ordinary
+            tuple(
+                (need, ahead[domain.number], self._drawing[domain.number]) for domain, need in request.ruled_in(ahead)
+            )
+            for request in ordinary
         )
         wanted = _total(
-            _times(count, _least(_times(need, self._charges(devices)) for need, devices in alternatives))
+            _times(count, _least(_times(need, self._charges(devices, costs)) for need, devices, costs in alternatives))
             for alternatives, count in alike.items()
         )
         return all(amount <= room.get(kind, 0) for kind, amount in wanted.items())
 
     def capacity_suffices(self, ahead: Remaining, opened: list[Open]) -> bool:
         """Summed over all devices that can be shared, no capacity may be asked for more than can be had of it."""
-        if not self._shares:
-            return True
-        ordinary = [request for request in opened if not request.admin]
+        ordinary = [request for request in opened if not request.admin] if self._shares else []
+        return all(self._suffices(portions, shares, ahead, ordinary) for portions, shares in self._shares)
+
+    def _suffices(
+        self, portions: Portions, shares: Sequence[Share], ahead: Remaining, ordinary: Sequence[Open]
+    ) -> bool:
         wanted = _total(
-            _least(_times(need, self._shares[domain.number].least) for domain, need in request.ruled_in(ahead))
+            _least(_times(need, shares[domain.number].least) for domain, need in request.ruled_in(ahead))
             for request in ordinary
         )
         if not any(wanted.values()):
             return True
-        left = self._problem.shares.left
-        room = _total(
-            {name: fill(left(device)[name], frozenset(amounts)) for name, amounts in sizes.items()}
-            for device, sizes in self._sizes(ordinary, ahead).items()
-        )
+        room: dict[str, int] = {}
+        for device, sizes in _sizes(shares, ordinary, ahead).items():
+            left = portions.left(device)
+            for name, amounts in sizes.items():
+                room[name] = room.get(name, 0) + fill(left[name], frozenset(amounts))
         return all(amount <= room.get(name, 0) for name, amount in wanted.items())
 
-    def _charges(self, devices: int) -> Mapping[Kind, int]:
+    def _charges(self, devices: int, drawing: Drawing) -> Mapping[Kind, int]:
         """The least that any of the devices takes of each kind of counter."""
-        known = self._least_charges.get(devices)
+        key = devices, drawing
+        known = self._least_charges.get(key)
         if known is None:
-            groups = (group for table in self._problem.counters for group in table.costs_by_kind)
-            free = devices & (self._several | ~self._problem.view.consuming)
-            known = {} if free else _least(costs for costs, group in groups if devices & group)
-            self._least_charges[devices] = known
+            free = devices & (self._several | drawing.free)
+            known = {} if free else _least(costs for costs, group in drawing.costs if devices & group)
+            self._least_charges[key] = known
         return known
 
-    def _sizes(self, requests: Iterable[Open], ahead: Remaining) -> dict[int, dict[str, set[int]]]:
-        """For each device that can be shared, and each of its capacities, the shares that may be taken of it."""
-        devices: dict[Share, int] = {}
-        for request in requests:
-            for domain, _ in request.ruled_in(ahead):
-                share = self._shares[domain.number]
-                devices[share] = devices.get(share, 0) | ahead[domain.number]
-        sizes: dict[int, dict[str, set[int]]] = {}
-        for share, wanted in devices.items():
-            for device, amounts in share.amounts.items():
-                if wanted >> device & 1:
-                    for name, amount in amounts.items():
-                        sizes.setdefault(device, {}).setdefault(name, set()).add(amount)
-        return sizes
+
+def _sizes(shares: Sequence[Share], requests: Iterable[Open], ahead: Remaining) -> dict[int, dict[str, set[int]]]:
+    """For each device that can be shared, and each of its capacities, the shares that may be taken of it."""
+    devices: dict[Share, int] = {}
+    for request in requests:
+        for domain, _ in request.ruled_in(ahead):
+            share = shares[domain.number]
+            devices[share] = devices.get(share, 0) | ahead[domain.number]
+    sizes: dict[int, dict[str, set[int]]] = {}
+    for share, wanted in devices.items():
+        for device, amounts in share.amounts.items():
+            if wanted >> device & 1:
+                for name, amount in amounts.items():
+                    sizes.setdefault(device, {}).setdefault(name, set()).add(amount)
+    return sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,28 +114,65 @@ class Share:
     """The least that any usable device gives, whichever is chosen."""
 
 
-def _shares(problem: Problem) -> dict[int, Share]:
-    """The share of every domain, by its number; empty when no device can be shared."""
+def _shares(problem: Problem, portioning: Portioning) -> list[Share]:
+    """The share of every domain, by its number."""
     in_nanos = {
         id(amounts): {
             device: {name: amount.nanos for name, amount in amounts[device].items()}
             for device in each(usable)
             if device in amounts
         }
-        for amounts, usable in offers(problem)
+        for amounts, usable in portioning.consumptions
     }
-    if not in_nanos:
-        return {}
     known: dict[tuple[int, int], Share] = {}
-    shares: dict[int, Share] = {}
+    shares: list[Share] = []
     for domains in problem.domains:
         for domain in domains:
-            key = id(domain.amounts) if domain.amounts else 0, domain.usable
+            key = (id(domain.amounts), domain.usable) if portioning.ledger in domain.ledgers else (0, 0)
             if key not in known:
-                amounts = in_nanos.get(id(domain.amounts), {})
-                known[key] = Share(amounts, _least(amounts.get(device, {}) for device in each(domain.usable)))
-            shares[domain.number] = known[key]
+                amounts = in_nanos.get(key[0], {})
+                known[key] = Share(amounts, _least(amounts.get(device, {}) for device in each(key[1])))
+            shares.append(known[key])
     return shares
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawing:
+    """What devices cost of the budgets that a domain draws on; the same object for domains that draw on the same."""
+
+    costs: list[tuple[Mapping[Kind, int], int]]
+    """Devices by what they cost of each kind of counter."""
+    free: int
+    """Devices that cost nothing."""
+
+
+def _drawing(problem: Problem) -> list[Drawing]:
+    """The drawing of every domain, by its number."""
+    known: dict[tuple[int, ...], Drawing] = {}
+    drawing: list[Drawing] = []
+    for domains in problem.domains:
+        for domain in domains:
+            budgets = [(id(ledger), ledger.budget) for ledger in domain.ledgers if ledger.budget is not None]
+            key = tuple(number for number, _ in budgets)
+            if key not in known:
+                known[key] = _make_drawing([budget for _, budget in budgets if budget is not None])
+            drawing.append(known[key])
+    return drawing
+
+
+def _make_drawing(budgets: Iterable[Budget]) -> Drawing:
+    costs: list[tuple[Mapping[Kind, int], int]] = []
+    drawing = paid = 0
+    for budget in budgets:
+        paid |= budget.paid
+        for more, devices in budget.costs_by_kind:
+            both: list[tuple[Mapping[Kind, int], int]] = []
+            if devices & drawing:  # some draw on another budget, too
+                both = [(_total((more, other)), devices & group) for other, group in costs if devices & group]
+                costs = [(other, group & ~devices) for other, group in costs]
+            costs += [*both, (more, devices & ~drawing)]
+            drawing |= devices
+    return Drawing(costs, ~drawing | paid)
 
 
 def _least(choices: Iterable[Mapping[Name, int]]) -> dict[Name, int]:

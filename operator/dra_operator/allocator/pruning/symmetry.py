@@ -1,10 +1,9 @@
 """Interchangeable devices: nothing that a problem asks can tell them apart.
 
-Two devices are interchangeable when they are in the same domains, have the same values in all constrained
-attributes and consume the same counters. When the search fails with one, it fails with the other, so only
-the first is tried. Of devices that can be shared, only those are alike that also have the same capacity
-left at the moment, and for admin access only those that another claim of the call has taken as well (see
-``Pruner.interchangeable_with``); those that can be shared and consume counters besides are told apart.
+Two devices are interchangeable when they are in the same domains and no ledger tells them apart
+(``Ledger.tells_apart``). When the search fails with one, it fails with the other, so only the first is tried. What was
+taken so far may still tell them apart: ledgers say so (``Ledger.alike_now``), and admin access may take devices that
+another claim of the call has taken as well, for which only those are alike (``Pruner.interchangeable_with``).
 """
 
 from __future__ import annotations
@@ -15,9 +14,6 @@ from typing import Final
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.columns import Column
-
-from .sharing import offers
 
 SMALL: Final = 8
 """Up to so many devices a set is looked at device by device."""
@@ -27,17 +23,18 @@ def interchangeable(problem: Problem) -> dict[int, int]:
     """For each device that is not alone: the set of devices interchangeable with it, itself included."""
     if any(_sees_order(domain) for domains in problem.domains for domain in domains):
         return {}
-    classes = split([_concerned(problem)], _sets(problem))
+    concerned = _concerned(problem)
+    classes = split([concerned], _sets(problem, concerned))
     return {device: members for members in classes if members & (members - 1) for device in each(members)}
 
 
 def _sees_order(domain: Domain) -> bool:
     """Devices that are equal by themselves are not equal for the domain.
 
-    A request for all devices under a constraint fails or ends the attempt, depending on whether the first of them
-    is in use or violates the constraint.
+    A request for all devices under a ledger that ends the attempt fails or ends it, depending on whether the first
+    device is in use or refused.
     """
-    return domain.alternative.everything and bool(domain.constraints)
+    return domain.alternative.everything and any(ledger.ends_attempt for ledger in domain.ledgers)
 
 
 def split(classes: Iterable[int], by: Iterable[int]) -> list[int]:
@@ -80,30 +77,12 @@ def _concerned(problem: Problem) -> int:
     return devices
 
 
-def _sets(problem: Problem) -> Iterable[int]:
+def _sets(problem: Problem, concerned: int) -> Iterable[int]:
     """Everything that tells devices apart, without repetition."""
-    sets: set[int] = set()
-    columns: set[Column] = set()
+    sets = {problem.node.shareable}
     for domains in problem.domains:
         for domain in domains:
             sets |= {domain.usable, domain.raised, domain.collected}
-            columns |= {constraint.column for constraint in domain.constraints}
-    for column in columns:
-        sets.update(column.having.values())
-    for counters in problem.counters:
-        sets.update(devices for _, devices in counters.groups)
-    sets.add(problem.view.shareable)
-    sets.update(1 << device for device in each(problem.view.shareable & problem.view.consuming))
-    sets.update(_amounts(problem))
+    for ledger, takers in problem.takers.items():
+        sets.update(ledger.tells_apart(concerned, takers))
     return sets
-
-
-def _amounts(problem: Problem) -> Iterable[int]:
-    """The devices that can be shared, by what a share consumes of them."""
-    for amounts, usable in offers(problem):
-        groups: dict[tuple[tuple[str, int], ...], int] = {}
-        for device in each(usable):
-            if device in amounts:
-                key = tuple((name, amount.nanos) for name, amount in amounts[device].items())
-                groups[key] = groups.get(key, 0) | 1 << device
-        yield from groups.values()

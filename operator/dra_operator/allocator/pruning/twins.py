@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from dra_operator.allocator.problem.domain import Domain
-from dra_operator.allocator.problem.ledgers import Ledger, Taker
+from dra_operator.allocator.problem.ledger import Ledger, Taker
 from dra_operator.allocator.problem.problem import Problem
 
 
-class Twins:
+class Twins(Ledger):
     """The ledger of some twins: admits the devices behind the latest one that any of them took.
 
     A device that can be shared (one of ``shareable``) may be taken again by the next twin.
     """
+
+    lasting = True
 
     def __init__(self, shareable: int) -> None:
         self._shareable = shareable
@@ -40,7 +42,7 @@ class Twins:
 
 def introduce(problem: Problem, first: int) -> None:
     """Gives twins among the steps from ``first`` on their common ledgers, one for each alternative."""
-    shareable = problem.view.shareable if problem.sharing else 0
+    shareable = problem.node.shareable
     by_claim = problem.plan.wants_admin_access
     """What admin access takes is in use for its own claim, but need not be for another."""
     families: dict[Hashable, list[tuple[Domain, ...]]] = {}
@@ -65,7 +67,6 @@ def _is_alone(domain: Domain, shareable: int) -> bool:
 
 def _wish(domain: Domain, *, by_claim: bool) -> Hashable:
     """Equal for domains that the search cannot tell apart but by their order."""
-    amounts = id(domain.amounts) if domain.amounts else None
     claim = domain.claim if by_claim else None
-    constraints = tuple(map(id, domain.constraints))
-    return domain.usable, domain.need, domain.alternative.admin, claim, constraints, amounts
+    ledgers = tuple((id(ledger), ledger.treats(domain)) for ledger in domain.ledgers)
+    return domain.usable, domain.need, domain.alternative.admin, claim, ledgers

@@ -6,7 +6,7 @@ Pools come sorted by driver and name, those with binding conditions after all ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from dra_api.core import Node
@@ -29,6 +29,19 @@ class Fitting(NamedTuple):
     devices: int
     shares: dict[int, Amounts]
     """What a share consumes, of those that allow multiple allocations."""
+
+
+class Offer(NamedTuple):
+    """What a node has for a request, whatever is allocated."""
+
+    chosen: int
+    """The devices that a request for all of them has to take."""
+    usable: int
+    """Those that no taint or the like keeps the request from."""
+    raised: int
+    """Those on which a selector raised."""
+    shares: Mapping[int, Amounts]
+    """What a share consumes, of devices that allow multiple allocations."""
 
 
 class NodeView:
@@ -59,6 +72,8 @@ class NodeView:
         self.rationed = self.gather(lambda view: view.rationed)
         self.tainted = self.gather(lambda view: view.tainted)
         self.here = self._devices_for_this_node()
+        self.offers: Memo[Hashable, Offer] = Memo()
+        """By what is asked for; kept for the filters, which compute them."""
         self._verdicts: Memo[tuple[str, ...], Verdicts] = Memo()
         self._columns: Memo[tuple[str, bool], Column] = Memo()
         self._fitting: Memo[Requests, Fitting] = Memo()

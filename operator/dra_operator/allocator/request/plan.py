@@ -7,8 +7,8 @@ of earlier claims, are reported first: ``Plan.fault`` keeps it, and the steps be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from dra_api.quantity import Quantity
 from dra_api.resource import (
@@ -45,11 +45,15 @@ class Alternative:
     capacity: tuple[tuple[str, Quantity], ...]
     constraints: tuple[int, ...]
     """Which constraints of the claim apply, in order."""
+    expressions: tuple[str, ...] = field(init=False)
+    """The texts of the selectors."""
+    offer: Hashable = field(init=False)
+    """Equal for alternatives to which a node offers the same devices, whatever is allocated, constraints aside."""
 
-    @property
-    def expressions(self) -> tuple[str, ...]:
-        """The texts of the selectors."""
-        return tuple(selector.expression for selector in self.selectors)
+    def __post_init__(self) -> None:
+        expressions = tuple(selector.expression for selector in self.selectors)
+        object.__setattr__(self, "expressions", expressions)
+        object.__setattr__(self, "offer", (expressions, self.tolerations, self.capacity))
 
 
 @dataclass(frozen=True, slots=True)

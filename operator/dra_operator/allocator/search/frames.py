@@ -12,7 +12,6 @@ from dra_api.resource import RESULTS_LIMIT
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.basics.errors import ClaimError
 from dra_operator.allocator.problem.domain import Domain
-from dra_operator.allocator.problem.ledgers import Counters
 
 from .pruner import End, Pruner, Remaining
 from .state import State
@@ -166,24 +165,19 @@ class All(Frame):
         return True
 
     def _admit(self, state: State, device: int) -> bool:
-        """Raises ClaimError when a constraint keeps the device away and nothing but its capacity does so, too.
-
-        Here capacity is the last thing to look at, otherwise the first (section 7): a device that an earlier
-        request shares violates a constraint rather than being used up.
-        """
+        """Raises ClaimError when the first ledger to refuse the device ends the attempt."""
         domain, bit = self._domain, 1 << device
         if not domain.usable & bit & ~state.blocked(domain):
             return False
-        refusing = [ledger for ledger in domain.ledgers if not ledger.admit(bit, domain)]
-        violated = next((constraint for constraint in domain.constraints if constraint in refusing), None)
-        if violated is not None and not any(isinstance(ledger, Counters) for ledger in refusing):
+        refusing = next((ledger for ledger in domain.ledgers if not ledger.admit(bit, domain)), None)
+        if refusing is not None and refusing.ends_attempt:
             claim = state.problem.plan.claims[domain.claim].key
             raise ClaimError(
                 f"claim {claim}, request {domain.alternative.request}: cannot add device "
                 f"{state.problem.view.id(device)} because a claim constraint would not be satisfied: all must have "
-                f"{violated}; ask for a number of devices, or narrow the selectors"
+                f"{refusing}; ask for a number of devices, or narrow the selectors"
             )
-        return not refusing
+        return refusing is None
 
     def retract(self, state: State, end: End) -> None:
         for _ in each(self._domain.collected):

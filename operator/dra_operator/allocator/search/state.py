@@ -29,7 +29,7 @@ class State:
         self.by_claim = [0] * len(problem.plan.claims)
         """Devices that each claim took, shares left out."""
         self.results = [0] * len(problem.plan.claims)
-        self._exclusive = ~(problem.view.shareable if problem.sharing else 0)
+        self._exclusive = ~problem.node.shareable
 
     def blocked(self, domain: Domain) -> int:
         """Devices in use by this call: of any ordinary request, and of any request of the same claim."""
@@ -41,7 +41,7 @@ class State:
         own = self.by_claim[domain.claim]
         self.grants.append(Grant(domain, device, self.taken, own))
         bit = 1 << device & self._exclusive
-        if not self.problem.exempt(domain):
+        if not self.problem.node.exempt(domain):
             self.taken |= bit
         self.by_claim[domain.claim] = own | bit
         self.results[domain.claim] += 1

@@ -1,108 +1,26 @@
-"""What a search holds while it tries: the dynamic features behind one small interface.
-
-A ``Ledger`` answers which of some devices may be taken now (``admit``, on sets, so that a check costs the
-same for one device and for a thousand), records that a device was taken, and gives it back. ``give_back``
-is the exact inverse of ``take``: after any balanced sequence, last taken first returned, ``state`` is what
-it was before. Everything that only depends on the allocated state and the request is no ledger but a
-filter (``domain``), applied once before the search.
-"""
+"""Shared counters: what devices of a pool draw from common counters (allocator.md section 10)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Protocol
-
-from dra_api.quantity import Quantity
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.published.counter_table import Block, Charges, CounterGroups, Kind
 
-
-class Taker(Protocol):
-    """The side of a request that ledgers look at."""
-
-    @property
-    def amounts(self) -> Mapping[int, Mapping[str, Quantity]]:
-        """What one share of a device consumes, for devices that allow multiple allocations."""
+from .ledger import Ledger, Taker
 
 
-class Ledger(Protocol):
-    """One dynamic feature."""
-
-    def admit(self, devices: int, taker: Taker) -> int:
-        """Those of the devices that may be taken now."""
-
-    def take(self, device: int, taker: Taker) -> None:
-        """Records an admitted device."""
-
-    def give_back(self, device: int, taker: Taker) -> None:
-        """Undoes the latest ``take`` of the device."""
-
-    def state(self) -> Hashable:
-        """Everything that later answers depend on."""
-
-
-class Shares:
-    """Capacity of devices that allow multiple allocations (section 9).
-
-    ``start`` tells what the allocated state leaves of a device. Filters have already dropped devices on
-    which not even the first share fits, so only devices shared in this call need a look.
-    """
-
-    def __init__(self, start: Callable[[int], dict[str, int]]) -> None:
-        self._start = start
-        self._left: dict[int, dict[str, int]] = {}
-        self._shared = 0
-        self._holders: dict[int, int] = {}
-
-    def left(self, device: int) -> dict[str, int]:
-        """What is left of each capacity of a device at the moment."""
-        known = self._left.get(device)
-        if known is None:
-            known = self._left[device] = self._start(device)
-        return known
-
-    def admit(self, devices: int, taker: Taker) -> int:
-        for device in each(devices & self._shared):
-            left = self._left[device]
-            if any(amount.nanos > left[name] for name, amount in taker.amounts[device].items()):
-                devices &= ~(1 << device)
-        return devices
-
-    def take(self, device: int, taker: Taker) -> None:
-        if device not in taker.amounts:
-            return
-        self._move(device, taker, -1)
-        self._holders[device] = self._holders.get(device, 0) + 1
-        self._shared |= 1 << device
-
-    def give_back(self, device: int, taker: Taker) -> None:
-        if device not in taker.amounts:
-            return
-        self._move(device, taker, 1)
-        self._holders[device] -= 1
-        if not self._holders[device]:
-            del self._holders[device]
-            self._shared &= ~(1 << device)
-
-    def state(self) -> Hashable:
-        return tuple((device, *self._left[device].values()) for device in each(self._shared))
-
-    def _move(self, device: int, taker: Taker, sign: int) -> None:
-        left = self.left(device)
-        for name, amount in taker.amounts[device].items():
-            left[name] += sign * amount.nanos
-
-
-class Counters:
-    """Shared counters of one pool (section 10).
+class Counters(Ledger):
+    """The counters of one pool.
 
     ``paid`` are devices that are charged already and may be shared further for nothing; only devices that
     allow multiple allocations (``shareable``) can be. A counter that the allocated state has overdrawn closes
     the whole pool, also for devices that do not consume it: section 10 asks for all counters of the pool
     (AL-14 would only look at consumed ones).
     """
+
+    lasting = True
 
     def __init__(self, groups: CounterGroups, offset: int, left: list[int], shareable: int, paid: int) -> None:
         self._groups = groups
@@ -117,6 +35,10 @@ class Counters:
         self._closed = 0
         """Devices that what is left does not suffice for."""
         self._check(range(len(groups.groups)))
+
+    @property
+    def budget(self) -> Counters:
+        return self
 
     @property
     def blocks(self) -> Sequence[Block]:
@@ -165,12 +87,33 @@ class Counters:
     def state(self) -> Hashable:
         return (tuple(self.left), self._paid)
 
+    def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterator[int]:
+        """By what they consume. Of those that are charged once, it matters which have been."""
+        for _, members in self.groups:
+            yield members
+            yield from (1 << device for device in each(members & self._shareable))
+
+    def alike_now(self, device: int, others: int) -> int:
+        return others
+
+    def treats(self, taker: Taker) -> Hashable:
+        return None
+
     def left_by_name(self) -> dict[str, int]:
         """What is left, summed over all sets for each counter name."""
         left: dict[str, int] = {}
         for name, amount in zip(self._groups.names, self.left, strict=True):
             left[name] = left.get(name, 0) + max(0, amount)
         return left
+
+    def cost_by_name(self, device: int) -> dict[str, int]:
+        """What a device consumes, summed over all sets for each counter name; nothing of one that may be charged."""
+        costs: dict[str, int] = {}
+        group = self._groups.of.get(device - self.offset)
+        if group is not None and not self._shareable >> device & 1:
+            for number, amount in self._groups.groups[group][0]:
+                costs[self._groups.names[number]] = costs.get(self._groups.names[number], 0) + amount
+        return costs
 
     @cached_property
     def costs_by_kind(self) -> list[tuple[dict[Kind, int], int]]:

@@ -1,0 +1,148 @@
+"""Which devices an alternative of a request may take: one check after the other, in one ordered list.
+
+A filter depends only on the inventory, the allocated state and the request, so its result is a set. What all filters
+that do not even look at the allocated state leave is an ``Offer``, which a node keeps from one decision to the next.
+The order matters for two things: selectors are evaluated on devices that are not in use and carry no forbidden binding
+conditions, and a selector that raises there is fatal if the search reaches the device (allocator.md section 6); and
+the refusal blames the first filter that left too little.
+
+A request for all devices divides the filters: some choose the devices that it has to take, others only keep it from
+taking one of them (section 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.published.node_view import Offer
+from dra_operator.allocator.published.taints import blocking
+from dra_operator.allocator.refusal import Rule
+
+from .domain import NO_AMOUNTS, Domain
+from .node_state import NodeState
+
+
+def in_use(node: NodeState, domain: Domain, devices: int) -> int:
+    """Nobody holds the device. Admin access does not care."""
+    return devices if domain.alternative.admin else devices & ~node.in_use
+
+
+def binding_conditions(node: NodeState, domain: Domain, devices: int) -> int:
+    """With the feature off, devices that need binding conditions cannot be used."""
+    return devices if node.features.binding_conditions else devices & ~node.view.binding
+
+
+def selectors(node: NodeState, domain: Domain, devices: int) -> int:
+    """All selectors are true."""
+    return devices & node.view.selected(domain.alternative.expressions, node.compiled).true
+
+
+def here(node: NodeState, domain: Domain, devices: int) -> int:
+    """The device is for this node."""
+    return devices & node.view.here
+
+
+def capacity(node: NodeState, domain: Domain, devices: int) -> int:
+    """The capacity suffices for one share while nothing of it is allocated (section 9)."""
+    return devices & node.view.fitting(domain.alternative.capacity).devices if _is_metered(node, domain) else devices
+
+
+def capacity_left(node: NodeState, domain: Domain, devices: int) -> int:
+    """What is left of the capacity suffices for one share."""
+    for number in each(devices & node.consumed) if not node.exempt(domain) else ():
+        amounts, left = node.view.consumption(number, domain.alternative.capacity) or {}, node.left(number)
+        if any(amount.nanos > left[name] for name, amount in amounts.items()):
+            devices &= ~(1 << number)
+    return devices
+
+
+def shared_counters(node: NodeState, domain: Domain, devices: int) -> int:
+    """The counters of the pool suffice for the device alone. With the feature off, no device may need any."""
+    consuming = devices & node.view.consuming
+    if not node.features.partitionable_devices:
+        return devices & ~consuming
+    if consuming and not node.exempt(domain):
+        for counters in node.counters(consuming):
+            devices = counters.admit(devices, domain)
+    return devices
+
+
+def taints(node: NodeState, domain: Domain, devices: int) -> int:
+    """The request tolerates the taints of the device."""
+    for number in each(devices & node.view.tainted) if node.features.device_taints else ():
+        if blocking(node.view.devices[number].taints, domain.alternative.tolerations) is not None:
+            devices &= ~(1 << number)
+    return devices
+
+
+def attributes(node: NodeState, domain: Domain, devices: int) -> int:
+    """The device has the attributes of the constraints. A request for all devices notices only when it takes one."""
+    if domain.alternative.constraints and not domain.alternative.everything:
+        for constraint in node.constraints(domain):
+            devices &= constraint.column.present
+    return devices
+
+
+def _is_metered(node: NodeState, domain: Domain) -> bool:
+    """Some device may have too little for the request, which need not name any capacity."""
+    view = node.view
+    return node.features.consumable_capacity and bool(domain.alternative.capacity or view.shareable | view.rationed)
+
+
+class Filter(NamedTuple):
+    """``keeps`` answers which of some devices it leaves; ``rule`` names it in a refusal."""
+
+    rule: Rule
+    keeps: Callable[[NodeState, Domain, int], int]
+    chooses: bool = False
+    """It is one of those that choose what a request for all devices has to take."""
+    fixed: bool = False
+    """It does not look at the allocated state, nor at more of the request than ``Alternative.offer`` says."""
+
+
+FILTERS: Final = (
+    Filter(Rule.IN_USE, in_use),
+    Filter(Rule.BINDING_CONDITIONS, binding_conditions, chooses=True, fixed=True),
+    Filter(Rule.SELECTOR, selectors, chooses=True, fixed=True),
+    Filter(Rule.NODE, here, chooses=True, fixed=True),
+    Filter(Rule.CAPACITY, capacity, chooses=True, fixed=True),
+    Filter(Rule.CAPACITY, capacity_left, chooses=True),
+    Filter(Rule.COUNTERS, shared_counters),
+    Filter(Rule.TAINTS, taints, fixed=True),
+    Filter(Rule.CONSTRAINT, attributes),
+)
+CHOOSING: Final = tuple(each_.keeps for each_ in FILTERS if each_.chooses and not each_.fixed)
+KEEPING: Final = tuple(each_.keeps for each_ in FILTERS if not each_.chooses and not each_.fixed)
+
+
+def offer(node: NodeState, domain: Domain) -> Offer:
+    """What the fixed filters leave."""
+    key = domain.alternative.offer
+    known = node.view.offers.get(key)
+    return known if known is not None else node.view.offers.put(key, _make_offer(node, domain))
+
+
+def _make_offer(node: NodeState, domain: Domain) -> Offer:
+    view = node.view
+    raised = view.selected(domain.alternative.expressions, node.compiled).raised
+    chosen = usable = view.everything
+    for filter_ in FILTERS:
+        if filter_.fixed:
+            usable = filter_.keeps(node, domain, usable)
+            chosen = usable if filter_.chooses else chosen
+    shares = view.fitting(domain.alternative.capacity).shares if _is_metered(node, domain) else NO_AMOUNTS
+    return Offer(chosen, usable, binding_conditions(node, domain, raised), shares)
+
+
+def stages(node: NodeState, domain: Domain) -> Iterator[tuple[Rule, int]]:
+    """What is left after each rule, in their order: for refusals."""
+    devices = node.view.everything
+    order = sorted(FILTERS, key=lambda one: not one.chooses) if domain.alternative.everything else FILTERS
+    for rule, filters in groupby(order, attrgetter("rule")):
+        for filter_ in filters:
+            devices = filter_.keeps(node, domain, devices)
+        yield rule, devices

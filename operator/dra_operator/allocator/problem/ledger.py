@@ -1,0 +1,161 @@
+"""The seam for features of single devices: what a search holds while it tries, and what pruning may know of it.
+
+A ``Ledger`` answers which of some devices may be taken now (``admit``, on sets, so that a check costs the same for one
+device and for a thousand), records that a device was taken, and gives it back. ``give_back`` is the exact inverse of
+``take``, last taken first returned. What depends on the allocated state and the request alone is no ledger but a
+filter (``filters``), applied once before the search.
+
+These three methods are a whole feature: the search needs no more. All the rest only makes it faster, and says what the
+pruning may take for granted. The defaults are safe: nothing is interchangeable, nothing lasts, nothing is bounded. What
+a ledger does claim has to be true, or answers change; ``tests/allocator/test_ledgers.py`` compares.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+from dra_api.quantity import Quantity
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.published.columns import Column
+from dra_operator.allocator.published.counter_table import Block, Charges, Kind
+
+
+class Taker(Protocol):
+    """The side of a request that ledgers look at: one alternative on one node."""
+
+    @property
+    def claim(self) -> int:
+        """The claim that it is of."""
+
+    @property
+    def number(self) -> int:
+        """Position among all alternatives of the problem."""
+
+    @property
+    def usable(self) -> int:
+        """Devices that it may take at all."""
+
+    @property
+    def amounts(self) -> Mapping[int, Mapping[str, Quantity]]:
+        """What one share of a device consumes, for devices that allow multiple allocations."""
+
+
+class Budget(Protocol):
+    """Amounts that devices draw from common counters. Taking devices never makes more available."""
+
+    @property
+    def offset(self) -> int:
+        """The number of the first device: the sets in ``blocks`` count from there."""
+
+    @property
+    def left(self) -> Sequence[int]:
+        """What is left of each counter at the moment."""
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """The counters in parts that do not concern one another, with the devices that draw on them."""
+
+    @property
+    def kinds(self) -> Sequence[tuple[Kind, ...]]:
+        """The kinds of each counter; amounts of one kind may be added up."""
+
+    @property
+    def groups(self) -> Sequence[tuple[Charges, int]]:
+        """The devices by what they draw."""
+
+    @property
+    def costs_by_kind(self) -> Sequence[tuple[Mapping[Kind, int], int]]:
+        """The devices by what they draw of each kind."""
+
+    @property
+    def paid(self) -> int:
+        """Devices that draw nothing more."""
+
+    def left_by_name(self) -> Mapping[str, int]:
+        """What is left of all counters of one name."""
+
+    def cost_by_name(self, device: int) -> Mapping[str, int]:
+        """What a device draws of all counters of one name; nothing where that may have been paid before."""
+
+
+class Portions(Protocol):
+    """Amounts that takers consume of a device itself. Taking a device never makes more available."""
+
+    def left(self, device: int) -> Mapping[str, int]:
+        """What is left of each capacity of a device at the moment, in billionths."""
+
+
+class Ledger(ABC):
+    """One feature: what taking devices does to later choices."""
+
+    @abstractmethod
+    def admit(self, devices: int, taker: Taker) -> int:
+        """Those of the devices that may be taken now."""
+
+    @abstractmethod
+    def take(self, device: int, taker: Taker) -> None:
+        """Records an admitted device."""
+
+    @abstractmethod
+    def give_back(self, device: int, taker: Taker) -> None:
+        """Undoes the latest ``take``, which was of this device."""
+
+    # --- what it means ---
+
+    ends_attempt: ClassVar[bool] = False
+    """A request for all devices that it refuses one of ends the attempt with an error; its text says what to have."""
+
+    def __str__(self) -> str:
+        """What all devices must have."""
+        return type(self).__name__
+
+    # --- what pruning may take for granted ---
+
+    lasting: ClassVar[bool] = False
+    """A device that is refused stays refused to that taker until something is given back."""
+    agrees_on: Column | None = None
+    """All devices taken have a value of this attribute in common."""
+    differs_in: Column | None = None
+    """No two devices taken have a value of this attribute in common, and each has some value."""
+
+    @property
+    def budget(self) -> Budget | None:
+        """A device is only admitted when the budget suffices for what it draws."""
+        return None
+
+    @property
+    def portions(self) -> Portions | None:
+        """A device is only admitted when what is left of it suffices for the amounts of the taker."""
+        return None
+
+    def state(self) -> Hashable:
+        """Everything that later answers depend on: where it is equal, they are."""
+        return object()
+
+    def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterable[int]:
+        """Sets of devices. Two that lie in the same sets can be exchanged in all that was and will be taken."""
+        return (1 << device for device in each(devices))
+
+    def alike_now(self, device: int, others: int) -> int:
+        """Those of the others that what was taken so far does not tell from the device, if ``tells_apart`` does not."""
+        return 0
+
+    def treats(self, taker: Taker) -> Hashable:
+        """Equal for two takers that can be exchanged in all that was and will be taken."""
+        return taker.number
+
+
+Consumption = tuple[Mapping[int, Mapping[str, Quantity]], int]
+
+
+def consumptions(takers: Iterable[Taker]) -> list[Consumption]:
+    """What a share of each device consumes, and the devices of which such shares may be taken; each once."""
+    found: dict[int, Consumption] = {}
+    for taker in takers:
+        amounts, usable = found.get(id(taker.amounts), (taker.amounts, 0))
+        if amounts:
+            found[id(amounts)] = amounts, usable | taker.usable
+    return list(found.values())

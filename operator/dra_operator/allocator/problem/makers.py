@@ -1,0 +1,34 @@
+"""Which ledgers a request falls under, in the order in which they are asked.
+
+The order shows where a request for all devices is refused: the first ledger that refuses a device decides how the
+attempt goes on. A device that an earlier request shares violates a constraint rather than being used up (section 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from .domain import Domain
+from .ledger import Ledger
+from .node_state import NodeState
+
+
+def counters(node: NodeState, domain: Domain) -> Iterable[Ledger]:
+    """The counters of the pools whose devices it may take."""
+    consuming = domain.usable & node.view.consuming
+    if not consuming or node.exempt(domain) or not node.features.partitionable_devices:
+        return ()
+    return node.counters(consuming)
+
+
+def constraints(node: NodeState, domain: Domain) -> Iterable[Ledger]:
+    """The constraints of its claim; admin access heeds them, too."""
+    return node.constraints(domain)
+
+
+def shares(node: NodeState, domain: Domain) -> Iterable[Ledger]:
+    """Consumable capacity, if it may take a device that has any."""
+    return (node.shares,) if domain.usable & node.shareable and not node.exempt(domain) else ()
+
+
+MAKERS: tuple[Callable[[NodeState, Domain], Iterable[Ledger]], ...] = (counters, constraints, shares)
