@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from objects import Make, Obj
+from reconcile_world import World
 
 START, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:11:00Z"
 
@@ -15,7 +15,7 @@ both = pytest.mark.parametrize("kind", ["claim", "extended resource"])
 """Run with a claim of the pod, and with one that is made for its extended resource."""
 
 
-def furnish(world: Any, make: Any, kind: str = "claim") -> None:
+def furnish(world: World, make: type[Make], kind: str = "claim") -> None:
     """Two nodes; the first one's device has to be attached."""
     world.now = START
     world.api.add(DEVICE_CLASSES, make.device_class())
@@ -31,13 +31,13 @@ def furnish(world: Any, make: Any, kind: str = "claim") -> None:
         world.api.add(PODS, make.pod(containers=[make.asking("main", **{IMPLICIT: "1"})]))
 
 
-def the_claim(world: Any) -> Any:
+def the_claim(world: World) -> Obj:
     """The only one that there is."""
     (claim,) = world.api.of(RESOURCE_CLAIMS)
     return claim
 
 
-def report(world: Any, condition: str) -> None:
+def report(world: World, condition: str) -> None:
     """What the driver writes."""
     conditions = [{"type": condition, "status": "True", "reason": "R", "message": "m"}]
     device = {"driver": "gpu.example.com", "pool": "node-0", "device": "dev-0", "conditions": conditions}
@@ -45,12 +45,12 @@ def report(world: Any, condition: str) -> None:
     world.api.change(RESOURCE_CLAIMS, key, lambda claim: claim["status"].update(devices=[device]))
 
 
-def node_of(world: Any) -> str | None:
+def node_of(world: World) -> str | None:
     node: str | None = world.api[PODS, "ns/pod"]["spec"].get("nodeName")
     return node
 
 
-async def busy(world: Any) -> None:
+async def busy(world: World) -> None:
     """Like ``quiet``, but a pod that waits for its devices keeps a timer."""
     world.bring_events()
     for _ in range(20):
@@ -60,7 +60,7 @@ async def busy(world: Any) -> None:
 
 
 @both
-async def test_the_pod_is_bound_once_its_device_is_attached(kind: str, world: Any, make: Any) -> None:
+async def test_the_pod_is_bound_once_its_device_is_attached(kind: str, world: World, make: type[Make]) -> None:
     furnish(world, make, kind)
     world.start()
     async with world.running():
@@ -76,7 +76,7 @@ async def test_the_pod_is_bound_once_its_device_is_attached(kind: str, world: An
     assert world.messages("BindingConditionsPending") == [waiting]
 
 
-async def test_the_room_is_held_while_devices_get_ready(world: Any, make: Any) -> None:
+async def test_the_room_is_held_while_devices_get_ready(world: World, make: type[Make]) -> None:
     """Another pod would take the cpu otherwise, and the first one could never run beside its devices."""
     furnish(world, make)
     world.api.drop(NODES, "node-1")
@@ -98,7 +98,9 @@ async def test_the_room_is_held_while_devices_get_ready(world: Any, make: Any) -
         assert world.api[PODS, "ns/other"]["spec"]["nodeName"] == "node-0"
 
 
-async def test_room_that_was_held_for_devices_wakes_others_when_the_pod_vanishes(world: Any, make: Any) -> None:
+async def test_room_that_was_held_for_devices_wakes_others_when_the_pod_vanishes(
+    world: World, make: type[Make]
+) -> None:
     furnish(world, make)
     world.api.drop(NODES, "node-1")
     container = {"name": "main", "resources": {"requests": {"cpu": "3"}}}
@@ -116,7 +118,7 @@ async def test_room_that_was_held_for_devices_wakes_others_when_the_pod_vanishes
 @both
 @pytest.mark.parametrize("end", ["broken", "never"])
 async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(
-    end: str, kind: str, world: Any, make: Any
+    end: str, kind: str, world: World, make: type[Make]
 ) -> None:
     furnish(world, make, kind)
     world.start()
@@ -136,12 +138,13 @@ async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(
     assert claim["status"]["allocation"]["devices"]["results"][0]["pool"] == "node-1"
 
 
-async def test_a_pod_that_vanishes_while_it_is_planned_again_leaves_no_load(world: Any, make: Any) -> None:
+async def test_a_pod_that_vanishes_while_it_is_planned_again_leaves_no_load(world: World, make: type[Make]) -> None:
     furnish(world, make)
     world.start()
     async with world.running():
         await busy(world)
         pod = world.cluster.pods.get("ns/pod")
+        assert pod is not None
         assert world.cluster.loads.node_of(pod.metadata.uid) == "node-0"
         with world.cluster.without_load_of(pod):
             world.api.drop(PODS, "ns/pod")

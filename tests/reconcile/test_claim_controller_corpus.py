@@ -6,7 +6,6 @@ Cases of the alpha feature DRAWorkloadResourceClaims are skipped: PodGroups are 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Conflict
 from dra_operator.allocator import Features
 from dra_operator.reconcile import ReconcileError, generate
 from prometheus_client import CollectorRegistry
+from reconcile_world import World
 
 
 def needs_pod_groups(case: dict[str, Any]) -> bool:
@@ -55,14 +55,14 @@ def created(registry: CollectorRegistry, **labels: str) -> float:
 
 @pytest.mark.parametrize("case", each_case("claim-controller/cases.json", lambda case: case["name"].replace(" ", "-")))
 async def test_one_sync_leaves_the_objects_of_the_reference(
-    case: Any, worlds: Callable[[Features], Any], monkeypatch: pytest.MonkeyPatch
+    case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if needs_pod_groups(case):
         pytest.skip("needs PodGroups (alpha, off by default), which are not handled")
     features = Features(
         admin_access=case["features"]["DRAAdminAccess"], prioritized_list=case["features"]["DRAPrioritizedList"]
     )
-    world = worlds(features)
+    world = World(features)
     for resource, name in ((PODS, "pods"), (RESOURCE_CLAIMS, "claims"), (RESOURCE_CLAIM_TEMPLATES, "templates")):
         for obj in case["initial"].get(name) or ():
             world.api.add(resource, being_deleted(obj))
@@ -79,13 +79,13 @@ async def test_one_sync_leaves_the_objects_of_the_reference(
         world.api.before = lambda call: Conflict(409, "Conflict", text) if call.verb == "create" else None
 
     concern, _, key = case["key"].partition(":")
-    handler = {"pod": world.control.generator, "claim": world.control.upkeep}[concern]
+    handle = {"pod": world.control.generator.handle, "claim": world.control.upkeep.handle}[concern]
     expected = case["expect"]
     if expected.get("errorContains"):
         with pytest.raises(ReconcileError, match=re.escape(expected["errorContains"])):
-            await handler.handle(key)
+            await handle(key)
     else:
-        await handler.handle(key)
+        await handle(key)
         assert by_name(world.api.of(RESOURCE_CLAIMS)) == by_name(expected["claims"])
         statuses = {
             pod["metadata"]["name"]: pod["status"]["resourceClaimStatuses"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +9,10 @@ from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESO
 from dra_operator.allocator import Features
 from dra_operator.reconcile import Concerns
 from dra_operator.reconcile.concerns import UnknownConcern
+from fake_api import Call
+from objects import Make, Obj
+from reconcile_world import World
 
-Obj = dict[str, Any]
 ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
@@ -25,7 +26,7 @@ def allocation(device: str = "dev-0") -> Obj:
     }
 
 
-def furnish(world: Any, make: Any, **pod: Any) -> Obj:
+def furnish(world: World, make: type[Make], **pod: Any) -> Obj:
     """A node with devices, a template, and a pod with one claim from it."""
     world.api.add(NODES, make.node("node-a"))
     world.api.add(RESOURCE_SLICES, make.slice("node-a", 4))
@@ -35,7 +36,7 @@ def furnish(world: Any, make: Any, **pod: Any) -> Obj:
     return added
 
 
-def generated(world: Any, make: Any, pod: Obj, name: str, **status: Any) -> Obj:
+def generated(world: World, make: type[Make], pod: Obj, name: str, **status: Any) -> Obj:
     """A claim for the pod's entry, as a claim controller makes it."""
     claim = make.claim(name, owner=pod["metadata"], annotations={ANNOTATION: "entry-0"})
     if status:
@@ -45,22 +46,22 @@ def generated(world: Any, make: Any, pod: Obj, name: str, **status: Any) -> Obj:
     return added
 
 
-def record(world: Any, name: str) -> None:
+def record(world: World, name: str) -> None:
     statuses = [{"name": "entry-0", "resourceClaimName": name}]
     world.api.change(PODS, "ns/pod", lambda pod: pod["status"].update(resourceClaimStatuses=statuses))
 
 
-def recorded(world: Any) -> str | None:
+def recorded(world: World) -> str | None:
     statuses = world.api[PODS, "ns/pod"]["status"].get("resourceClaimStatuses") or [{}]
     name: str | None = statuses[0].get("resourceClaimName")
     return name
 
 
-def claims(world: Any) -> list[str]:
+def claims(world: World) -> list[str]:
     return sorted(claim["metadata"]["name"] for claim in world.api.of(RESOURCE_CLAIMS))
 
 
-def is_bound(world: Any) -> bool:
+def is_bound(world: World) -> bool:
     return bool(world.api[PODS, "ns/pod"]["spec"].get("nodeName"))
 
 
@@ -68,7 +69,9 @@ def consumer(pod: Obj) -> Obj:
     return {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
 
 
-async def test_without_templates_a_pod_waits_for_its_claim_until_they_become_ours(world: Any, make: Any) -> None:
+async def test_without_templates_a_pod_waits_for_its_claim_until_they_become_ours(
+    world: World, make: type[Make]
+) -> None:
     furnish(world, make)
     world.concerns = Concerns(templates=False)
     world.start()
@@ -82,7 +85,9 @@ async def test_without_templates_a_pod_waits_for_its_claim_until_they_become_our
     assert is_bound(world)
 
 
-async def test_a_claim_that_another_controller_made_is_used_and_none_is_made_beside_it(world: Any, make: Any) -> None:
+async def test_a_claim_that_another_controller_made_is_used_and_none_is_made_beside_it(
+    world: World, make: type[Make]
+) -> None:
     pod = furnish(world, make)
     world.concerns = Concerns(templates=False, release=False)
     world.start()
@@ -96,7 +101,9 @@ async def test_a_claim_that_another_controller_made_is_used_and_none_is_made_bes
     assert world.api[RESOURCE_CLAIMS, "ns/theirs"]["status"]["reservedFor"][0]["uid"] == pod["metadata"]["uid"]
 
 
-async def test_without_release_the_claim_of_a_finished_pod_stays_until_it_becomes_ours(world: Any, make: Any) -> None:
+async def test_without_release_the_claim_of_a_finished_pod_stays_until_it_becomes_ours(
+    world: World, make: type[Make]
+) -> None:
     furnish(world, make)
     await world.settle()
     world.concerns = Concerns(release=False)
@@ -112,7 +119,7 @@ async def test_without_release_the_claim_of_a_finished_pod_stays_until_it_become
     assert claims(world) == []
 
 
-async def test_without_release_the_finalizer_of_a_deleted_claim_stays(world: Any, make: Any) -> None:
+async def test_without_release_the_finalizer_of_a_deleted_claim_stays(world: World, make: type[Make]) -> None:
     claim = make.claim("c", finalizers=[FINALIZER], deletionTimestamp="2026-01-01T00:00:00Z")
     world.api.add(RESOURCE_CLAIMS, {**claim, "status": {"allocation": allocation()}})
     world.concerns = Concerns(release=False)
@@ -121,7 +128,9 @@ async def test_without_release_the_finalizer_of_a_deleted_claim_stays(world: Any
     assert world.api.writes == []
 
 
-async def test_without_templates_nothing_is_reserved_for_a_pod_with_a_preset_node(world: Any, make: Any) -> None:
+async def test_without_templates_nothing_is_reserved_for_a_pod_with_a_preset_node(
+    world: World, make: type[Make]
+) -> None:
     world.api.add(RESOURCE_CLAIMS, {**make.claim("c", finalizers=[FINALIZER]), "status": {"allocation": allocation()}})
     world.api.add(PODS, make.pod(claims=[make.use("c")], node="node-a"))
     world.concerns = Concerns(templates=False)
@@ -130,7 +139,7 @@ async def test_without_templates_nothing_is_reserved_for_a_pod_with_a_preset_nod
 
 
 async def test_without_placement_claims_are_made_and_no_pod_is_bound_until_it_becomes_ours(
-    world: Any, make: Any
+    world: World, make: type[Make]
 ) -> None:
     furnish(world, make)
     world.concerns = Concerns(placement=False)
@@ -146,10 +155,8 @@ async def test_without_placement_claims_are_made_and_no_pod_is_bound_until_it_be
 
 
 @pytest.mark.parametrize("release", [True, False], ids=["release is ours", "release is another one's"])
-async def test_a_claim_for_extended_resources_made_in_vain_goes_with_placement(
-    release: bool, make: Any, worlds: Callable[[Features], Any]
-) -> None:
-    world = worlds(Features(extended_resources=True))
+async def test_a_claim_for_extended_resources_made_in_vain_goes_with_placement(release: bool, make: type[Make]) -> None:
+    world = World(Features(extended_resources=True))
     pod = world.api.add(PODS, make.pod(node="node-a"))
     annotations = {"resource.kubernetes.io/extended-resource-claim": "true"}
     world.api.add(RESOURCE_CLAIMS, make.claim("vain", owner=pod["metadata"], annotations=annotations))
@@ -170,7 +177,7 @@ IDS = ["all ours", "only placement ours"]
 @pytest.mark.parametrize("node", ["", "node-a"], ids=["before it is bound", "after it is bound"])
 @pytest.mark.parametrize("when", ["at start", "by an event"])
 async def test_a_pod_that_records_another_claim_than_the_one_allocated_for_it_is_repaired(
-    world: Any, make: Any, concerns: Concerns, node: str, when: str
+    world: World, make: type[Make], concerns: Concerns, node: str, when: str
 ) -> None:
     pod = furnish(world, make, node=node)
     generated(world, make, pod, "allocated", **in_use(pod))
@@ -194,7 +201,7 @@ async def test_a_pod_that_records_another_claim_than_the_one_allocated_for_it_is
 
 @pytest.mark.parametrize("concerns", EVERYONE, ids=IDS)
 async def test_of_two_unused_claims_the_recorded_one_stays_and_is_bound_with(
-    world: Any, make: Any, concerns: Concerns
+    world: World, make: type[Make], concerns: Concerns
 ) -> None:
     pod = furnish(world, make)
     generated(world, make, pod, "a-first")
@@ -206,7 +213,7 @@ async def test_of_two_unused_claims_the_recorded_one_stays_and_is_bound_with(
     assert world.api[RESOURCE_CLAIMS, "ns/b-recorded"]["status"]["allocation"]
 
 
-async def test_a_second_claim_that_is_in_use_is_left_alone(world: Any, make: Any) -> None:
+async def test_a_second_claim_that_is_in_use_is_left_alone(world: World, make: type[Make]) -> None:
     pod = furnish(world, make, node="node-a")
     generated(world, make, pod, "one", **in_use(pod))
     generated(world, make, pod, "two", **in_use(pod, "dev-1"))
@@ -217,14 +224,14 @@ async def test_a_second_claim_that_is_in_use_is_left_alone(world: Any, make: Any
     assert world.api.writes == []
 
 
-async def test_a_pod_is_bound_only_with_the_claim_that_it_records(world: Any, make: Any) -> None:
+async def test_a_pod_is_bound_only_with_the_claim_that_it_records(world: World, make: type[Make]) -> None:
     """Another controller records a claim of its own while the allocation of the first one is written."""
     pod = furnish(world, make)
     generated(world, make, pod, "first")
     record(world, "first")
     bound_with: list[bool] = []
 
-    def interfere(call: Any) -> None:
+    def interfere(call: Call) -> None:
         if (call.plural, call.sub) == ("resourceclaims", "status") and "second" not in claims(world):
             generated(world, make, pod, "second")
             record(world, "second")
@@ -243,7 +250,7 @@ async def test_a_pod_is_bound_only_with_the_claim_that_it_records(world: Any, ma
     assert claims(world) == [recorded(world)]
 
 
-async def test_the_other_entries_of_a_repaired_pod_stay_recorded(world: Any, make: Any) -> None:
+async def test_the_other_entries_of_a_repaired_pod_stay_recorded(world: World, make: type[Make]) -> None:
     pod = furnish(world, make, node="node-a")
     generated(world, make, pod, "allocated", **in_use(pod))
     generated(world, make, pod, "second")
@@ -267,7 +274,7 @@ async def test_the_other_entries_of_a_repaired_pod_stay_recorded(world: Any, mak
     ids=["templates are ours", "templates are another one's"],
 )
 async def test_pods_of_other_schedulers_are_repaired_by_those_who_make_their_claims(
-    world: Any, make: Any, concerns: Concerns, repaired: bool
+    world: World, make: type[Make], concerns: Concerns, repaired: bool
 ) -> None:
     pod = furnish(world, make, schedulerName="default-scheduler", node="node-a")
     generated(world, make, pod, "allocated", **in_use(pod))
@@ -278,7 +285,7 @@ async def test_pods_of_other_schedulers_are_repaired_by_those_who_make_their_cla
     assert (recorded(world) == "allocated") == repaired
 
 
-async def test_what_changed_since_the_view_was_made_counts(world: Any, make: Any) -> None:
+async def test_what_changed_since_the_view_was_made_counts(world: World, make: type[Make]) -> None:
     """The second claim got devices before the watch said so: it is no more superfluous."""
     pod = furnish(world, make, node="node-a")
     generated(world, make, pod, "one", **in_use(pod))

@@ -6,23 +6,25 @@ from typing import Any
 
 import pytest
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from objects import Make
+from reconcile_world import World
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
-def furnish(world: Any, make: Any, devices: int = 2) -> None:
+def furnish(world: World, make: type[Make], devices: int = 2) -> None:
     world.api.add(DEVICE_CLASSES, make.device_class())
     world.api.add(NODES, make.node("node-0"))
     world.api.add(RESOURCE_SLICES, make.slice("node-0", devices))
 
 
-def add_foreign(world: Any, make: Any) -> None:
+def add_foreign(world: World, make: type[Make]) -> None:
     """A pod that the other scheduler is about to place."""
     world.api.add(RESOURCE_CLAIMS, make.claim("theirs"))
     world.api.add(PODS, make.pod("theirs", claims=[make.use("theirs")], schedulerName="default-scheduler"))
 
 
-def allocate_foreign(world: Any, device: str) -> None:
+def allocate_foreign(world: World, device: str) -> None:
     """What the other scheduler writes."""
     taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": device}
     users = [{"resource": "pods", "name": "theirs", "uid": world.api[PODS, "ns/theirs"]["metadata"]["uid"]}]
@@ -34,34 +36,34 @@ def allocate_foreign(world: Any, device: str) -> None:
     world.api.change(RESOURCE_CLAIMS, "ns/theirs", edit)
 
 
-def device_of(world: Any, claim: str) -> str | None:
+def device_of(world: World, claim: str) -> str | None:
     allocation = (world.api[RESOURCE_CLAIMS, f"ns/{claim}"].get("status") or {}).get("allocation")
     return allocation["devices"]["results"][0]["device"] if allocation else None
 
 
-def node_of(world: Any, pod: str = "ours") -> str | None:
+def node_of(world: World, pod: str = "ours") -> str | None:
     node: str | None = world.api[PODS, f"ns/{pod}"]["spec"].get("nodeName")
     return node
 
 
-def add_ours(world: Any, make: Any) -> None:
+def add_ours(world: World, make: type[Make]) -> None:
     world.api.add(RESOURCE_CLAIMS, make.claim("ours"))
     world.api.add(PODS, make.pod("ours", claims=[make.use("ours")]))
 
 
-async def until_allocated(world: Any) -> None:
+async def until_allocated(world: World) -> None:
     """Our allocation is written; the watch has brought nothing of it yet."""
     while device_of(world, "ours") is None:
         await world.tick()
 
 
-async def idle(world: Any) -> None:
+async def idle(world: World) -> None:
     for _ in range(10):
         await world.control.queues.idle()
         await world.tick()
 
 
-async def test_a_pod_is_bound_at_once_where_no_other_scheduler_allocates(world: Any, make: Any) -> None:
+async def test_a_pod_is_bound_at_once_where_no_other_scheduler_allocates(world: World, make: type[Make]) -> None:
     furnish(world, make)
     add_ours(world, make)
     world.start()
@@ -70,7 +72,7 @@ async def test_a_pod_is_bound_at_once_where_no_other_scheduler_allocates(world: 
         assert node_of(world) == "node-0"
 
 
-async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(world: Any, make: Any) -> None:
+async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(world: World, make: type[Make]) -> None:
     furnish(world, make)
     add_foreign(world, make)
     add_ours(world, make)
@@ -85,7 +87,9 @@ async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(wo
 
 
 @pytest.mark.parametrize("when", ["before ours", "after ours"])
-async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(when: str, world: Any, make: Any) -> None:
+async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(
+    when: str, world: World, make: type[Make]
+) -> None:
     """``after ours``: decided before the other scheduler saw our allocation, and written within the grace."""
     furnish(world, make)
     add_foreign(world, make)
@@ -111,7 +115,7 @@ async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(when
     assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 1
 
 
-async def test_a_pod_whose_only_device_was_taken_waits(world: Any, make: Any) -> None:
+async def test_a_pod_whose_only_device_was_taken_waits(world: World, make: type[Make]) -> None:
     furnish(world, make, devices=1)
     add_foreign(world, make)
     add_ours(world, make)

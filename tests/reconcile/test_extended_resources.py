@@ -8,13 +8,15 @@ import pytest
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Forbidden, Unreachable
 from dra_operator.allocator import Features
 from dra_operator.cluster import Key
+from objects import Make
+from reconcile_world import World
 
 GPU = "example.com/gpu"
 ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
-def furnish(world: Any, make: Any, devices: int = 1, *pods: str) -> None:
+def furnish(world: World, make: type[Make], devices: int = 1, *pods: str) -> None:
     """A node with some devices, a class that serves the resource with them, and pods that ask for one each."""
     world.api.add(DEVICE_CLASSES, make.device_class() | {"spec": {"extendedResourceName": GPU}})
     world.api.add(NODES, make.node("node-0"))
@@ -23,26 +25,26 @@ def furnish(world: Any, make: Any, devices: int = 1, *pods: str) -> None:
         world.api.add(PODS, make.pod(name, containers=[make.asking("main", **{GPU: "1"})]))
 
 
-def node_of(world: Any, name: str = "pod") -> str | None:
+def node_of(world: World, name: str = "pod") -> str | None:
     node: str | None = world.api[PODS, f"ns/{name}"]["spec"].get("nodeName")
     return node
 
 
-def extended_status(world: Any, name: str = "pod") -> Any:
+def extended_status(world: World, name: str = "pod") -> Any:
     return world.api[PODS, f"ns/{name}"]["status"].get("extendedResourceClaimStatus")
 
 
-def message(world: Any, name: str = "pod") -> str:
+def message(world: World, name: str = "pod") -> str:
     (condition,) = world.api[PODS, f"ns/{name}"]["status"]["conditions"]
     return str(condition["message"])
 
 
-def created(world: Any, status: str) -> float:
+def created(world: World, status: str) -> float:
     value: float | None = world.registry.get_sample_value("scheduler_resourceclaim_creates_total", {"status": status})
     return value or 0.0
 
 
-async def test_the_claim_is_made_recorded_and_used_with_four_writes(world: Any, make: Any) -> None:
+async def test_the_claim_is_made_recorded_and_used_with_four_writes(world: World, make: type[Make]) -> None:
     furnish(world, make)
     await world.settle()
     (claim,) = world.api.of(RESOURCE_CLAIMS)
@@ -73,7 +75,7 @@ async def test_the_claim_is_made_recorded_and_used_with_four_writes(world: Any, 
     assert (created(world, "success"), created(world, "failure")) == (1, 0)
 
 
-async def test_the_second_pod_waits_for_the_resource_until_the_first_is_done(world: Any, make: Any) -> None:
+async def test_the_second_pod_waits_for_the_resource_until_the_first_is_done(world: World, make: type[Make]) -> None:
     furnish(world, make, 1, "first", "second")
     world.start()
     async with world.running():
@@ -89,7 +91,7 @@ async def test_the_second_pod_waits_for_the_resource_until_the_first_is_done(wor
     assert left["metadata"]["name"] == extended_status(world, "second")["resourceClaimName"]
 
 
-async def test_the_claim_of_a_deleted_pod_gives_its_devices_back(world: Any, make: Any) -> None:
+async def test_the_claim_of_a_deleted_pod_gives_its_devices_back(world: World, make: type[Make]) -> None:
     furnish(world, make)
     await world.settle()
     world.api.drop(PODS, "ns/pod")
@@ -99,7 +101,9 @@ async def test_the_claim_of_a_deleted_pod_gives_its_devices_back(world: Any, mak
     assert not claim["metadata"]["finalizers"]
 
 
-async def test_a_claim_that_the_server_refuses_is_told_to_the_pod_and_made_later(world: Any, make: Any) -> None:
+async def test_a_claim_that_the_server_refuses_is_told_to_the_pod_and_made_later(
+    world: World, make: type[Make]
+) -> None:
     furnish(world, make)
     quota = [Forbidden(403, "Forbidden", "exceeded quota: gpus")]
     world.api.before = lambda call: (
@@ -113,7 +117,9 @@ async def test_a_claim_that_the_server_refuses_is_told_to_the_pod_and_made_later
 
 
 @pytest.mark.parametrize("refused", [("patch", "status"), ("create", "binding")])
-async def test_a_claim_made_in_vain_is_deleted_at_once(refused: tuple[str, str], world: Any, make: Any) -> None:
+async def test_a_claim_made_in_vain_is_deleted_at_once(
+    refused: tuple[str, str], world: World, make: type[Make]
+) -> None:
     furnish(world, make, 1, "one", "two")
     world.api.before = lambda call: (
         Forbidden(403, "Forbidden", "no")
@@ -126,7 +132,7 @@ async def test_a_claim_made_in_vain_is_deleted_at_once(refused: tuple[str, str],
     assert claim["metadata"]["name"] == extended_status(world, "two")["resourceClaimName"]
 
 
-async def test_a_second_claim_whose_creation_was_never_answered_does_not_stay(world: Any, make: Any) -> None:
+async def test_a_second_claim_whose_creation_was_never_answered_does_not_stay(world: World, make: type[Make]) -> None:
     """The watch brings it only after the pod was bound with the one that the next attempt made."""
     furnish(world, make)
     lost = [Unreachable("connection reset")]
@@ -145,7 +151,9 @@ async def test_a_second_claim_whose_creation_was_never_answered_does_not_stay(wo
     assert claim["status"]["allocation"]
 
 
-async def test_a_node_with_a_device_plugin_wants_no_claim_and_no_trace_of_an_earlier_one(world: Any, make: Any) -> None:
+async def test_a_node_with_a_device_plugin_wants_no_claim_and_no_trace_of_an_earlier_one(
+    world: World, make: type[Make]
+) -> None:
     furnish(world, make, 0)
     world.api.change(NODES, "node-0", lambda node: node["status"]["allocatable"].update({GPU: "1"}))
     stale = {"resourceClaimName": "deleted", "requestMappings": [{"containerName": "main", "resourceName": GPU}]}
@@ -156,7 +164,9 @@ async def test_a_node_with_a_device_plugin_wants_no_claim_and_no_trace_of_an_ear
     assert world.api.of(RESOURCE_CLAIMS) == []
 
 
-async def test_devices_that_serve_a_resource_leave_what_a_node_counts_of_it_alone(world: Any, make: Any) -> None:
+async def test_devices_that_serve_a_resource_leave_what_a_node_counts_of_it_alone(
+    world: World, make: type[Make]
+) -> None:
     """A device plugin that registers later has all of its own still to give."""
     furnish(world, make, 1, "by-device")
     world.start()
@@ -169,7 +179,7 @@ async def test_devices_that_serve_a_resource_leave_what_a_node_counts_of_it_alon
     assert extended_status(world, "by-plugin") is None
 
 
-async def test_what_an_earlier_attempt_left_over_is_deleted_first(world: Any, make: Any) -> None:
+async def test_what_an_earlier_attempt_left_over_is_deleted_first(world: World, make: type[Make]) -> None:
     furnish(world, make)
     owner = world.api[PODS, "ns/pod"]["metadata"]
     world.api.add(
@@ -182,7 +192,7 @@ async def test_what_an_earlier_attempt_left_over_is_deleted_first(world: Any, ma
     assert claim["metadata"]["name"] == extended_status(world)["resourceClaimName"] != "left"
 
 
-async def test_a_leftover_is_kept_when_the_pod_turns_out_to_be_bound(world: Any, make: Any) -> None:
+async def test_a_leftover_is_kept_when_the_pod_turns_out_to_be_bound(world: World, make: type[Make]) -> None:
     """Somebody else bound it a moment ago, which the watch has not brought yet."""
     furnish(world, make)
     owner = world.api[PODS, "ns/pod"]["metadata"]
@@ -195,8 +205,8 @@ async def test_a_leftover_is_kept_when_the_pod_turns_out_to_be_bound(world: Any,
     assert [claim["metadata"]["name"] for claim in world.api.of(RESOURCE_CLAIMS)] == ["left"]
 
 
-async def test_without_the_feature_only_nodes_serve_extended_resources(worlds: Any, make: Any) -> None:
-    world = worlds(Features(extended_resources=False))
+async def test_without_the_feature_only_nodes_serve_extended_resources(make: type[Make]) -> None:
+    world = World(Features(extended_resources=False))
     furnish(world, make)
     await world.settle()
     assert node_of(world) is None

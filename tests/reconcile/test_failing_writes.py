@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from dra_kube import (
@@ -15,14 +14,17 @@ from dra_kube import (
     RESOURCE_SLICES,
     Unreachable,
 )
+from dra_operator.allocator import Features
+from fake_api import ERRORS, Call
+from objects import Make
+from reconcile_world import World
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 IMPLICIT = "deviceclass.resource.kubernetes.io/gpu"
-Story = Callable[[Any, Any], Awaitable[None]]
 
 
-def furnish(world: Any, make: Any) -> None:
+def furnish(world: World, make: type[Make]) -> None:
     """A node with four devices, a pod with two generated claims, one shared claim, and one extended resource."""
     world.api.add(DEVICE_CLASSES, make.device_class())
     world.api.add(NODES, make.node("node-0"))
@@ -33,7 +35,7 @@ def furnish(world: Any, make: Any) -> None:
     world.api.add(PODS, make.pod(claims=entries, containers=[make.asking("main", **{IMPLICIT: "1"})]))
 
 
-def furnish_with_leftover(world: Any, make: Any) -> None:
+def furnish_with_leftover(world: World, make: type[Make]) -> None:
     """The same, after an attempt that broke off before the claim for the extended resource was recorded."""
     furnish(world, make)
     owner = world.api[PODS, "ns/pod"]["metadata"]
@@ -48,15 +50,15 @@ def furnish_with_leftover(world: Any, make: Any) -> None:
     )
 
 
-def finish_pod(world: Any) -> None:
+def finish_pod(world: World) -> None:
     world.api.change(PODS, "ns/pod", lambda pod: pod["status"].update(phase="Succeeded"))
 
 
-def delete_pod(world: Any) -> None:
+def delete_pod(world: World) -> None:
     world.api.drop(PODS, "ns/pod")
 
 
-def assert_placed(world: Any) -> None:
+def assert_placed(world: World) -> None:
     pod = world.api[PODS, "ns/pod"]
     claims = {claim["metadata"]["name"]: claim for claim in world.api.of(RESOURCE_CLAIMS)}
     recorded = {entry["name"]: entry["resourceClaimName"] for entry in pod["status"]["resourceClaimStatuses"]}
@@ -76,7 +78,7 @@ def assert_placed(world: Any) -> None:
     assert sorted(given) == ["dev-0", "dev-1", "dev-2", "dev-3"]
 
 
-def assert_released(world: Any) -> None:
+def assert_released(world: World) -> None:
     """Generated claims are gone (or left to the garbage collector, unallocated), the shared one is free again."""
     for claim in world.api.of(RESOURCE_CLAIMS):
         assert not claim.get("status", {}).get("allocation")
@@ -91,7 +93,7 @@ class Nth:
         self.left, self.make, self.crash = number, make, crash
         self.hit = self.down = False
 
-    def __call__(self, call: Any) -> Exception | None:
+    def __call__(self, call: Call) -> Exception | None:
         if self.down:
             return Unreachable("the operator is gone")
         if call.verb == "get" or call.plural == "events":
@@ -102,7 +104,7 @@ class Nth:
             return self.make()
         return None
 
-    def is_down(self, call: Any) -> Exception | None:
+    def is_down(self, call: Call) -> Exception | None:
         """For the other side of the calls: a crashed operator sends nothing more."""
         return Unreachable("the operator is gone") if self.down else None
 
@@ -117,14 +119,14 @@ FAULTS = {
 }
 
 
-async def run_with_fault(world: Any, errors: Any, number: int, when: str, error: str) -> bool:
-    fault = Nth(number, errors[error])
+async def run_with_fault(world: World, number: int, when: str, error: str) -> bool:
+    fault = Nth(number, ERRORS[error])
     setattr(world.api, when, fault)
     await world.settle()
     return fault.hit
 
 
-async def run_and_crash(world: Any, number: int, when: str) -> bool:
+async def run_and_crash(world: World, number: int, when: str) -> bool:
     """Whether there was an n-th write; then the operator crashed right before or after it and another one went on."""
     fault = Nth(number, lambda: Unreachable("crash"), crash=True)
     setattr(world.api, when, fault)
@@ -151,12 +153,12 @@ async def every_write(attempt: Callable[[int], Awaitable[bool]]) -> int:
 @pytest.mark.parametrize("start", [furnish, furnish_with_leftover])
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_pod_is_placed_although_any_one_write(
-    fault: str, start: Callable[[Any, Any], None], worlds: Any, make: Any, errors: Any, default_features: Any
+    fault: str, start: Callable[[World, type[Make]], None], make: type[Make]
 ) -> None:
     async def attempt(number: int) -> bool:
-        world = worlds(default_features)
+        world = World(Features())
         start(world, make)
-        hit = await run_with_fault(world, errors, number, *FAULTS[fault])
+        hit = await run_with_fault(world, number, *FAULTS[fault])
         assert_placed(world)
         return hit
 
@@ -166,10 +168,10 @@ async def test_a_pod_is_placed_although_any_one_write(
 @pytest.mark.parametrize("start", [furnish, furnish_with_leftover])
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_pod_is_placed_although_the_operator_crashes_around_any_write(
-    when: str, start: Callable[[Any, Any], None], worlds: Any, make: Any, default_features: Any
+    when: str, start: Callable[[World, type[Make]], None], make: type[Make]
 ) -> None:
     async def attempt(number: int) -> bool:
-        world = worlds(default_features)
+        world = World(Features())
         start(world, make)
         hit = await run_and_crash(world, number, when)
         assert_placed(world)
@@ -181,14 +183,14 @@ async def test_a_pod_is_placed_although_the_operator_crashes_around_any_write(
 @pytest.mark.parametrize("end", [finish_pod, delete_pod])
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_claims_are_released_although_any_one_write(
-    fault: str, end: Callable[[Any], None], worlds: Any, make: Any, errors: Any, default_features: Any
+    fault: str, end: Callable[[World], None], make: type[Make]
 ) -> None:
     async def attempt(number: int) -> bool:
-        world = worlds(default_features)
+        world = World(Features())
         furnish(world, make)
         await world.settle()
         end(world)
-        hit = await run_with_fault(world, errors, number, *FAULTS[fault])
+        hit = await run_with_fault(world, number, *FAULTS[fault])
         assert_released(world)
         return hit
 
@@ -196,11 +198,9 @@ async def test_claims_are_released_although_any_one_write(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_claims_are_released_although_the_operator_crashes_around_any_write(
-    when: str, worlds: Any, make: Any, default_features: Any
-) -> None:
+async def test_claims_are_released_although_the_operator_crashes_around_any_write(when: str, make: type[Make]) -> None:
     async def attempt(number: int) -> bool:
-        world = worlds(default_features)
+        world = World(Features())
         furnish(world, make)
         await world.settle()
         finish_pod(world)
@@ -211,7 +211,7 @@ async def test_claims_are_released_although_the_operator_crashes_around_any_writ
     assert await every_write(attempt) >= 8
 
 
-async def test_a_second_pass_over_a_settled_cluster_writes_nothing(world: Any, make: Any) -> None:
+async def test_a_second_pass_over_a_settled_cluster_writes_nothing(world: World, make: type[Make]) -> None:
     furnish(world, make)
     await world.settle()
     before = len(world.api.writes)

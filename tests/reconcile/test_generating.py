@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from dra_kube import EVENTS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Forbidden
 from dra_operator.reconcile.names import generated_name_base
+from objects import Make, Obj
+from reconcile_world import World
 
 ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 
 
-def recorded(world: Any, pod: str = "ns/pod") -> dict[str, str]:
+def recorded(world: World, pod: str = "ns/pod") -> dict[str, str]:
     statuses = world.api[PODS, pod]["status"].get("resourceClaimStatuses") or ()
     return {entry["name"]: entry.get("resourceClaimName") for entry in statuses}
 
 
-async def test_one_of_two_claims_is_made_again_and_the_other_entry_never_disappears(world: Any, make: Any) -> None:
+async def test_one_of_two_claims_is_made_again_and_the_other_entry_never_disappears(
+    world: World, make: type[Make]
+) -> None:
     """An apply removes what it leaves out, so the list is always complete (PRJ-001)."""
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE, make.FROM_TEMPLATE]))
@@ -33,7 +35,7 @@ async def test_one_of_two_claims_is_made_again_and_the_other_entry_never_disappe
     assert len(world.api.of(RESOURCE_CLAIMS)) == 2
 
 
-async def test_a_claim_deleted_right_after_its_creation_is_made_again(world: Any, make: Any) -> None:
+async def test_a_claim_deleted_right_after_its_creation_is_made_again(world: World, make: type[Make]) -> None:
     """What we created ourselves is not remembered beyond its deletion (CC-02, PRJ-002)."""
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
@@ -48,7 +50,7 @@ async def test_a_claim_deleted_right_after_its_creation_is_made_again(world: Any
 
 
 @pytest.mark.parametrize("restarts", [0, 2])
-async def test_the_claim_of_a_finished_pod_goes_and_stays_away(restarts: int, world: Any, make: Any) -> None:
+async def test_the_claim_of_a_finished_pod_goes_and_stays_away(restarts: int, world: World, make: type[Make]) -> None:
     """Also after restarts of the operator (PRJ-003)."""
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
@@ -60,9 +62,9 @@ async def test_the_claim_of_a_finished_pod_goes_and_stays_away(restarts: int, wo
     assert [call.plural for call in world.api.calls if call.verb == "create"].count("resourceclaims") == 1
 
 
-async def test_each_claim_has_its_own_annotation_and_the_template_is_unchanged(world: Any, make: Any) -> None:
+async def test_each_claim_has_its_own_annotation_and_the_template_is_unchanged(world: World, make: type[Make]) -> None:
     """The entry's annotation overrides the template's, on copies only (PRJ-004)."""
-    wanted = {"labels": {"app": "x"}, "annotations": {"note": "keep", ANNOTATION: "overridden"}}
+    wanted: Obj = {"labels": {"app": "x"}, "annotations": {"note": "keep", ANNOTATION: "overridden"}}
     template = world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template(**wanted))
     for name in ("one", "two"):
         world.api.add(PODS, make.pod(name, claims=[make.FROM_TEMPLATE, make.FROM_TEMPLATE]))
@@ -76,7 +78,7 @@ async def test_each_claim_has_its_own_annotation_and_the_template_is_unchanged(w
     assert world.api[RESOURCE_CLAIM_TEMPLATES, "ns/tmpl"] == template
 
 
-async def test_fields_of_a_newer_api_survive_in_generated_claims(world: Any, make: Any) -> None:
+async def test_fields_of_a_newer_api_survive_in_generated_claims(world: World, make: type[Make]) -> None:
     template = make.template()
     template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["somethingNew"] = {"deep": [1, None]}
     world.api.add(RESOURCE_CLAIM_TEMPLATES, template)
@@ -86,7 +88,7 @@ async def test_fields_of_a_newer_api_survive_in_generated_claims(world: Any, mak
     assert claim["spec"] == template["spec"]["spec"]
 
 
-async def test_a_missing_template_is_told_and_its_arrival_helps(world: Any, make: Any) -> None:
+async def test_a_missing_template_is_told_and_its_arrival_helps(world: World, make: type[Make]) -> None:
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
     world.start()
     with pytest.raises(Exception, match="not found"):
@@ -99,7 +101,7 @@ async def test_a_missing_template_is_told_and_its_arrival_helps(world: Any, make
     assert recorded(world)["entry-0"]
 
 
-async def test_a_refused_creation_is_told_once_with_a_count(world: Any, make: Any) -> None:
+async def test_a_refused_creation_is_told_once_with_a_count(world: World, make: type[Make]) -> None:
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
     refusals = iter([Forbidden(403, "Forbidden", "exceeded quota: claims")] * 4)
@@ -111,7 +113,7 @@ async def test_a_refused_creation_is_told_once_with_a_count(world: Any, make: An
     assert recorded(world)["entry-0"]
 
 
-async def test_an_entry_that_needs_no_claim_is_respected_and_kept(world: Any, make: Any) -> None:
+async def test_an_entry_that_needs_no_claim_is_respected_and_kept(world: World, make: type[Make]) -> None:
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     pod = make.pod(claims=[make.FROM_TEMPLATE, make.FROM_TEMPLATE])
     pod["status"]["resourceClaimStatuses"] = [{"name": "entry-1"}]
@@ -122,7 +124,7 @@ async def test_an_entry_that_needs_no_claim_is_respected_and_kept(world: Any, ma
     assert len(world.api.of(RESOURCE_CLAIMS)) == 1
 
 
-async def test_a_pod_with_a_preset_node_gets_its_allocated_claim_reserved(world: Any, make: Any) -> None:
+async def test_a_pod_with_a_preset_node_gets_its_allocated_claim_reserved(world: World, make: type[Make]) -> None:
     """No scheduler sees such a pod, and an unallocated claim stays unallocated (5.5, E2E-012)."""
     world.api.add(NODES, make.node("node-0"))
     for name in ("free", "taken"):
@@ -142,7 +144,7 @@ async def test_a_pod_with_a_preset_node_gets_its_allocated_claim_reserved(world:
     assert consumer == {"resource": "pods", "name": "pod", "uid": world.api[PODS, "ns/pod"]["metadata"]["uid"]}
 
 
-async def test_a_pod_being_deleted_on_its_node_keeps_its_claims(world: Any, make: Any) -> None:
+async def test_a_pod_being_deleted_on_its_node_keeps_its_claims(world: World, make: type[Make]) -> None:
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
     pod = world.api.add(PODS, make.pod(claims=[make.use("claim")], node="node-0"))
     consumer = {"resource": "pods", "name": "pod", "uid": pod["metadata"]["uid"]}

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dra_kube import NODES, PODS
 from dra_operator.cluster import NONE
+from objects import Make
+from reconcile_world import World
 
 WITH_PORT = [{"name": "main", "ports": [{"containerPort": 80, "hostPort": 8080}]}]
 
 
-def why(world: Any, pod: str) -> str:
+def why(world: World, pod: str) -> str:
     condition = world.api[PODS, f"ns/{pod}"]["status"]["conditions"][0]
     assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "Unschedulable")
     return str(condition["message"])
 
 
-def nodes_of(world: Any, *pods: str) -> list[str | None]:
+def nodes_of(world: World, *pods: str) -> list[str | None]:
     return [world.api[PODS, f"ns/{pod}"]["spec"].get("nodeName") for pod in pods]
 
 
-async def test_a_host_port_goes_to_one_pod_at_a_time(world: Any, make: Any) -> None:
+async def test_a_host_port_goes_to_one_pod_at_a_time(world: World, make: type[Make]) -> None:
     """Both pods come at once, so the second one meets the first while that is on its way to the node."""
     world.api.add(NODES, make.node("node-0"))
     for name in ("first", "second"):
@@ -34,7 +34,7 @@ async def test_a_host_port_goes_to_one_pod_at_a_time(world: Any, make: Any) -> N
 
 
 async def test_a_pod_with_a_rule_that_placement_lacks_waits_and_nothing_but_the_pod_wakes_it(
-    world: Any, make: Any
+    world: World, make: type[Make]
 ) -> None:
     world.api.add(NODES, make.node("node-0"))
     world.api.add(PODS, make.pod(volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]))
@@ -45,7 +45,7 @@ async def test_a_pod_with_a_rule_that_placement_lacks_waits_and_nothing_but_the_
     assert world.cluster.waiting["ns/pod"] == NONE
 
 
-async def test_a_feature_that_the_pod_needs_is_awaited(world: Any, make: Any) -> None:
+async def test_a_feature_that_the_pod_needs_is_awaited(world: World, make: type[Make]) -> None:
     rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}
     world.api.add(NODES, make.node("node-0"))
     world.api.add(PODS, make.pod(containers=[{"name": "main", "restartPolicyRules": [rule]}]))
@@ -57,7 +57,7 @@ async def test_a_feature_that_the_pod_needs_is_awaited(world: Any, make: Any) ->
     assert nodes_of(world, "pod") == ["node-0"]
 
 
-async def test_a_pod_is_placed_where_pods_repel_it_once_they_are_gone(world: Any, make: Any) -> None:
+async def test_a_pod_is_placed_where_pods_repel_it_once_they_are_gone(world: World, make: type[Make]) -> None:
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     terms = [{"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}]
     alone = make.pod("alone", node="node-0", affinity={"podAntiAffinity": {required: terms}})

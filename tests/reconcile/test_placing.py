@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from objects import Make
+from reconcile_world import World
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
@@ -17,14 +19,14 @@ def devices_of(claim: dict[str, Any]) -> list[str]:
     return [f"{result['pool']}/{result['device']}" for result in results]
 
 
-def fill(world: Any, make: Any, nodes: int = 1, devices: int = 2) -> None:
+def fill(world: World, make: type[Make], nodes: int = 1, devices: int = 2) -> None:
     world.api.add(DEVICE_CLASSES, make.device_class())
     for number in range(nodes):
         world.api.add(NODES, make.node(f"node-{number}"))
         world.api.add(RESOURCE_SLICES, make.slice(f"node-{number}", devices))
 
 
-async def test_a_pod_with_a_template_gets_claim_devices_reservation_and_node(world: Any, make: Any) -> None:
+async def test_a_pod_with_a_template_gets_claim_devices_reservation_and_node(world: World, make: type[Make]) -> None:
     fill(world, make)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
@@ -43,7 +45,7 @@ async def test_a_pod_with_a_template_gets_claim_devices_reservation_and_node(wor
     assert world.messages("Scheduled") == ["Successfully assigned ns/pod to node-0"]
 
 
-async def test_a_pod_naming_one_claim_twice_gets_one_allocation(world: Any, make: Any) -> None:
+async def test_a_pod_naming_one_claim_twice_gets_one_allocation(world: World, make: type[Make]) -> None:
     """Both entries mean one claim (PRJ-009)."""
     fill(world, make)
     world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
@@ -53,7 +55,7 @@ async def test_a_pod_naming_one_claim_twice_gets_one_allocation(world: Any, make
     assert devices_of(world.api[RESOURCE_CLAIMS, "ns/shared"]) == ["node-0/dev-0"]
 
 
-async def test_two_pods_share_a_claim_and_its_node(world: Any, make: Any) -> None:
+async def test_two_pods_share_a_claim_and_its_node(world: World, make: type[Make]) -> None:
     fill(world, make, nodes=2, devices=1)
     world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
     for name in ("one", "two"):
@@ -65,7 +67,7 @@ async def test_two_pods_share_a_claim_and_its_node(world: Any, make: Any) -> Non
     assert [entry["name"] for entry in reserved] == ["one", "two"]
 
 
-async def test_many_pods_never_get_the_same_device_and_the_rest_waits(world: Any, make: Any) -> None:
+async def test_many_pods_never_get_the_same_device_and_the_rest_waits(world: World, make: type[Make]) -> None:
     fill(world, make, nodes=2, devices=4)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     for number in range(12):
@@ -80,7 +82,7 @@ async def test_many_pods_never_get_the_same_device_and_the_rest_waits(world: Any
         assert pod["status"]["conditions"][0]["message"].startswith("0/2 nodes are available: 2 ")
 
 
-async def test_a_waiting_pod_gets_the_devices_that_a_finished_one_leaves(world: Any, make: Any) -> None:
+async def test_a_waiting_pod_gets_the_devices_that_a_finished_one_leaves(world: World, make: type[Make]) -> None:
     fill(world, make, devices=1)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     for name in ("first", "second"):
@@ -92,7 +94,7 @@ async def test_a_waiting_pod_gets_the_devices_that_a_finished_one_leaves(world: 
     assert world.api[PODS, "ns/second"]["spec"]["nodeName"] == "node-0"
 
 
-WAKING: dict[str, Callable[[Any, Any], object]] = {
+WAKING: dict[str, Callable[[World, type[Make]], object]] = {
     "a node": lambda world, make: world.api.add(NODES, make.node("late")),
     "a slice": lambda world, make: world.api.add(RESOURCE_SLICES, make.slice("node-0", 1)),
     "a class": lambda world, make: world.api.add(DEVICE_CLASSES, make.device_class()),
@@ -101,7 +103,9 @@ WAKING: dict[str, Callable[[Any, Any], object]] = {
 
 
 @pytest.mark.parametrize("missing", WAKING)
-async def test_a_pod_waits_for_what_is_missing_and_goes_on_when_it_appears(missing: str, world: Any, make: Any) -> None:
+async def test_a_pod_waits_for_what_is_missing_and_goes_on_when_it_appears(
+    missing: str, world: World, make: type[Make]
+) -> None:
     """In the running operator nothing but the one event wakes the pod (SC-02)."""
     target = "late" if missing == "a node" else "node-0"
     if missing == "a node":
@@ -128,7 +132,7 @@ async def test_a_pod_waits_for_what_is_missing_and_goes_on_when_it_appears(missi
     assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == target
 
 
-async def test_a_pod_that_waits_in_vain_writes_its_reason_once(world: Any, make: Any) -> None:
+async def test_a_pod_that_waits_in_vain_writes_its_reason_once(world: World, make: type[Make]) -> None:
     fill(world, make, devices=0)
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
     world.api.add(PODS, make.pod(claims=[make.use("claim")]))
@@ -143,7 +147,7 @@ async def test_a_pod_that_waits_in_vain_writes_its_reason_once(world: Any, make:
 
 
 async def test_a_claim_allocated_where_the_pod_cannot_run_is_given_back_and_allocated_anew(
-    world: Any, make: Any
+    world: World, make: type[Make]
 ) -> None:
     """4.3: the claim is reserved for nobody else, so its devices come back and the next attempt places the pod."""
     fill(world, make, nodes=2, devices=1)
@@ -163,7 +167,7 @@ async def test_a_claim_allocated_where_the_pod_cannot_run_is_given_back_and_allo
     assert devices_of(world.api[RESOURCE_CLAIMS, "ns/claim"]) == ["node-1/dev-0"]
 
 
-async def test_pods_of_other_schedulers_are_left_alone(world: Any, make: Any) -> None:
+async def test_pods_of_other_schedulers_are_left_alone(world: World, make: type[Make]) -> None:
     fill(world, make)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE], schedulerName="default-scheduler"))
@@ -173,7 +177,7 @@ async def test_pods_of_other_schedulers_are_left_alone(world: Any, make: Any) ->
     assert "status" not in claim
 
 
-async def test_devices_that_somebody_else_allocated_are_never_given_again(world: Any, make: Any) -> None:
+async def test_devices_that_somebody_else_allocated_are_never_given_again(world: World, make: type[Make]) -> None:
     fill(world, make, devices=2)
     foreign = make.claim("foreign", finalizers=[FINALIZER])
     taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
@@ -185,7 +189,7 @@ async def test_devices_that_somebody_else_allocated_are_never_given_again(world:
     assert devices_of(world.api[RESOURCE_CLAIMS, "ns/ours"]) == ["node-0/dev-1"]
 
 
-def fill_claim(world: Any, make: Any, consumers: int) -> None:
+def fill_claim(world: World, make: type[Make], consumers: int) -> None:
     """A claim that so many running pods share."""
     users = [{"resource": "pods", "name": f"pod-{number}", "uid": f"other-{number}"} for number in range(consumers)]
     taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
@@ -199,7 +203,7 @@ def fill_claim(world: Any, make: Any, consumers: int) -> None:
     world.api.change(NODES, "node-0", lambda node: node["status"]["allocatable"].update(pods="500"))
 
 
-async def test_a_257th_consumer_waits_with_a_reason_until_another_one_ends(world: Any, make: Any) -> None:
+async def test_a_257th_consumer_waits_with_a_reason_until_another_one_ends(world: World, make: type[Make]) -> None:
     fill(world, make)
     fill_claim(world, make, 256)
     world.api.add(PODS, make.pod("late", claims=[make.use("full")]))
@@ -219,7 +223,7 @@ async def test_a_257th_consumer_waits_with_a_reason_until_another_one_ends(world
     assert len(world.api[RESOURCE_CLAIMS, "ns/full"]["status"]["reservedFor"]) == 256
 
 
-async def test_pods_that_share_a_claim_are_reserved_together(world: Any, make: Any) -> None:
+async def test_pods_that_share_a_claim_are_reserved_together(world: World, make: type[Make]) -> None:
     """100 pods at once: a few writes, and no conflict among them."""
     fill(world, make)
     world.api.change(NODES, "node-0", lambda node: node["status"]["allocatable"].update(pods="500"))
@@ -238,7 +242,9 @@ def publish(devices: int, slice_: dict[str, Any]) -> None:
     slice_["spec"]["devices"] = [{"name": f"dev-{number}"} for number in range(devices)]
 
 
-async def test_the_pod_of_the_highest_priority_gets_what_comes_free_then_the_oldest(world: Any, make: Any) -> None:
+async def test_the_pod_of_the_highest_priority_gets_what_comes_free_then_the_oldest(
+    world: World, make: type[Make]
+) -> None:
     fill(world, make, devices=0)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     for name, priority, born in (
@@ -261,7 +267,7 @@ async def test_the_pod_of_the_highest_priority_gets_what_comes_free_then_the_old
     assert order == ["old", "young", "low"]
 
 
-async def test_a_pod_moves_on_when_room_comes_free_where_its_claim_is_not(world: Any, make: Any) -> None:
+async def test_a_pod_moves_on_when_room_comes_free_where_its_claim_is_not(world: World, make: type[Make]) -> None:
     """Its claim is allocated on a cordoned node, and the other node is full: the end of a pod there is what helps."""
     fill(world, make, nodes=2, devices=1)
     full = [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]

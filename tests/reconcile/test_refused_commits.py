@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from dra_kube import (
@@ -18,18 +17,21 @@ from dra_kube import (
     NotFound,
     TooManyRequests,
 )
+from fake_api import Call
+from objects import Make
+from reconcile_world import World
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
-def furnish(world: Any, make: Any, devices: int = 2) -> None:
+def furnish(world: World, make: type[Make], devices: int = 2) -> None:
     world.api.add(DEVICE_CLASSES, make.device_class())
     world.api.add(NODES, make.node("node-0"))
     world.api.add(RESOURCE_SLICES, make.slice("node-0", devices))
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
 
 
-def waiting(world: Any, name: str = "pod") -> tuple[str, str]:
+def waiting(world: World, name: str = "pod") -> tuple[str, str]:
     """Reason and message of the condition that says why the pod waits."""
     (condition,) = world.api[PODS, f"ns/{name}"]["status"]["conditions"]
     return condition["reason"], condition["message"]
@@ -48,7 +50,9 @@ STEPS = {
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("how", REFUSALS)
-async def test_a_refused_commit_is_told_in_condition_and_event(how: str, step: str, world: Any, make: Any) -> None:
+async def test_a_refused_commit_is_told_in_condition_and_event(
+    how: str, step: str, world: World, make: type[Make]
+) -> None:
     furnish(world, make)
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
     world.api.add(PODS, make.pod(claims=[make.use("claim")]))
@@ -68,7 +72,7 @@ async def test_a_refused_commit_is_told_in_condition_and_event(how: str, step: s
     assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"
 
 
-async def test_pods_whose_writes_are_refused_do_not_wake_each_other(world: Any, make: Any) -> None:
+async def test_pods_whose_writes_are_refused_do_not_wake_each_other(world: World, make: type[Make]) -> None:
     """Each failure gives a device back, which the other waits for: without pauses that goes round for ever."""
     furnish(world, make, devices=1)
     for name in ("one", "two"):
@@ -86,7 +90,7 @@ async def test_pods_whose_writes_are_refused_do_not_wake_each_other(world: Any, 
     assert 2 <= len(refusals) <= 12  # after 50, 100, 200, 400 ms each
 
 
-async def test_a_pause_that_the_server_asks_for_is_kept(world: Any, make: Any) -> None:
+async def test_a_pause_that_the_server_asks_for_is_kept(world: World, make: type[Make]) -> None:
     furnish(world, make)
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
     world.api.add(PODS, make.pod(claims=[make.use("claim")]))
@@ -103,13 +107,15 @@ async def test_a_pause_that_the_server_asks_for_is_kept(world: Any, make: Any) -
     assert world.messages("FailedScheduling") == []
 
 
-async def test_a_pod_that_vanishes_right_before_its_binding_leaves_its_claim_free(world: Any, make: Any) -> None:
+async def test_a_pod_that_vanishes_right_before_its_binding_leaves_its_claim_free(
+    world: World, make: type[Make]
+) -> None:
     furnish(world, make, devices=1)
     world.api.add(RESOURCE_CLAIMS, make.claim("mine"))
     world.api.add(RESOURCE_CLAIMS, make.claim("next"))
     world.api.add(PODS, make.pod("gone", claims=[make.use("mine")]))
 
-    def vanish(call: Any) -> Exception | None:
+    def vanish(call: Call) -> Exception | None:
         if call.sub != "binding" or call.name != "gone" or (PODS, "ns", "gone") not in world.api.objects:
             return None
         world.api.drop(PODS, "ns/gone")
@@ -125,13 +131,13 @@ async def test_a_pod_that_vanishes_right_before_its_binding_leaves_its_claim_fre
     assert world.api[PODS, "ns/next"]["spec"]["nodeName"] == "node-0"
 
 
-async def test_a_pod_that_another_writer_bound_elsewhere_keeps_nothing_here(world: Any, make: Any) -> None:
+async def test_a_pod_that_another_writer_bound_elsewhere_keeps_nothing_here(world: World, make: type[Make]) -> None:
     furnish(world, make, devices=1)
     world.api.add(NODES, make.node("node-1"))
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
     world.api.add(PODS, make.pod(claims=[make.use("claim")]))
 
-    def bind_elsewhere(call: Any) -> None:
+    def bind_elsewhere(call: Call) -> None:
         pod = world.api[PODS, "ns/pod"]
         if call.sub == "binding" and not pod["spec"].get("nodeName"):
             world.api.change(PODS, "ns/pod", lambda obj: obj["spec"].update(nodeName="node-1"))

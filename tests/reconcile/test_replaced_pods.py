@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from dra_operator.cluster import check
+from objects import Make
+from reconcile_world import World
 
 
 @pytest.mark.parametrize("deletion", ["comes late", "never comes"])
 @pytest.mark.parametrize("templates", [True, False], ids=["with claims", "without claims"])
 async def test_fifteen_pods_are_replaced_by_others_of_the_same_name(
-    templates: bool, deletion: str, world: Any, make: Any
+    templates: bool, deletion: str, world: World, make: type[Make]
 ) -> None:
     """Events of a pod and of its successor come in any order, and a list tells of no deletion at all."""
     world.api.add(DEVICE_CLASSES, make.device_class())

@@ -33,6 +33,8 @@ from dra_kube import (
 from dra_operator.allocator import Features
 from dra_operator.kube import ClaimChanged
 from dra_operator.reconcile import ReconcileError
+from fake_api import Call
+from reconcile_world import World
 
 KINDS: dict[str, Resource] = {
     "ResourceSlice": RESOURCE_SLICES,
@@ -109,7 +111,7 @@ class CorpusLanguage:
         return lambda driver, device: selector.matches(prepare(driver, device))
 
 
-def furnish(world: Any, case: dict[str, Any]) -> None:
+def furnish(world: World, case: dict[str, Any]) -> None:
     for name, resource in (("nodes", NODES), ("classes", DEVICE_CLASSES), ("claims", RESOURCE_CLAIMS)):
         for obj in timed(case.get(name) or ()):
             world.api.add(resource, obj)
@@ -121,7 +123,7 @@ def furnish(world: Any, case: dict[str, Any]) -> None:
     world.api.add(PODS, pod)
 
 
-def inject(world: Any, case: dict[str, Any]) -> None:
+def inject(world: World, case: dict[str, Any]) -> None:
     """What the phases of the trace say that goes wrong."""
     phases = {step["phase"]: step for step in case["steps"]}
     if case.get("failPatch"):  # by an error that is no answer of a server; the trace ends before it is undone
@@ -143,7 +145,7 @@ def inject(world: Any, case: dict[str, Any]) -> None:
     if "externalUpdate" in phases:
         changes = [timed(obj) for obj in phases["externalUpdate"].get("objects") or phases["externalUpdate"]["claims"]]
 
-        def behind_our_back(call: Any) -> None:
+        def behind_our_back(call: Call) -> None:
             while changes and call.verb == "get" and call.plural == "resourceclaims":
                 obj = changes.pop()
                 world.api.change(RESOURCE_CLAIMS, f"default/{obj['metadata']['name']}", partial(replace, new=obj))
@@ -158,10 +160,10 @@ def replace(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", each_case("scheduler-plugin/cases.json"))
-async def test_one_attempt_leaves_the_claims_of_the_reference(case: Any, worlds: Any) -> None:
+async def test_one_attempt_leaves_the_claims_of_the_reference(case: dict[str, Any]) -> None:
     if reason := why_skipped(case):
         pytest.skip(reason)
-    world = worlds(Features.from_gates(gate for gate, on in case["features"].items() if on))
+    world = World(Features.from_gates(gate for gate, on in case["features"].items() if on))
     world.language = CorpusLanguage()
     world.now = NOW
     world.api.generate = lambda base: f"{base}0"
@@ -169,6 +171,7 @@ async def test_one_attempt_leaves_the_claims_of_the_reference(case: Any, worlds:
     world.start()
     for claim in timed(case.get("inFlightClaims") or ()):
         struct = convert(ResourceClaim, claim)
+        assert struct.status.allocation is not None
         world.cluster.ledger.take(struct, struct.status.allocation, OTHER_POD)
     inject(world, case)
     key = f"default/{case['pod']['metadata']['name']}"

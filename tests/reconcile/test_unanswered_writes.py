@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from dra_kube import (
@@ -20,9 +19,12 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.cluster import check
+from fake_api import Call
+from objects import Make
+from reconcile_world import World
 
 
-def furnish(world: Any, make: Any, nodes: int, devices: int) -> None:
+def furnish(world: World, make: type[Make], nodes: int, devices: int) -> None:
     world.api.add(DEVICE_CLASSES, make.device_class())
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     for number in range(nodes):
@@ -30,7 +32,7 @@ def furnish(world: Any, make: Any, nodes: int, devices: int) -> None:
         world.api.add(RESOURCE_SLICES, make.slice(f"node-{number}", devices))
 
 
-def holders(world: Any) -> Counter[str]:
+def holders(world: World) -> Counter[str]:
     """How many claims the server shows for each device."""
     found: Counter[str] = Counter()
     for claim in world.api.of(RESOURCE_CLAIMS):
@@ -39,16 +41,18 @@ def holders(world: Any) -> Counter[str]:
     return found
 
 
-def bound(world: Any) -> list[str]:
+def bound(world: World) -> list[str]:
     return [pod["metadata"]["name"] for pod in world.api.of(PODS) if pod["spec"].get("nodeName")]
 
 
-def is_allocation(call: Any) -> bool:
+def is_allocation(call: Call) -> bool:
     return (call.verb, call.plural, call.sub) == ("update", "resourceclaims", "status")
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_thirty_pods_on_twenty_devices_when_every_third_answer_is_lost(seed: int, world: Any, make: Any) -> None:
+async def test_thirty_pods_on_twenty_devices_when_every_third_answer_is_lost(
+    seed: int, world: World, make: type[Make]
+) -> None:
     """The watch lags behind all the time, so that only the server can say what a write did."""
     chance = random.Random(seed)
     furnish(world, make, nodes=2, devices=10)
@@ -73,7 +77,7 @@ async def test_thirty_pods_on_twenty_devices_when_every_third_answer_is_lost(see
 
 
 async def test_an_allocation_that_lands_late_is_outdated_before_its_devices_are_given_again(
-    world: Any, make: Any
+    world: World, make: type[Make]
 ) -> None:
     """The server lets a write take up to a minute; the client has given up long before."""
     furnish(world, make, nodes=1, devices=1)
@@ -96,14 +100,14 @@ async def test_an_allocation_that_lands_late_is_outdated_before_its_devices_are_
     assert holders(world) == {"node-0/dev-0": 1}
 
 
-async def test_an_allocation_that_lands_while_it_is_asked_for_counts_as_ours(world: Any, make: Any) -> None:
+async def test_an_allocation_that_lands_while_it_is_asked_for_counts_as_ours(world: World, make: type[Make]) -> None:
     furnish(world, make, nodes=1, devices=1)
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
     world.api.add(PODS, make.pod(claims=[make.use("claim")]))
     world.start()
     world.api.landing = is_allocation
 
-    def land_before_the_next_reading(call: Any) -> None:
+    def land_before_the_next_reading(call: Call) -> None:
         if call.verb == "get" and world.api.underway:
             world.api.landing = lambda call: False
             world.api.land()
@@ -117,7 +121,7 @@ async def test_an_allocation_that_lands_while_it_is_asked_for_counts_as_ours(wor
 
 @pytest.mark.parametrize("lands", ["after the pod was placed again", "before the next attempt", "never"])
 async def test_devices_that_are_given_back_without_an_answer_are_not_relied_on(
-    lands: str, world: Any, make: Any
+    lands: str, world: World, make: type[Make]
 ) -> None:
     """The binding is refused for a moment, and the write that gives the devices back is under way for long."""
     furnish(world, make, nodes=1, devices=1)
@@ -143,7 +147,7 @@ async def test_devices_that_are_given_back_without_an_answer_are_not_relied_on(
     assert holders(world) == {"node-0/dev-0": 1}
 
 
-async def test_a_claim_whose_creation_was_not_answered_is_made_once(world: Any, make: Any) -> None:
+async def test_a_claim_whose_creation_was_not_answered_is_made_once(world: World, make: type[Make]) -> None:
     """The retry comes before the watch, and again without an answer."""
     furnish(world, make, nodes=1, devices=1)
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
@@ -159,7 +163,7 @@ async def test_a_claim_whose_creation_was_not_answered_is_made_once(world: Any, 
     assert claim["metadata"]["name"].startswith("pod-entry-0-")
 
 
-BREAKDOWNS: dict[str, Callable[[Any], bool]] = {
+BREAKDOWNS: dict[str, Callable[[Call], bool]] = {
     "while a claim is allocated": is_allocation,
     "while the pod is bound": lambda call: call.sub == "binding",
 }
@@ -168,7 +172,7 @@ BREAKDOWNS: dict[str, Callable[[Any], bool]] = {
 @pytest.mark.parametrize("where", BREAKDOWNS)
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_bug_in_a_commit_is_told_counted_and_tried_again(
-    when: str, where: str, world: Any, make: Any, caplog: pytest.LogCaptureFixture
+    when: str, where: str, world: World, make: type[Make], caplog: pytest.LogCaptureFixture
 ) -> None:
     furnish(world, make, nodes=1, devices=1)
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))

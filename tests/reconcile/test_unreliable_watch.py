@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
-from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dra_operator.cluster import check
+from fake_store import Event
+from objects import Make
+from reconcile_world import World
 
 
-def shuffled(events: list[Any], chance: random.Random) -> list[Any]:
+def shuffled(events: list[Event], chance: random.Random) -> list[Event]:
     """Kinds overtake each other, one kind stays in order; some events come twice."""
-    kinds: dict[Any, list[Any]] = {}
+    kinds: dict[Resource, list[Event]] = {}
     for event in events:
         kinds.setdefault(event[1], []).extend([event] * chance.choice((1, 1, 2)))
     mixed = []
@@ -25,7 +27,7 @@ def shuffled(events: list[Any], chance: random.Random) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_pods_come_and_go_under_an_unreliable_watch(seed: int, world: Any, make: Any) -> None:
+async def test_pods_come_and_go_under_an_unreliable_watch(seed: int, world: World, make: type[Make]) -> None:
     chance = random.Random(seed)
     world.api.add(DEVICE_CLASSES, make.device_class())
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())

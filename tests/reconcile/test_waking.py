@@ -6,14 +6,17 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
 
+import pytest
 from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.allocator import Allocator, Features
 from dra_operator.placement import Case, NoPlace, decided, examine, plan
+from dra_operator.reconcile.dispatcher import Decided, Postponed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from objects import Make
+from reconcile_world import World
 
 GPU = "example.com/gpu"
 HAPPENING = ["pod", "pod", "sharer", "end", "node", "fewer devices", "more devices", "cordon", "uncordon"]
@@ -29,7 +32,7 @@ STEPS = st.lists(
 )
 
 
-def step(world: Any, make: Any, what: str, number: int) -> None:
+def step(world: World, make: type[Make], what: str, number: int) -> None:
     """One thing that happens in the cluster; things that cannot happen now do not."""
     api, node, pod, claim = world.api, f"node-{number // 2 % 2}", f"pod-{number}", f"claim-{number}"
     if what == "sharer":
@@ -63,16 +66,17 @@ def step(world: Any, make: Any, what: str, number: int) -> None:
         api.drop(DEVICE_CLASSES, "serving")
 
 
-def would_fit(world: Any, key: str) -> bool:
+def would_fit(world: World, key: str) -> bool:
     """Whether an attempt that is made now finds a place."""
     cluster = world.cluster
     pod = cluster.pods.get(key)
+    assert pod is not None
     allocator = Allocator(cluster.inventory, new_share_id=lambda: "share")
     found = examine(pod, cluster.snapshot(allocator, datetime.now(UTC)))
     return isinstance(found, Case) and not isinstance(decided(plan(found)), NoPlace)
 
 
-def delays(world: Any, ticks: list[int]) -> Callable[[], Awaitable[None]]:
+def delays(world: World, ticks: list[int]) -> Callable[[], Awaitable[None]]:
     """Requests and answers take so long in turn; meanwhile others act, and watches bring what happened."""
     rest = itertools.cycle(ticks)
 
@@ -93,11 +97,9 @@ def delays(world: Any, ticks: list[int]) -> Callable[[], Awaitable[None]]:
 @example([("serving class", 0, True), ("pod", 4, True), ("pod", 5, True), ("end", 4, True)], [0])
 @example([("cordon", 0, True), ("pod", 2, True), ("uncordon", 0, True)], [0])
 @settings(max_examples=100, deadline=None)
-def test_nobody_waits_for_what_is_there(
-    worlds: Any, make: Any, steps: list[tuple[str, int, bool]], ticks: list[int]
-) -> None:
+def test_nobody_waits_for_what_is_there(make: type[Make], steps: list[tuple[str, int, bool]], ticks: list[int]) -> None:
     async def history() -> None:
-        world = worlds(Features())
+        world = World(Features())
         world.api.add(DEVICE_CLASSES, make.device_class())
         step(world, make, "node", 0)
         world.start()
@@ -114,7 +116,9 @@ def test_nobody_waits_for_what_is_there(
     asyncio.run(history())
 
 
-async def test_devices_that_come_free_wake_only_pods_whose_classes_may_hold_them(world: Any, make: Any) -> None:
+async def test_devices_that_come_free_wake_only_pods_whose_classes_may_hold_them(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.api.add(NODES, make.node("node-0"))
     for driver in ("gpu", "nic"):
         name = f"{driver}.example.com"
@@ -132,11 +136,11 @@ async def test_devices_that_come_free_wake_only_pods_whose_classes_may_hold_them
         decided: list[str] = []
         decide = world.control.placer.decide
 
-        async def noted(key: str) -> Any:
+        async def noted(key: str) -> Decided | Postponed:
             decided.append(key)
             return await decide(key)
 
-        world.control.placer.decide = noted
+        monkeypatch.setattr(world.control.placer, "decide", noted)
         world.api.change(PODS, "ns/gpu-runs", lambda pod: pod["status"].update(phase="Succeeded"))
         await world.quiet()
     assert world.api[PODS, "ns/gpu-waits"]["spec"]["nodeName"] == "node-0"

@@ -1,0 +1,182 @@
+"""An API server in a dict, for reconcilers.
+
+The fake has the semantics that matter for correctness: optimistic concurrency, status as a sub-resource, server-side
+apply with field ownership, finalizers, UID preconditions, bindings. What happened is in ``calls``; ``before`` and
+``after`` make single calls fail before or after they take effect.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from dra_kube import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Resource,
+    ServerError,
+    Unreachable,
+)
+from fake_store import FakeStore, key_of, merged
+from objects import Obj
+
+ERRORS: dict[str, Callable[[], Exception]] = {
+    "conflict": lambda: Conflict(409, "Conflict", "the object has been modified"),
+    "server error": lambda: ServerError(500, "InternalError", "etcd is on fire"),
+    "no answer": lambda: Unreachable("connection reset"),
+    "forbidden": lambda: ApiError(403, "Forbidden", "not allowed"),
+}
+"""What a server may answer, or not answer."""
+
+
+class Call(NamedTuple):
+    """One request: ``verb`` as in RBAC, ``sub`` the sub-resource."""
+
+    verb: str
+    plural: str
+    sub: str | None
+    name: str
+
+
+Fault = Callable[[Call], Exception | None]
+
+
+class FakeApi(FakeStore):
+    """Implements the client protocol of ``dra_operator.kube``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.before: Fault = lambda call: None
+        self.after: Fault = lambda call: None
+        self.landing: Callable[[Call], bool] = lambda call: False
+        """Which updates get no answer, and take effect only with ``land``, if then the server still takes them."""
+        self.underway: list[tuple[Resource, Obj, str | None]] = []
+        self.way: Callable[[], Awaitable[None]] = at_once
+        """How long a request takes to the server, and an answer back; what happened can be seen by watches before."""
+        self.generate: Callable[[str], str] = lambda base: f"{base}{len(self.calls):05d}"
+
+    @property
+    def writes(self) -> list[Call]:
+        """Every call that changed something, except events."""
+        return [call for call in self.calls if call.verb != "get" and call.plural != "events"]
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
+        async with self._call("get", resource, None, name):
+            return copy.deepcopy(self.find(resource, namespace, name))
+
+    async def create(self, resource: Resource, body: Obj, namespace: str | None = None) -> Obj:
+        meta = body["metadata"]
+        async with self._call("create", resource, None, meta.get("name", "")):
+            obj = copy.deepcopy(body)
+            meta = obj["metadata"]
+            if not meta.get("name"):
+                meta["name"] = self.generate(meta["generateName"])
+            meta["uid"] = self.new_uid()
+            obj.pop("status", None)
+            if (resource, meta.get("namespace", ""), meta["name"]) in self.objects:
+                raise AlreadyExists(409, "AlreadyExists", f"{meta['name']} exists")
+            return self.store("ADDED", resource, obj)
+
+    async def update(self, resource: Resource, body: Obj, subresource: str | None = None) -> Obj:
+        meta = body["metadata"]
+        async with self._call("update", resource, subresource, meta["name"]):
+            if self.landing(self.calls[-1]):
+                self.underway.append((resource, copy.deepcopy(body), subresource))
+                raise Unreachable("timed out")
+            return self.replace(resource, body, subresource)
+
+    def land(self) -> list[Exception | None]:
+        """Let the updates that are still under way reach the server; how each fared."""
+        fared: list[Exception | None] = []
+        while self.underway:
+            try:
+                self.replace(*self.underway.pop(0))
+            except ApiError as error:
+                fared.append(error)
+            else:
+                fared.append(None)
+        return fared
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Any,
+        namespace: str | None = None,
+        *,
+        kind: str = "merge",
+        subresource: str | None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+    ) -> Obj:
+        async with self._call("patch", resource, subresource, name):
+            obj = copy.deepcopy(self.find(resource, namespace, name))
+            if patch.get("metadata", {}).get("uid") not in (None, obj["metadata"]["uid"]):
+                raise Conflict(409, "Conflict", "uid mismatch")
+            if kind == "apply":
+                assert field_manager is not None
+                assert subresource == "status"
+                self.apply(obj, field_manager, patch["status"])
+            else:
+                assert kind == "merge"
+                obj = merged(obj, patch)
+            return self.store("MODIFIED", resource, obj)
+
+    async def create_subresource(
+        self, resource: Resource, name: str, subresource: str, body: Obj, namespace: str | None = None
+    ) -> Obj:
+        async with self._call("create", resource, subresource, name):
+            assert subresource == "binding"
+            pod = copy.deepcopy(self.find(resource, namespace, name))
+            if pod["spec"].get("nodeName") or pod["metadata"]["uid"] != body["metadata"]["uid"]:
+                raise Conflict(409, "Conflict", f"pod {name} is already assigned to a node")
+            pod["spec"]["nodeName"] = body["target"]["name"]
+            conditions = [c for c in pod.setdefault("status", {}).get("conditions", []) if c["type"] != "PodScheduled"]
+            pod["status"]["conditions"] = [*conditions, {"type": "PodScheduled", "status": "True"}]
+            self.store("MODIFIED", resource, pod)
+            return {"kind": "Status", "status": "Success"}
+
+    async def delete(
+        self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None
+    ) -> Obj:
+        async with self._call("delete", resource, None, name):
+            obj = copy.deepcopy(self.find(resource, namespace, name))
+            if uid not in (None, obj["metadata"]["uid"]):
+                raise Conflict(409, "Conflict", "the UID in the precondition does not match")
+            if obj["metadata"].get("finalizers"):
+                obj["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
+                return self.store("MODIFIED", resource, obj)
+            self.drop(resource, key_of(obj))
+            return obj
+
+    def _call(self, verb: str, resource: Resource, sub: str | None, name: str) -> _Call:
+        return _Call(self, Call(verb, resource.plural, sub, name))
+
+
+class _Call:
+    """Records a call and lets the faults speak, before it takes effect and after."""
+
+    def __init__(self, api: FakeApi, call: Call) -> None:
+        self._api, self._call = api, call
+
+    async def __aenter__(self) -> None:
+        await self._api.way()
+        self._api.calls.append(self._call)
+        _raise(self._api.before(self._call))
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._api.way()
+        if error is None:
+            _raise(self._api.after(self._call))
+
+
+async def at_once() -> None:
+    """A request that takes no time."""
+
+
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error

@@ -1,0 +1,117 @@
+"""A fake API server and the reconcilers on it: a test puts objects there, lets the operator settle, and looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from dra_api.codec import convert
+from dra_api.resource import Device
+from dra_kube import EVENTS
+from dra_operator.allocator import Allocator, Features, Inventory
+from dra_operator.allocator.published.predicates import Language
+from dra_operator.cluster import Cluster, Concern, check
+from dra_operator.reconcile import Concerns, Control
+from dra_operator.reconcile.dispatcher import Postponed
+from fake_api import FakeApi
+from fake_store import KINDS
+from prometheus_client import CollectorRegistry
+
+FEW: dict[Concern, int] = {"pod": 4, "claim": 4, "place": 20}
+
+
+class TinyLanguage:
+    """Selectors for tests: ``all``, ``none``, ``broken``, or the name of an attribute that has to be there."""
+
+    def compile(self, expression: str) -> Callable[[str, Device], bool]:
+        def predicate(driver: str, device: Device) -> bool:
+            if expression in ("all", "none"):
+                return expression == "all"
+            if expression not in (device.attributes or {}):
+                raise KeyError(f"no such key: {expression}")
+            return True
+
+        return predicate
+
+
+class World:
+    """A fake server and an operator on it. ``crash`` forgets the operator and starts a fresh one."""
+
+    def __init__(self, features: Features) -> None:
+        self.api = FakeApi()
+        self.features = features
+        self.language: Language = TinyLanguage()
+        self.now = "2026-01-01T00:00:00Z"
+        self.concerns = Concerns()
+
+    def start(self) -> Control:
+        """A fresh operator that knows what a LIST would tell it."""
+        inventory = Inventory(self.features, language=self.language)
+        self.cluster = Cluster(inventory)
+        numbers = iter(range(1, 1000))
+        allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}")
+        self.registry = CollectorRegistry()
+        self.control = Control(
+            self.cluster,
+            self.api,
+            allocator,
+            registry=self.registry,
+            workers=FEW,
+            grace=0.02,
+            now=lambda: self.now,
+            concerns=self.concerns,
+        )
+        self.api.events.clear()
+        self.control.load(convert(KINDS[kind], obj) for (kind, _, _), obj in self.api.objects.items() if kind in KINDS)
+        return self.control
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Control]:
+        """Let the operator work inside the block."""
+        task = asyncio.create_task(self.control.run())
+        try:
+            yield self.control
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+            assert task.cancelled(), f"the operator ended by itself: {task.exception()!r}"
+
+    async def settle(self) -> None:
+        """Start an operator, let it work until there is nothing left to do, and stop it."""
+        self.start()
+        async with self.running():
+            await self.quiet()
+
+    async def attempt(self, key: str) -> None:
+        """One attempt to place a pod, from the decision to the last write; the operator need not run."""
+        while isinstance(decided := await self.control.placer.decide(key), Postponed):
+            pass
+        if decided.follow_up is not None:
+            await decided.follow_up()
+
+    async def quiet(self) -> None:
+        """Bring watch events, each before anything is retried, until nothing happens any more."""
+        async with asyncio.timeout(60):
+            while self.api.events or not self.control.queues.is_quiet:
+                self.bring_events()
+                await self.tick()
+        check(self.cluster)
+
+    async def tick(self) -> None:
+        """Let the operator do a little."""
+        await asyncio.sleep(0.001)
+
+    def bring_events(self) -> None:
+        """What the watch would do."""
+        while self.api.events:
+            event, resource, obj = self.api.events.pop(0)
+            struct = convert(KINDS[resource], obj)
+            if event == "DELETED":
+                self.control.remove(KINDS[resource], struct.key, struct.metadata.uid)
+            else:
+                self.control.put(struct)
+
+    def messages(self, reason: str) -> list[str]:
+        """The events of one reason that were written."""
+        return [event["message"] for event in self.api.of(EVENTS) if event["reason"] == reason]
