@@ -48,6 +48,14 @@ def processes_in(folder: Path) -> list[int]:
     return found
 
 
+def program_of(pid: int) -> str:
+    """The name of the program that a process runs; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 # --- the node itself ---
 
 
@@ -364,7 +372,7 @@ async def main():
 asyncio.run(main())
 """
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
-    await until(lambda: processes_in(short_path))
+    await until(lambda: "sleep" in map(program_of, processes_in(short_path)))  # it is tied to the runtime before
     process.kill()
     await process.wait()
     await until(lambda: not processes_in(short_path))
