@@ -15,6 +15,9 @@ Json = dict[str, Any]
 GALLERY = Path(__file__).with_name("refusals.txt")
 A, B = 'device.attributes["drv"].model == "A"', 'device.attributes["drv"].model == "B"'
 TAINT = {"taints": [{"key": "bad", "effect": "NoSchedule"}]}
+DRAIN = {"taints": [{"key": "drain", "value": "yes", "effect": "NoExecute"}]}
+TWO_TAINTS = {"taints": TAINT["taints"] + DRAIN["taints"]}
+HALF_TAINTED = pool(device("a", root=0), device("b", root=0, extra=TAINT), device("c", root=1))
 EIGHT = [device(f"a{i}", model="A", root=i // 2, extra=TAINT if i in (4, 5) else {}) for i in range(6)]
 EIGHT += [device(f"b{i}", model="B", root=9) for i in range(2)]
 FOUR, PLAIN = pool(*EIGHT[:4]), request("r")
@@ -116,6 +119,30 @@ SITUATIONS: dict[str, tuple[Rule, Lab]] = {
         Rule.IN_USE,
         lab(FOUR, [claim(request("r", allocationMode="All"))], usage=held("drv/p/a0")),
     ),
+    "all devices are wanted, two are in use and one is tainted": (
+        Rule.IN_USE,
+        lab(
+            pool(device("a"), device("b"), device("c", extra=TAINT)),
+            [claim(request("r", allocationMode="All"))],
+            usage=held("drv/p/a", "drv/p/b"),
+        ),
+    ),
+    "the devices in use suffice only with one that is tainted": (
+        Rule.IN_USE,
+        lab(
+            pool(device("a"), device("b", extra=TAINT), device("c", extra=TAINT)),
+            [claim(request("r", count=2))],
+            usage=held("drv/p/a", "drv/p/b"),
+        ),
+    ),
+    "devices in use could not serve the request if they were free": (
+        Rule.IN_USE,
+        lab(
+            pool(device("a", capacity={"memory": "8Gi"})),
+            [claim(wants("20Gi"))],
+            usage=held("drv/p/a"),
+        ),
+    ),
     "one taint": (
         Rule.TAINTS,
         lab(pool(device("a", extra=TAINT)), [claim(PLAIN)]),
@@ -132,6 +159,14 @@ SITUATIONS: dict[str, tuple[Rule, Lab]] = {
             ),
             [claim(PLAIN)],
         ),
+    ),
+    "every device has two taints": (
+        Rule.TAINTS,
+        lab(pool(device("a", extra=TWO_TAINTS), device("b", extra=TWO_TAINTS)), [claim(PLAIN)]),
+    ),
+    "devices with different taints are all needed": (
+        Rule.TAINTS,
+        lab(pool(device("a", extra=TAINT), device("b", extra=DRAIN)), [claim(request("r", count=2))]),
     ),
     "too little capacity is left": (
         Rule.CAPACITY,
@@ -190,6 +225,14 @@ SITUATIONS: dict[str, tuple[Rule, Lab]] = {
     "devices with an equal value are in use": (
         Rule.CONSTRAINT,
         lab(FOUR, [claim(request("r", A, count=2), constraints=[ROOT])], usage=held("drv/p/a0", "drv/p/a2")),
+    ),
+    "a device with an equal value is tainted": (
+        Rule.CONSTRAINT,
+        lab(HALF_TAINTED, [claim(request("r", count=2), constraints=[ROOT])]),
+    ),
+    "a device with an equal value is tainted and in use": (
+        Rule.CONSTRAINT,
+        lab(HALF_TAINTED, [claim(request("r", count=2), constraints=[ROOT])], usage=held("drv/p/b")),
     ),
     "a constraint over several requests": (
         Rule.CONSTRAINT,

@@ -11,12 +11,11 @@ from itertools import islice
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.domain import Domain
-from dra_operator.allocator.problem.filters import stages
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.refusal import Refusal, Rule, Tally
 
 from .hints import hint
-from .shortage import Hint, Shortage
+from .shortage import Hint, Shortage, losses
 from .together import constrained, together
 
 HELD = 8
@@ -45,13 +44,11 @@ def _shortage(problem: Problem, domain: Domain, alternatives: int) -> Refusal:
     left = problem.matching(domain)
     lost: list[Tally] = []
     rule, gone = (Rule.SELECTOR, 0) if _is_short(domain, left) else (None, 0)
-    for stage, devices in [(Rule.NODE, problem.view.here), *stages(problem.node, domain)]:
-        taken = left & ~devices
-        left &= devices
-        if taken:
-            lost.append(Tally(stage, taken.bit_count()))
-            if rule is None and _is_short(domain, left):
-                rule, gone = stage, taken
+    for stage, taken in losses(problem, domain):
+        left &= ~taken
+        lost.append(Tally(stage, taken.bit_count()))
+        if rule is None and _is_short(domain, left):
+            rule, gone = stage, taken
     if not problem.view.everything:
         rule = Rule.INVALID_POOL if problem.view.invalid else Rule.NO_DEVICES
     assert rule is not None, "a request that is short has lost devices to some check"

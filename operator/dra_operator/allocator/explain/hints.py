@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.basics.wording import counted, listed
-from dra_operator.allocator.published.taints import blocking
 from dra_operator.allocator.refusal import Rule
 
 from .meter_hints import capacity_hint, counter_hint
+from .recovery import Taint, recovery, taints_of, tolerate
 from .shortage import Hint, Shortage
 
 
@@ -43,8 +43,9 @@ def _selectors(shortage: Shortage) -> Hint:
 
 
 def _in_use(shortage: Shortage) -> Hint:
-    more = counted(shortage.missing, "more matching device is", "more matching devices are")
-    return Hint("", f"wait until {more} free, or end a pod that uses one")
+    problem, domain, missing = shortage.problem, shortage.domain, shortage.missing
+    found = recovery(problem, (domain,), problem.matching(domain) & ~domain.usable, missing)
+    return Hint("", found or f"{counted(missing, 'more matching device')} would have to become usable")
 
 
 def _elsewhere(shortage: Shortage) -> Hint:
@@ -57,21 +58,23 @@ def _binding(shortage: Shortage) -> Hint:
 
 
 def _taints(shortage: Shortage) -> Hint:
-    problem, tolerations = shortage.problem, shortage.domain.alternative.tolerations
-    taints = [blocking(problem.view.devices[device].taints, tolerations) for device in each(shortage.gone)]
-    found = Counter((taint.key, taint.value, taint.effect) for taint in taints if taint is not None)
-    names = [f"{key}={value}:{effect}" if value else f"{key}:{effect}" for key, value, effect in _by_number(found)]
-    key, value, effect = _by_number(found)[0]
-    how = f'operator: Equal, value: "{value}"' if value else "operator: Exists"
-    toleration = f"{{key: {key}, {how}, effect: {effect}}}"
-    return Hint(
-        f" (not tolerated: {listed(names)})",
-        f"add the toleration {toleration} to {shortage.request}, or have the taint removed",
-    )
+    """Which taints, and the fewest tolerations that bring enough devices back; those of most devices go first."""
+    problem, domain, missing = shortage.problem, shortage.domain, shortage.missing
+    taints = {device: frozenset(taints_of(problem, domain, device)) for device in each(shortage.gone)}
+    by_number = Counter(taint for own in taints.values() for taint in own)
+    order = sorted(by_number, key=lambda taint: (-by_number[taint], taint))
+    names = [f"{key}={value}:{effect}" if value else f"{key}:{effect}" for key, value, effect in order]
 
+    def back(tolerated: frozenset[Taint]) -> int:
+        return sum(own <= tolerated for own in taints.values())
 
-def _by_number(found: Counter[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    return sorted(found, key=lambda taint: (-found[taint], taint))
+    alone = sorted(set(taints.values()), key=lambda own: (len(own), -back(own), sorted(own)))
+    together = [frozenset(order[: number + 1]) for number in range(len(order))]
+    enough = next((some for some in (*alone, *together) if back(some) >= missing), together[-1])
+    fix = tolerate(domain, [taint for taint in order if taint in enough])
+    if (rest := missing - back(enough)) > 0:
+        fix += f", and {rest} more would have to become usable"
+    return Hint(f" (not tolerated: {listed(names)})", fix)
 
 
 def _attributes(shortage: Shortage) -> Hint:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.filters import stages
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.refusal import Rule
 
@@ -33,3 +35,12 @@ class Shortage(NamedTuple):
     def request(self) -> str:
         """The request in a sentence."""
         return f"request {self.domain.alternative.request}"
+
+
+def losses(problem: Problem, domain: Domain) -> Iterator[tuple[Rule, int]]:
+    """What each check took of the devices that match, in the order of the checks."""
+    left = problem.matching(domain)
+    for rule, devices in [(Rule.NODE, problem.view.here), *stages(problem.node, domain)]:
+        if taken := left & ~devices:
+            yield rule, taken
+        left &= devices

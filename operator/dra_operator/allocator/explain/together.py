@@ -13,6 +13,7 @@ from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.columns import Column
 
+from .recovery import recovery
 from .shortage import Hint
 
 Step = Sequence[Domain]
@@ -51,8 +52,7 @@ def constrained(problem: Problem, domain: Domain, constraint: Ledger) -> tuple[i
     if constraint.differs_in is not None:
         hint = _too_few_values(str(constraint), constraint.differs_in, need, devices)
     if constraint.agrees_on is not None and hint is None:
-        matching = _union(steps, problem.matching) & problem.view.here
-        hint = _too_few_equal(str(constraint), constraint.agrees_on, need, devices, matching)
+        hint = _too_few_equal(problem, str(constraint), constraint.agrees_on, steps, need, devices)
     return (need, hint) if hint is not None else None
 
 
@@ -64,18 +64,30 @@ def _too_few_values(constraint: str, column: Column, need: int, devices: int) ->
     return Hint(found, _loosen(values, column.attribute))
 
 
-def _too_few_equal(constraint: str, column: Column, need: int, devices: int, matching: int) -> Hint | None:
+def _too_few_equal(
+    problem: Problem, constraint: str, column: Column, steps: Sequence[Step], need: int, devices: int
+) -> Hint | None:
     best = max(column.having.items(), key=lambda item: (item[1] & devices).bit_count(), default=(("", ""), 0))
     most = (best[1] & devices).bit_count()
     if most >= need:
         return None
-    once = max(column.having.items(), key=lambda item: (item[1] & matching).bit_count(), default=best)
-    ready, free = (once[1] & matching).bit_count(), (once[1] & devices).bit_count()
-    fix = _loosen(most, column.attribute)
-    if ready >= need:
-        where = f"of the {ready} matching devices with {column.attribute} {_shown(once[0])}"
-        fix = f"wait until {need - free} more {where} can be used"
+    fix = _completed(problem, column, steps, need, devices) or _loosen(most, column.attribute)
     return Hint(f" with {constraint}, best value {_shown(best[0])} has {most}", fix)
+
+
+def _completed(problem: Problem, column: Column, steps: Sequence[Step], need: int, devices: int) -> str:
+    """How the value that most usable devices have gets enough of them, if enough match; empty if none can."""
+    matching = _union(steps, problem.matching) & problem.view.here
+    groups = [(value, having & matching) for value, having in column.having.items()]
+    groups.sort(key=lambda group: -(group[1] & devices).bit_count())
+    domains = [domain for step in steps for domain in step]
+    for value, group in groups:
+        if (ready := group.bit_count()) >= need:
+            kind = f" of the {ready} matching devices with {column.attribute} {_shown(value)}"
+            missing = need - (group & devices).bit_count()
+            if fix := recovery(problem, domains, group & ~devices, missing, kind):
+                return fix
+    return ""
 
 
 def _are(number: int) -> str:

@@ -1,0 +1,99 @@
+"""What brings devices back that match a request but cannot be taken: waiting, tolerations, both, or neither.
+
+A device in use comes back by waiting only if nothing else keeps the request from it: one that is tainted, too, takes
+both. What other checks took (capacity, shared counters) no single change brings back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from dra_api.resource import DeviceTaint
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.basics.wording import counted
+from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.published.taints import blocking
+from dra_operator.allocator.refusal import Rule
+
+from .shortage import losses
+
+Taint = tuple[str, str, str]
+"""Key, value, effect."""
+
+
+def recovery(problem: Problem, domains: Sequence[Domain], lost: int, missing: int, kind: str = "") -> str:
+    """How to get so many of the lost devices back, for whichever of the domains; ``kind`` says which they are.
+
+    Empty when waiting and tolerations bring none back.
+    """
+    waiting, tainted, both = _sorted_out(problem, domains, lost)
+    chosen = [*each(waiting), *each(tainted), *each(both)][:missing]
+    if not chosen:
+        return ""
+    back = sum(1 << device for device in chosen)
+    parts = []
+    if busy := (back & (waiting | both)).bit_count():
+        one, several = (f"more{kind} is", f"more{kind} are") if kind else _PLAIN
+        parts.append(f"wait until {counted(busy, one, several)} free")
+    if needed := back & (tainted | both):
+        parts.append(_tolerate(problem, domains, needed))
+    if rest := missing - len(chosen):
+        parts.append(f"{rest} more would have to become usable")
+    elif busy and len(parts) == 1 and not kind:
+        parts[0] += ", or end a pod that uses one"
+    return ", and ".join(parts)
+
+
+_PLAIN = ("more matching device is", "more matching devices are")
+
+
+def _sorted_out(problem: Problem, domains: Iterable[Domain], lost: int) -> tuple[int, int, int]:
+    """The lost devices that need waiting only, a toleration only, and both; each by the domain that needs least."""
+    waiting = tainted = both = 0
+    for domain in domains:
+        taken = {rule: devices & lost for rule, devices in losses(problem, domain)}
+        busy = _fitting(problem, domain, taken.get(Rule.IN_USE, 0))
+        blocked = sum(1 << device for device in each(busy) if any(taints_of(problem, domain, device)))
+        waiting, tainted, both = waiting | busy & ~blocked, tainted | taken.get(Rule.TAINTS, 0), both | blocked
+    return waiting, tainted & ~waiting, both & ~tainted & ~waiting
+
+
+def _fitting(problem: Problem, domain: Domain, devices: int) -> int:
+    """Those in use that could be taken if they were free and without taints."""
+    devices &= problem.view.here & problem.view.fitting(domain.alternative.capacity).devices
+    return devices if problem.node.features.binding_conditions else devices & ~problem.view.binding
+
+
+def taints_of(problem: Problem, domain: Domain, device: int) -> Iterator[Taint]:
+    """The taints of a device that keep the request from it."""
+    for taint in (problem.view.devices[device].taints or ()) if problem.node.features.device_taints else ():
+        if blocking((taint,), domain.alternative.tolerations) is not None:
+            yield _key(taint)
+
+
+def _key(taint: DeviceTaint) -> Taint:
+    return (taint.key, taint.value, taint.effect)
+
+
+def _tolerate(problem: Problem, domains: Sequence[Domain], devices: int) -> str:
+    """The tolerations that make all these devices usable, for the first domain that they match."""
+    for domain in domains:
+        if own := devices & problem.matching(domain):
+            found = (taint for device in each(own) for taint in taints_of(problem, domain, device))
+            return tolerate(domain, dict.fromkeys(found))
+    raise AssertionError("a device that was lost matches some domain")
+
+
+def tolerate(domain: Domain, taints: Iterable[Taint]) -> str:
+    """``add the toleration {...} to request r, or have the taint removed``."""
+    wanted = [_toleration(*taint) for taint in taints]
+    one = len(wanted) == 1
+    words = (f"toleration {wanted[0]}", "taint") if one else (f"tolerations {' and '.join(wanted)}", "taints")
+    return f"add the {words[0]} to request {domain.alternative.request}, or have the {words[1]} removed"
+
+
+def _toleration(key: str, value: str, effect: str) -> str:
+    how = f'operator: Equal, value: "{value}"' if value else "operator: Exists"
+    return f"{{key: {key}, {how}, effect: {effect}}}"
