@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from dra_api.gates import UnknownGate
 from dra_operator.allocator import Features
-from dra_operator.app.run_command import features_of
+from dra_operator.intake.gates import features_of
 from faults import Hang, Refuse, Target
 from waiting import until
 

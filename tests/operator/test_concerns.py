@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from dra_kube import LEASES, PODS, RESOURCE_CLAIMS, Api
 from dra_operator.app import claim_controller
-from dra_operator.app.run_command import concerns_of
-from dra_operator.reconcile import UnknownConcern
+from dra_operator.reconcile import UnknownConcern, concerns_of
 
 ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 

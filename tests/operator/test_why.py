@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
+from dra_kube import DEVICE_CLASSES, DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS
 from dra_operator.commands.kubectl import main
 
 
@@ -119,3 +119,41 @@ async def test_a_pod_that_waits_for_an_extended_resource_is_told_class_and_count
     await cluster.add_node("node-1", devices=2)
     _, output = await ask(capsys, kubeconfig, "pod", "pod")
     assert "pod ns/pod would fit 1 of 2 nodes: node-1" in output
+
+
+async def test_a_taint_rule_counts_with_the_gates_of_the_operator(cluster: Any, kubeconfig: Path, capsys: Any) -> None:
+    await cluster.furnish(nodes=1, devices=1)
+    await add_claim(cluster, count=1)
+    await add_user(cluster)
+    taint = {"key": "bad", "effect": "NoSchedule"}
+    rule = {"metadata": {"name": "rule"}, "spec": {"deviceSelector": {"pool": "node-0"}, "taint": taint}}
+    await cluster.api.create(DEVICE_TAINT_RULES, rule)
+    _, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert "pod ns/pod would fit 1 of 1 node: node-0" in output
+    _, output = await ask(capsys, kubeconfig, "pod", "pod", "--feature-gates", "DRADeviceTaintRules=true")
+    assert "pod ns/pod would fit 0 of 1 node" in output
+    assert "add the toleration {key: bad" in output
+
+
+async def test_an_operator_that_does_not_place_is_not_said_to(cluster: Any, kubeconfig: Path, capsys: Any) -> None:
+    await cluster.furnish(nodes=1, devices=1)
+    await add_claim(cluster, count=1)
+    await add_user(cluster)
+    _, output = await ask(capsys, kubeconfig, "pod", "pod", "--concerns", "templates,release")
+    assert output.splitlines() == [
+        "pod ns/pod is not placed: placement is none of the operator's concerns; what it would do:",
+        "pod ns/pod would fit 1 of 1 node: node-0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (["--feature-gates", "Nope=true"], "--feature-gates: the operator does not look at Nope"),
+        (["--concerns", "nope"], "--concerns: nope: not among templates, release, placement"),
+    ],
+)
+async def test_a_wrong_setting_is_named(kubeconfig: Path, capsys: Any, setting: list[str], said: str) -> None:
+    code, output = await ask(capsys, kubeconfig, "pod", "pod", *setting)
+    assert code == 2
+    assert said in output

@@ -10,15 +10,13 @@ import argparse
 import asyncio
 import os
 import sys
-from typing import Any
 
-import msgspec
-from dra_api.gates import FeatureGates, UnknownGate
+from dra_api.gates import UnknownGate
 from dra_kube import Connection, ConnectionSettingsError, KubeError, Timing, connection, unguarded
 
-from dra_operator.allocator import GATES, Features
 from dra_operator.cluster import SCHEDULER_NAME
-from dra_operator.reconcile import Concerns, UnknownConcern
+from dra_operator.intake.gates import REMEDY, features_of
+from dra_operator.reconcile import UnknownConcern, concerns_of
 
 from .leader import NAMESPACE, CannotElect, Leader, lease_name
 from .logs import configure_logs
@@ -71,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         features = features_of(options.feature_gates)
     except UnknownGate as error:
-        return _fail(f"--feature-gates: {error}; write NAME=true or NAME=false, separated by commas", 2)
+        return _fail(f"--feature-gates: {error}; {REMEDY}", 2)
     try:
         concerns = concerns_of(options.concerns)
     except UnknownConcern as error:
@@ -105,27 +103,6 @@ def _timing(text: str) -> Timing:
     if not 2 <= seconds <= 3600:
         raise argparse.ArgumentTypeError(f"{text} is not between 2 and 3600 seconds")
     return Timing.of(seconds)
-
-
-def concerns_of(text: str) -> frozenset[str] | None:
-    """The named concerns; None for ``auto``. Raises UnknownConcern."""
-    if text == "auto":
-        return None
-    names = frozenset(name.strip() for name in text.split(",") if name.strip())
-    Concerns.of(names)
-    return names
-
-
-def features_of(text: str) -> Features:
-    """What the operator may use with these gates changed. Raises UnknownGate, also for gates that change nothing."""
-    pairs = (part.partition("=") for part in text.split(",") if part)
-    values: dict[str, Any] = {
-        name.strip(): {"true": True, "false": False}.get(value, value) for name, _, value in pairs
-    }
-    if unknown := sorted(values.keys() - GATES):
-        raise UnknownGate(f"the operator does not look at {', '.join(unknown)}, only at {', '.join(sorted(GATES))}")
-    gates: dict[str, bool] = msgspec.to_builtins(FeatureGates.of(values))
-    return Features.from_gates(name for name, is_on in gates.items() if is_on)
 
 
 def _fail(text: str, code: int) -> int:

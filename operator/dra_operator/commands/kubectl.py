@@ -33,7 +33,10 @@ def _parser() -> argparse.ArgumentParser:
     why.add_argument("-n", "--namespace", default="default")
     why.add_argument("--kubeconfig", help="path to the kubeconfig file")
     why.add_argument("--context", help="context of the kubeconfig")
-    why.add_argument("--scheduler-name", default="dra-scheduler", help="as given to the operator (%(default)s)")
+    given = "as given to the operator (%(default)s)"
+    why.add_argument("--scheduler-name", default="dra-scheduler", help=given)
+    why.add_argument("--feature-gates", default="", metavar="A=true,B=false", help="as given to the operator")
+    why.add_argument("--concerns", default="auto", metavar="LIST", help=given)
     return parser
 
 

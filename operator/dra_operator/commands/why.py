@@ -31,8 +31,8 @@ from .refused import grouped, holders, names
 from .verdicts import before_nodes, error_of
 
 
-def why_pod(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime) -> Iterator[str]:
-    """Lines about one pod."""
+def why_pod(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime, *, places: bool = True) -> Iterator[str]:
+    """Lines about one pod. ``places``: placing pods is the operator's concern."""
     if pod_is_done(pod):
         yield f"pod {pod.key} is done ({pod.status.phase or 'deleted before it got a node'})"
     elif pod.spec.node_name:
@@ -46,10 +46,15 @@ def why_pod(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime) -> 
         if pod.spec.scheduler_name != cluster.scheduler_name:
             name = pod.spec.scheduler_name or "default-scheduler"
             yield f"pod {pod.key} is placed by {name}, not by {cluster.scheduler_name}; what we would do:"
-        yield from _why_waiting(cluster, allocator, pod, now)
+            places = False
+        elif not places:
+            yield f"pod {pod.key} is not placed: placement is none of the operator's concerns; what it would do:"
+        yield from _why_waiting(cluster, allocator, pod, now, places=places)
 
 
-def why_claim(cluster: Cluster, allocator: Allocator, claim: ResourceClaim, now: datetime) -> Iterator[str]:
+def why_claim(
+    cluster: Cluster, allocator: Allocator, claim: ResourceClaim, now: datetime, *, places: bool = True
+) -> Iterator[str]:
     """Lines about one claim."""
     yield f"claim {claim.key}: {_holding(claim)}"
     if claim.metadata.deletion_timestamp is not None:
@@ -62,7 +67,7 @@ def why_claim(cluster: Cluster, allocator: Allocator, claim: ResourceClaim, now:
     if not pods:
         yield "  no pod uses it; devices are allocated when one does"
     for pod in pods:
-        yield from (f"  {line}" for line in why_pod(cluster, allocator, pod, now))
+        yield from (f"  {line}" for line in why_pod(cluster, allocator, pod, now, places=places))
 
 
 def _holding(claim: ResourceClaim | None) -> str:
@@ -76,7 +81,7 @@ def _holding(claim: ResourceClaim | None) -> str:
     return f"allocated ({devices}), reserved for {users}"
 
 
-def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime) -> Iterator[str]:
+def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime, *, places: bool) -> Iterator[str]:
     found = examine(pod, cluster.snapshot(allocator, now))
     if not isinstance(found, Case):
         yield f"pod {pod.key} {before_nodes(found)}"
@@ -87,10 +92,10 @@ def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime
     if isinstance(answer, NoPlace) and answer.is_error:
         yield f"pod {pod.key} is held back on all nodes by an error: {answer.message}"
         return
-    yield from _node_by_node(cluster, found)
+    yield from _node_by_node(cluster, found, places=places)
 
 
-def _node_by_node(cluster: Cluster, case: Case) -> Iterator[str]:
+def _node_by_node(cluster: Cluster, case: Case, *, places: bool) -> Iterator[str]:
     good: list[str] = []
     texts: dict[str, list[str]] = {}
     refusals: dict[Demand, list[tuple[Node, Refusal]]] = {}
@@ -112,5 +117,5 @@ def _node_by_node(cluster: Cluster, case: Case) -> Iterator[str]:
     held = holders(cluster.claims)
     for demand, members in refusals.items():
         yield from (f"  {line}" for line in grouped(members, case.allocator.inventory, demand.recipe, held))
-    if good and not case.failed and pod.spec.scheduler_name == cluster.scheduler_name:
+    if good and not case.failed and places:
         yield "  nothing holds it back any more; if it stays, look at the operator's log"

@@ -8,25 +8,45 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
+from dra_api.gates import UnknownGate
 from dra_api.meta import Object
 from dra_kube import Api, Connection, KubeError, connection
 
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cluster import Cluster
+from dra_operator.intake.gates import REMEDY, features_of
 from dra_operator.intake.language import CelSelectors
 from dra_operator.intake.loading import Loader
 from dra_operator.intake.malformed import Quarantine
 from dra_operator.intake.watched import watched_kinds
+from dra_operator.reconcile import UnknownConcern, concerns_of
 
 from .why import why_claim, why_pod
 
 
+class AsTheOperator(NamedTuple):
+    """What the answer takes over from the operator's settings; ``places``: placing pods is its concern."""
+
+    scheduler_name: str
+    features: Features
+    places: bool
+
+
 def run(options: argparse.Namespace) -> int:
-    """Print the answer; 1 when there is no such object, or the server cannot be used."""
+    """Print the answer; 1 when there is no such object, or the server cannot be used, 2 for wrong settings."""
     try:
-        for line in asyncio.run(_ask(options, connection(options.kubeconfig, options.context))):
+        features, concerns = features_of(options.feature_gates), concerns_of(options.concerns)
+        operator = AsTheOperator(options.scheduler_name, features, concerns is None or "placement" in concerns)
+        for line in asyncio.run(_ask(options, operator, connection(options.kubeconfig, options.context))):
             print(line)
+    except UnknownGate as error:
+        print(f"kubectl dra: --feature-gates: {error}; {REMEDY}", file=sys.stderr)
+        return 2
+    except UnknownConcern as error:
+        print(f"kubectl dra: --concerns: {error}; name some of these, separated by commas, or auto", file=sys.stderr)
+        return 2
     except KubeError as error:
         print(f"kubectl dra: {error}", file=sys.stderr)
         return 1
@@ -36,9 +56,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _ask(options: argparse.Namespace, where: Connection) -> Iterator[str]:
-    features = Features()
-    cluster = Cluster(Inventory(features, language=CelSelectors(features)), scheduler_name=options.scheduler_name)
+async def _ask(options: argparse.Namespace, operator: AsTheOperator, where: Connection) -> Iterator[str]:
+    features = operator.features
+    cluster = Cluster(Inventory(features, language=CelSelectors(features)), scheduler_name=operator.scheduler_name)
 
     def load(objects: Iterable[Object]) -> None:
         for obj in objects:
@@ -49,7 +69,7 @@ async def _ask(options: argparse.Namespace, where: Connection) -> Iterator[str]:
     allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()))
     key, now = f"{options.namespace}/{options.name}", datetime.now(UTC)
     if options.kind == "pod" and (pod := cluster.pods.get(key)) is not None:
-        return why_pod(cluster, allocator, pod, now)
+        return why_pod(cluster, allocator, pod, now, places=operator.places)
     if options.kind == "claim" and (claim := cluster.claims.get(key)) is not None:
-        return why_claim(cluster, allocator, claim, now)
+        return why_claim(cluster, allocator, claim, now, places=operator.places)
     raise LookupError(f"there is no {options.kind} {options.name} in namespace {options.namespace}")

@@ -1,6 +1,6 @@
 """The work: a queue of keys, and one reconciler per concern."""
 
-from .concerns import Concerns, UnknownConcern
+from .concerns import Concerns, UnknownConcern, concerns_of
 from .control import Control, timestamp
 from .errors import CommitFailed, GenerationFailed, PlacementFailed, ReconcileError
 from .queue import WorkQueue
@@ -14,5 +14,6 @@ __all__ = [
     "ReconcileError",
     "UnknownConcern",
     "WorkQueue",
+    "concerns_of",
     "timestamp",
 ]

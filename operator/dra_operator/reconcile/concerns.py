@@ -44,3 +44,12 @@ class Concerns:
 
     def __str__(self) -> str:
         return ", ".join(name for name in NAMES if getattr(self, name)) or "none"
+
+
+def concerns_of(text: str) -> frozenset[str] | None:
+    """The concerns that a comma-separated text names; None for ``auto``. Raises UnknownConcern."""
+    if text == "auto":
+        return None
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    Concerns.of(names)
+    return names

@@ -35,8 +35,8 @@ def recovery(problem: Problem, domains: Sequence[Domain], lost: int, missing: in
     back = sum(1 << device for device in chosen)
     parts = []
     if busy := (back & (waiting | both)).bit_count():
-        one, several = (f"more{kind} is", f"more{kind} are") if kind else _PLAIN
-        parts.append(f"wait until {counted(busy, one, several)} free")
+        one, several = ("more is", "more are") if kind else _PLAIN
+        parts.append(f"wait until {counted(busy, one, several)} free{kind}")
     if needed := back & (tainted | both):
         parts.append(_tolerate(problem, domains, needed))
     if rest := missing - len(chosen):
