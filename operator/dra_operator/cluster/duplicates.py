@@ -16,7 +16,7 @@ from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 
 
 class Duplicates(NamedTuple):
-    """The claims of one entry of a pod: the one that counts, whether the pod records it, and those nobody needs."""
+    """The claims of one entry of a pod: the one that counts, whether the pod records it, and the superfluous ones."""
 
     entry: str
     keep: ResourceClaim

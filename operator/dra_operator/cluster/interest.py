@@ -1,7 +1,7 @@
-"""What can help a waiting pod, besides a change of the pod, of its claims or of their classes (SC-02).
+"""What can help a waiting pod, apart from a change of the pod, of its claims or of their classes (SC-02).
 
 While an attempt is under way, everything can: it may have looked already at what changes now. When it ends, the answer
-says what is worth waiting for. So a change is never missed, and one that cannot help wakes nobody.
+says what is worth waiting for. So no change is missed, and a change that cannot help wakes no pod.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ class Interest(NamedTuple):
 
 
 EVERYTHING = Interest(nodes=True, room=True, devices=True, freed=frozenset({ANY}), leftovers=False)
-"""An attempt that meets a leftover ends at once, so none can go while it is under way: nobody waits for that yet."""
+"""An attempt that meets a leftover ends at once, so no pod waits for one to go while its attempt is under way."""
 NONE = Interest(nodes=False, room=False, devices=False, freed=frozenset(), leftovers=False)
 LEFTOVERS = NONE._replace(leftovers=True)

@@ -1,6 +1,6 @@
 """What a reconciler can be asked to look at: a concern and an object (claim-controller.md section 2).
 
-A key says *where* to look, never *what* happened: whoever handles it reads the current view. That is
+A key says *where* to look, never *what* happened: its handler reads the current view. That is
 what makes late, repeated and missing events harmless.
 """
 

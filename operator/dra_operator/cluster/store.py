@@ -107,6 +107,6 @@ def revision(resource_version: str) -> int | None:
 
 def _is_newer(new: Object, old: Object) -> bool:
     after, before = revision(new.metadata.resource_version), revision(old.metadata.resource_version)
-    if after is None or before is None:  # versions are opaque here: only equality can be told
+    if after is None or before is None:  # versions are opaque here: they can only be compared for equality
         return new.metadata.resource_version != old.metadata.resource_version
     return after > before

@@ -1,7 +1,7 @@
 """Which keys a change concerns (claim-controller.md 5.1, 5.2 and 6, scheduling.md SC-02).
 
-Questions only, no decisions: a key that turns out to need nothing costs one look. What must not happen is the
-opposite, a change that somebody waits for and that wakes nobody.
+Questions only, no decisions: a key that turns out to need nothing costs one look. The
+opposite must not happen: a change that a pod waits for, and that does not wake it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One process, one loop, one owner of the state: this class. Nothing in here awaits, so every method sees and leaves a
 consistent whole. ``put`` and ``remove`` answer with the keys that the change concerns; which ones, says ``triggers``.
-Objects are frozen and shared; nobody changes what the view hands out (CC-04).
+Objects are frozen and shared, so callers cannot change what the view hands out (CC-04).
 """
 
 from __future__ import annotations

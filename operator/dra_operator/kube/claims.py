@@ -34,7 +34,7 @@ FRESH = 1000  # claims just created whose answer is kept until they are allocate
 
 
 class ClaimChanged(Exception):
-    """Somebody changed the claim so that what was planned for it makes no sense any more."""
+    """Another writer changed the claim, so that the plan for it makes no sense any more."""
 
 
 class ClaimFull(ClaimChanged):
@@ -138,15 +138,15 @@ class ClaimWriter:
         return self._took(await self._rewrite(claim, edit, "status"))
 
     async def clear(self, claim: ResourceClaim, consumer: str) -> ResourceClaim:
-        """Take the devices from a claim that nobody uses but ``consumer``, who cannot run with them.
+        """Take the devices from a claim that only ``consumer`` uses, and cannot run with.
 
-        The finalizer stays for the next allocation. Raises ClaimChanged when somebody else reserved the claim.
+        The finalizer stays for the next allocation. Raises ClaimChanged when another consumer reserved the claim.
         """
 
         def edit(raw: Object) -> bool:
             status = _same(raw, claim).setdefault("status", {})
             if any(entry.get("uid") != consumer for entry in status.get("reservedFor") or ()):
-                raise ClaimChanged(f"claim {claim.key} got reserved by somebody else in the meantime")
+                raise ClaimChanged(f"claim {claim.key} got reserved by another consumer in the meantime")
             cleared = [status.pop(field, None) for field in ("reservedFor", "allocation", "devices")]
             return any(value is not None for value in cleared)
 
@@ -177,13 +177,13 @@ class ClaimWriter:
             if answer["metadata"]["uid"] == meta.uid:
                 raise
         if answer.get("metadata", {}).get("uid") != meta.uid or not answer["metadata"].get("deletionTimestamp"):
-            self._gone(claim)  # it does not wait for somebody's finalizer
+            self._gone(claim)  # no finalizer holds it
 
     async def discard(self, claim: ResourceClaim, consumer: str) -> None:
         """Undo a claim that was made for ``consumer`` only: take its devices, let it go, delete it (scheduling.md 4.3).
 
         One step after the other, so that at no time it is allocated without the finalizer; a repetition goes on where
-        the last one stopped. Raises ClaimChanged when somebody else reserved the claim.
+        the last one stopped. Raises ClaimChanged when another consumer reserved the claim.
         """
         try:
             claim = await self.remove_finalizer(await self.clear(claim, consumer))

@@ -27,7 +27,7 @@ class _Turn:
 
 @dataclass(eq=False, slots=True)
 class _Gathering:
-    """Who waits for a claim; the lock is held by whoever writes."""
+    """The callers that wait for a claim; the one that writes holds the lock."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: list[_Turn] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Read, change, write back: the only way this operator updates an object it does not own alone.
 
-The object is read just before it is written, as a raw dict, so that fields we do not know survive. ``change`` decides
+The object is read just before it is written, as a raw dict, so that unknown fields are preserved. ``change`` decides
 on what it is given, not on what the cluster view said a moment ago: between the two, anything may have happened.
-A conflict (somebody wrote in between) starts over from the reading, a few times; then it is for the queue to retry.
+After a conflict (another write came in between) the object is read again, a few times; then the queue retries.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class NoPlace:
-    """No node takes the pod. ``message`` is for people, the rest is for whoever decides when to try again."""
+    """No node takes the pod. ``message`` is for people; the rest decides when to try again."""
 
     message: str
     is_error: bool = False

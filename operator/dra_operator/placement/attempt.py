@@ -30,7 +30,7 @@ Work = Generator[Pause, None, None]
 
 
 class Aborted(Exception):
-    """The allocator gave up on a node: nobody knows the answer."""
+    """The allocator gave up on a node, so the answer is unknown."""
 
 
 class Attempt:

@@ -1,7 +1,7 @@
 """Devices that have to be made ready before a pod may be bound to them (scheduling.md 4.7, binding conditions).
 
-A device may name conditions that its driver, or somebody who attaches it, sets in the claim's status once it is ready,
-and others that tell that it never will be. Whoever allocated it waits for them, but not for ever.
+A device may name conditions that its driver, or a controller that attaches it, sets in the claim's status once the
+device is ready, and others that say that it never will be. The scheduler that allocated it waits, but not for ever.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> 
 
 
 def _age(claim: ResourceClaim, now: datetime) -> float:
-    """Seconds since the allocation; 0 if nobody wrote down when that was."""
+    """Seconds since the allocation; 0 if the claim does not say when that was."""
     allocation = claim.status.allocation
     text = allocation.allocation_timestamp if allocation else None
     try:

@@ -42,7 +42,7 @@ class ExtendedClaims(NamedTuple):
     made: ResourceClaim | None
     """The one that is complete: allocated, reserved and recorded, so that only the binding is missing."""
     leftovers: tuple[ResourceClaim, ...]
-    """Everything else: it may hold devices, and nobody knows whether they are still the right ones."""
+    """Everything else: it may hold devices, but perhaps no longer the right ones."""
 
 
 def extended_claims(pod: Pod, owned: Iterable[ResourceClaim]) -> ExtendedClaims:

@@ -36,7 +36,7 @@ class Allocations:
 
     @property
     def nodes(self) -> frozenset[str] | None:
-        """The only nodes where all claims can be used, as far as they are named; None if any node may do."""
+        """The only nodes where all claims can be used; None if no claim names its nodes."""
         sets = list(self.bound.values())
         return sets[0].intersection(*sets[1:]) if sets else None
 

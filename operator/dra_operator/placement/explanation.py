@@ -1,7 +1,7 @@
 """Why no node takes the pod, in one line: equal reasons counted together, the most frequent first.
 
 Nodes that cannot serve the same request differ in their numbers, which change all the time and tell little. They count
-as one reason, told with the numbers of the node that comes closest.
+as one reason, with the numbers of the node that comes closest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a pod asks of a node besides devices: cpu, memory, and whatever else nodes count.
+"""What a pod asks of a node, devices aside: cpu, memory, and everything else that nodes count.
 
 The rules of Kubernetes: containers and sidecars (restartable init containers) run at the same time, so they
 add up; an ordinary init container runs alone beside the sidecars started before it, so it counts only if it

@@ -10,10 +10,10 @@ The ledger holds each allocation until its write is over. What is over depends o
 What a commit itself has allocated and reserved it deallocates and lets go when a later step fails: a claim that were
 left allocated without a consumer would hold its devices for ever, should the pod vanish now.
 
-The claim for extended resources is made last: created, allocated and reserved, recorded in the pod's status. It has
-no name before it exists, so nobody can ask what became of a creation that ended in silence. What is half made when a
-commit ends, for whatever reason, is found by its owner and its annotation: by the next attempt, which deletes it; by
-the claim reconciler when the pod got its node with another one, or is done.
+The claim for extended resources is made last: created, allocated and reserved, recorded in the pod's status. It has no
+name before it exists, so the server cannot be asked what became of a creation without an answer. What is half made when
+a commit ends is found by its owner and its annotation: by the next attempt, which deletes it; by the claim reconciler
+when the pod got its node with another claim, or is done.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Commit:
         return written
 
     async def _serve_extended_resources(self) -> list[ResourceClaim]:
-        """The claim that the plan asks for, if it does, and the status that tells the kubelet about it (7.3)."""
+        """The claim that the plan asks for, if it does, and the status that names it to the kubelet (7.3)."""
         plan = self._plan
         if plan.extended is None:
             if self._extended is None and self._pod.status.extended_resource_claim_status is not None:
@@ -170,7 +170,7 @@ class Commit:
     async def _create(self, extended: ExtendedClaim) -> ResourceClaim:
         """The claim now exists and stands in the ledger for the one that was thought up.
 
-        When the answer is lost the devices are free again, since nobody has allocated them.
+        When the answer is lost the devices are free again, since they are not allocated yet.
         """
         self._step = f"create the claim for extended resources of pod {self._pod.key}"
         try:

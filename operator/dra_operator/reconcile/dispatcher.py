@@ -42,7 +42,7 @@ class Decided(NamedTuple):
 
 
 class Postponed(NamedTuple):
-    """The decision goes on later; ``spent`` are its seconds so far."""
+    """The decision continues later; ``spent`` are its seconds so far."""
 
     spent: float
 

@@ -6,7 +6,7 @@
     ├── GenerationFailed     a claim could not be made or recorded for a pod
     ├── PlacementFailed      the attempt to place a pod was aborted; nothing was written
     └── CommitFailed         a plan could not be written; what was taken for it is given back
-        ├── CommitRefused    because the server refuses it: a person has to be told
+        ├── CommitRefused    because the server refuses it, which only a person can change
         ├── BoundElsewhere   because another writer gave the pod another node
         └── PodVanished      because the pod was deleted meanwhile
 """

@@ -1,4 +1,4 @@
-"""What becomes of a key whose handling failed: counted, told in the log, tried again after its back-off.
+"""What becomes of a key whose handling failed: counted, logged, tried again after its back-off.
 
 A server that asks for a pause (Retry-After) gets it.
 """

@@ -51,7 +51,7 @@ class ClaimGenerator:
         self._repair = ClaimRepair(cluster, claims, pods)
 
     async def handle(self, key: str) -> None:
-        """Bring one pod's claims in order. The first entry that fails ends the round and is told in an event."""
+        """Bring one pod's claims in order. The first entry that fails ends the round and leads to an event."""
         pod = self._cluster.pods.get(key)
         if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
             return

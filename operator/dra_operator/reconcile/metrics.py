@@ -55,7 +55,7 @@ class PlacementMetrics:
 
 
 class ClaimCollector(Collector):
-    """The claims in the view by kind, counted when somebody asks."""
+    """The claims in the view by kind, counted at each scrape."""
 
     def __init__(self, claims: Iterable[ResourceClaim]) -> None:
         self._claims = claims

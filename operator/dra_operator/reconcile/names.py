@@ -1,8 +1,8 @@
 """Names of generated claims: ``<pod>-<entry>-`` and five characters, at most 63 in all (claim-controller.md 5.7).
 
-Long parts are shortened in proportion, so that both can still be told. The five characters look like those that the
-API server appends to a ``generateName``, but follow from the pod's UID and the entry. So a creation whose answer was
-lost, or that was made twice for any other reason, meets the claim that is there instead of making a second one.
+Long parts are shortened in proportion, so that both can still be recognized. The five characters look like those that
+the API server appends to a ``generateName``, but follow from the pod's UID and the entry. So a creation whose answer
+was lost, or that was made twice for any other reason, meets the claim that is there instead of making a second one.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Violated invariants, each told and counted once, and again only when it was gone in between."""
+"""Violated invariants: each is logged and counted once, and again only after it was gone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Several workers on one queue: each takes a key, hands it to the reconciler, and reports back.
 
-Whatever a reconciler raises, the key comes back after its back-off and the worker goes on: an object that cannot be
-handled costs its own retries and no other object's time.
+Whatever a reconciler raises, the key comes back after its back-off and the worker takes the next one: an object that
+cannot be handled costs its own retries and no other object's time.
 """
 
 from __future__ import annotations
