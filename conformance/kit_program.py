@@ -1,7 +1,7 @@
 """The program under test: cases go to its standard input, one line each; it answers each with one line.
 
-One case at a time: the next one is sent when the answer is there. A program that ends, or takes too long, costs only
-the case it was asked; it is started again for the next one.
+One case at a time: the next one is sent when the answer is there. A program that ends, takes too long, or writes
+something else costs only the case it was asked; it is started again for the next one.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ class Program:
         try:
             answer = json.loads(line)
         except ValueError as error:
+            self.close()
             raise NoAnswer(f"not JSON: {error}: {line[:200]!r}") from error
         if not isinstance(answer, dict) or answer.get("name") != case["name"]:
+            self.close()
             raise NoAnswer(f"not an answer to {case['name']}: {line[:200]!r}")
         return answer
 

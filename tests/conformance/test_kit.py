@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus import kit
+from corpus import cases, kit
 from jsonschema import Draft202012Validator
 from kit_cases import FOLDER, files, read, write
-from make_cases import FAMILIES, generated, hard
+from make_cases import FAMILIES, STEPS, generated, hard, nested, nested_answer, searched, tidy
 
 Json = dict[str, Any]
+TRANSCRIBED = ("cases", "cases-1.37-dev", "interrupt")
 FILES = {path.name.partition(".")[0]: path for path in files("allocator")}
 SCHEMA = json.loads((FOLDER / "allocator.schema.json").read_text())
 README = (FOLDER / "README.md").read_text()
@@ -78,6 +79,7 @@ def test_every_answer_names_its_origin_and_only_recorded_ones_name_kubernetes() 
         ("generated", searched),
         ("hard", searched),
         ("hard", "counting: there are too few devices"),
+        ("hard", "induction: request i accepts devices 0 to i only"),
     }
 
 
@@ -87,6 +89,26 @@ def test_the_first_generated_cases_come_out_the_same_again(family: str) -> None:
     ours = [case for case in kit("allocator/generated") if case["family"] == family]
     assert len(ours) == count
     assert list(islice(generated(family, count), 25)) == ours[:25]
+
+
+def test_nested_candidates_have_the_answer_that_induction_gives() -> None:
+    (found,) = searched(tidy(nested(6)), STEPS) or []
+    assert found == nested_answer(6)
+
+
+def test_nothing_is_taken_from_tests_of_other_projects() -> None:
+    """Where those are at hand: no problem of the kit is one of theirs."""
+    theirs = {fingerprint(case) for file in TRANSCRIBED for case in cases(f"allocator/{file}.json")}
+    assert [case["name"] for file in FILES for case in kit(f"allocator/{file}") if fingerprint(case) in theirs] == []
+    selectors = {case["expression"] for case in cases("cel/cases.json") if case["source"] != "project"}
+    names = {case["name"] for case in cases("cel/cases.json") if case["source"] != "project"}
+    ours = kit("cel/selectors")
+    assert not names & {case["name"] for case in ours}
+    assert len(selectors & {case["expression"] for case in ours}) < 10  # `true` and the like
+
+
+def fingerprint(case: Json) -> str:
+    return json.dumps([case["classes"], case["slices"], case["claims"]], sort_keys=True)
 
 
 def test_hard_cases_come_out_the_same_again() -> None:
