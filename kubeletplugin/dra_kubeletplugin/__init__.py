@@ -32,8 +32,8 @@ from .errors import (
 )
 from .interceptor import Interceptor, request_id
 from .plugin import KubeletPlugin
+from .process import serve
 from .registration import RegistrationStatus
-from .serve import serve
 from .settings import PluginSettings
 from .slices import (
     Owner,

@@ -25,7 +25,7 @@ from .drivers.simulated import SimulatedDriver
 from .drivers.simulated_config import SimulatedConfig, read_config, resources_of
 from .interceptor import request_id
 from .monitoring import Metrics, monitored
-from .serve import serve
+from .process import serve
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
