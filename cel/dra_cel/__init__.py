@@ -15,7 +15,7 @@ from .environment import Environment
 from .errors import CelError, CompileError, CostLimitExceeded, EvaluationError, Issue
 from .references import Reference
 from .selector import Program, Selector, compile
-from .validation import selector_check
+from .selector_verdict import selector_check
 
 __all__ = [
     "DEVICE_SELECTORS",

@@ -1,4 +1,4 @@
-"""The check of selectors that API validation asks for (api.md section 9)."""
+"""What API validation asks about a selector: its errors, or what it may cost (api.md section 9)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .selector import compile
 
 
 def selector_check(*, consumable_capacity: bool = True, list_attributes: bool = False) -> SelectorCheck:
-    """A function that tells what is wrong with a selector, or its greatest cost, under these feature gates."""
+    """A check that returns the compile error of a selector, or its greatest cost, under these feature gates."""
 
     def check(expression: str, stored: bool) -> SelectorVerdict:
         environment = device_selectors(
