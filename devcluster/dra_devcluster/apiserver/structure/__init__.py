@@ -11,7 +11,7 @@ validate(schema, obj) -> list[Fault]                  its 422 causes
 
 from .custom import Fault, set_defaults, validate
 from .decode import Problem, decode, find_duplicates, refusal
-from .registry import Resource, Structure, Subresource, load_data
+from .resources import Resource, Structure, Subresource, load_data
 from .schema import ANY, Components, Schema
 
 __all__ = [
