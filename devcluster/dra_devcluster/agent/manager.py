@@ -28,7 +28,7 @@ from .claims import ClaimCache, ClaimInfo
 from .devices import cdi_devices
 from .errors import ClaimError
 from .plugin import ClaimRef, DraPlugin
-from .registry import PluginRegistry, choose_service
+from .plugin_instances import PluginInstances, choose_service
 from .settings import AgentSettings
 from .wiping import SliceWiper
 
@@ -42,7 +42,7 @@ class DraManager:
     """
 
     def __init__(self, api: Api, node_name: str, root: Path, settings: AgentSettings) -> None:
-        self.registry: PluginRegistry[DraPlugin] = PluginRegistry()
+        self.plugins: PluginInstances[DraPlugin] = PluginInstances()
         self.wiper = SliceWiper(api, node_name, settings)
         self._api = api
         self._settings = settings
@@ -54,7 +54,7 @@ class DraManager:
     async def close(self) -> None:
         """Close all connections; the claims stay as the checkpoint has them."""
         await self.wiper.close()
-        await asyncio.gather(*(plugin.close() for plugin in self.registry.instances()))
+        await asyncio.gather(*(plugin.close() for plugin in self.plugins.instances()))
 
     # --- plugins (section 4) ---
 
@@ -64,13 +64,13 @@ class DraManager:
 
     async def register(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
         """Add an instance of a driver; one per endpoint, several may run side by side (KM-07)."""
-        self.registry.check_free(name, endpoint)
-        self.registry.add(DraPlugin(name, endpoint, choose_service(versions), self._plugin_changed))
+        self.plugins.check_free(name, endpoint)
+        self.plugins.add(DraPlugin(name, endpoint, choose_service(versions), self._plugin_changed))
         self._driver_changed(name)
 
     async def deregister(self, name: str, endpoint: str) -> None:
         """Remove this instance and close its connection; does nothing for an unknown one (KM-08)."""
-        plugin = self.registry.remove(name, endpoint)
+        plugin = self.plugins.remove(name, endpoint)
         if plugin is not None:
             self._driver_changed(name)
             await plugin.close()
@@ -79,7 +79,7 @@ class DraManager:
         self._driver_changed(plugin.driver)
 
     def _driver_changed(self, driver: str) -> None:
-        self.wiper.update(driver, self.registry.is_usable(driver))
+        self.wiper.update(driver, self.plugins.is_usable(driver))
 
     # --- pods ---
 
@@ -114,7 +114,7 @@ class DraManager:
             if held:
                 self._save()
             for driver, batch in _by_driver(last).items():
-                plugin = self.registry.get(driver)
+                plugin = self.plugins.get(driver)
                 await plugin.unprepare(map(ClaimRef.of, batch), self._settings.call_timeout)
             for claim in last:
                 self.cache.remove(claim)
@@ -162,7 +162,7 @@ class DraManager:
         if claim.status.allocation is None:
             raise ClaimError(f"ResourceClaim {name}: not allocated")
         for driver in _drivers_of(claim):
-            self.registry.get(driver)
+            self.plugins.get(driver)
         return claim
 
     def _refer(self, pod: Pod, wanted: Iterable[ResourceClaim]) -> list[ClaimInfo]:
@@ -181,7 +181,7 @@ class DraManager:
     async def _ask_drivers(self, claims: Iterable[ClaimInfo]) -> None:
         """Phase 3: one call per driver with all its claims; the answer replaces what was known (KM-14, KM-15)."""
         for driver, batch in _by_driver(claims).items():
-            plugin = self.registry.get(driver)
+            plugin = self.plugins.get(driver)
             results = await plugin.prepare(map(ClaimRef.of, batch), self._settings.call_timeout)
             for claim in batch:
                 claim.drivers[driver] = results[claim.uid]

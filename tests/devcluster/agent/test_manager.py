@@ -511,11 +511,11 @@ async def test_km09_calls_go_to_the_latest_connected_instance(
     until: Callable[..., Awaitable[Any]],
 ) -> None:
     newer = await _registered(manager, make_plugin(DRIVER, instance="-new"))
-    await until(lambda: all(instance.connected for instance in manager.registry.instances()))
+    await until(lambda: all(instance.connected for instance in manager.plugins.instances()))
     claims.add("one", "pod-a")
     await manager.prepare(pod_with("pod-a", "one"))
     await newer.stop_serving()
-    await until(lambda: not all(instance.connected for instance in manager.registry.instances()))
+    await until(lambda: not all(instance.connected for instance in manager.plugins.instances()))
     claims.add("two", "pod-b")
     await manager.prepare(pod_with("pod-b", "two"))
     assert (newer.prepared, plugin.prepared) == ([["one"]], [["two"]])
@@ -529,6 +529,6 @@ async def test_km07_a_plugin_whose_service_comes_later_is_called_once_it_is_ther
     claims.add("nic", "pod-a", drivers=(OTHER,))
     assert "code = Unavailable" in await refused(manager.prepare(pod_with("pod-a", "nic")))
     await late.serve()
-    await until(lambda: manager.registry.is_usable(OTHER))
+    await until(lambda: manager.plugins.is_usable(OTHER))
     await manager.prepare(pod_with("pod-a", "nic"))
     assert late.prepared == [["nic"]]

@@ -87,7 +87,7 @@ def pod_of(name: str, claims: Iterable[str]) -> Pod:
 def manager_at(root: Path, drivers: Iterable[Driver]) -> DraManager:
     manager = DraManager(Claims(), "node", root, AgentSettings())  # type: ignore[arg-type]  # reads claims only
     for driver in drivers:
-        manager.registry.add(driver)  # type: ignore[arg-type]  # a driver without a socket
+        manager.plugins.add(driver)  # type: ignore[arg-type]  # a driver without a socket
     return manager
 
 

@@ -41,7 +41,7 @@ class Instance(Protocol):
 InstanceT = TypeVar("InstanceT", bound=Instance)
 
 
-class PluginRegistry(Generic[InstanceT]):
+class PluginInstances(Generic[InstanceT]):
     """The registered instances of all drivers, each driver's in the order of registration."""
 
     def __init__(self) -> None:

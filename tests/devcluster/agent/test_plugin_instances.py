@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from dra_devcluster.agent.discovery import PluginSockets, Registered
 from dra_devcluster.agent.errors import ClaimError, RegistrationError
-from dra_devcluster.agent.registry import PluginRegistry, choose_service
+from dra_devcluster.agent.plugin_instances import PluginInstances, choose_service
 from dra_devcluster.agent.settings import Backoff
 
 
@@ -44,11 +44,11 @@ def test_km06_a_plugin_without_a_known_service_is_refused() -> None:
 # --- the instance (KM-07 to KM-09) ---
 
 
-def registry_of(*instances: Instance) -> PluginRegistry[Instance]:
-    registry: PluginRegistry[Instance] = PluginRegistry()
+def instances_of(*instances: Instance) -> PluginInstances[Instance]:
+    plugins: PluginInstances[Instance] = PluginInstances()
     for instance in instances:
-        registry.add(instance)
-    return registry
+        plugins.add(instance)
+    return plugins
 
 
 PICKS: dict[str, tuple[list[Instance], str]] = {
@@ -64,30 +64,30 @@ PICKS: dict[str, tuple[list[Instance], str]] = {
 @pytest.mark.parametrize("case", PICKS)
 def test_km09_picks_the_instance_to_call(case: str) -> None:
     instances, endpoint = PICKS[case]
-    assert registry_of(*instances).get("d").endpoint == endpoint
+    assert instances_of(*instances).get("d").endpoint == endpoint
 
 
 def test_km09_an_unknown_driver_is_an_error() -> None:
     with pytest.raises(ClaimError, match=r"^DRA driver d is not registered$"):
-        registry_of(Instance("e", "a")).get("d")
+        instances_of(Instance("e", "a")).get("d")
 
 
 def test_km07_an_endpoint_registers_once_per_driver() -> None:
-    registry = registry_of(Instance("d", "a"), Instance("e", "a"))
+    plugins = instances_of(Instance("d", "a"), Instance("e", "a"))
     with pytest.raises(RegistrationError, match=r"^endpoint a already registered for DRA driver plugin d$"):
-        registry.add(Instance("d", "a"))
+        plugins.add(Instance("d", "a"))
 
 
 def test_km08_exactly_one_instance_is_removed_and_an_unknown_one_is_no_error() -> None:
-    registry = registry_of(Instance("d", "a"), Instance("d", "b"))
-    assert registry.remove("d", "c") is None
-    removed = registry.remove("d", "b")
+    plugins = instances_of(Instance("d", "a"), Instance("d", "b"))
+    assert plugins.remove("d", "c") is None
+    removed = plugins.remove("d", "b")
     assert removed is not None
-    assert registry.get("d").endpoint == "a"
-    registry.remove("d", "a")
-    assert not registry.is_usable("d")
+    assert plugins.get("d").endpoint == "a"
+    plugins.remove("d", "a")
+    assert not plugins.is_usable("d")
     with pytest.raises(ClaimError):
-        registry.get("d")
+        plugins.get("d")
 
 
 # --- sockets (KM-02, KM-03) ---
