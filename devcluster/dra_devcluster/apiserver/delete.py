@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from .errors import Json, bad_request, conflict, invalid_options
 from .faults import invalid, unsupported
-from .kinds import Write
+from .kinds import Write, kind_of
 from .metadata import later
 from .registry import Registry
 from .store import Collection, Stored
@@ -58,7 +58,7 @@ class Progress(NamedTuple):
 def delete(write: Write, stored: Stored, options: DeleteOptions) -> tuple[Stored, bool]:
     """Remove the object, or mark it; returns its last version and whether it is gone. Raises 403, 409."""
     registry = write.registry
-    kind = registry.kind(write.resource)
+    kind = kind_of(write.resource)
     obj = stored.decode()
     meta = obj["metadata"]
     _check_preconditions(write, meta, options)

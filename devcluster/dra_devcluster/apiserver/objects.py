@@ -11,6 +11,7 @@ from .checks import check_fields, check_version
 from .delete import DeleteOptions, delete
 from .errors import Json, bad_request, name_mismatch, not_allowed, success, unsupported_media_type
 from .faults import forbidden, required, unsupported
+from .kinds import kind_of
 from .patch import patch
 from .read import get, list_page
 from .render import event_encoder, render_list
@@ -128,7 +129,7 @@ async def _delete(call: Call) -> web.StreamResponse:
     call.write.verb = "delete"
     options = await _options(call)
     stored, gone = delete(call.write, _current(call), options)
-    if not gone or call.registry.kind(call.resource).returns_deleted:
+    if not gone or kind_of(call.resource).returns_deleted:
         return call.answer(stored)
     resource = call.resource
     details = {"name": stored.name, "group": resource.group, "kind": resource.plural, "uid": stored.uid}

@@ -18,6 +18,7 @@ import orjson
 
 from .errors import Json, StatusError, bad_request, expired, invalid_options, not_found
 from .faults import forbidden, unsupported
+from .kinds import kind_of
 from .registry import Registry
 from .selectors import field_test, label_test
 from .store import Collection, Key, Stored
@@ -58,24 +59,26 @@ def get(registry: Registry, resource: Resource, namespace: str, name: str) -> St
     return stored
 
 
-def matcher(registry: Registry, resource: Resource, query: Json) -> Matches | None:
+def matcher(resource: Resource, query: Json) -> Matches | None:
     """The test of the selectors in a query; None when every object passes. Raises a 400."""
-    kind = registry.kind(resource)
+    kind = kind_of(resource)
     labels = label_test(query.get("labelSelector", ""))
     fields = field_test(query.get("fieldSelector", ""), ("metadata.name", "metadata.namespace", *kind.selectable))
     if labels is None and fields is None:
         return None
     if fields is None:
         return lambda stored: labels is not None and labels(stored.labels)
+    # Each version of a custom resource selects by fields of its own; only built-in kinds have them taken out already.
+    values = (lambda stored: kind.fields(stored.decode())) if resource.definition else (lambda stored: stored.fields)
     if labels is None:
-        return lambda stored: fields(stored.fields)
-    return lambda stored: labels(stored.labels) and fields(stored.fields)
+        return lambda stored: fields(values(stored))
+    return lambda stored: labels(stored.labels) and fields(values(stored))
 
 
 def list_page(registry: Registry, resource: Resource, namespace: str, query: Json) -> Page:
     """One page of objects. Raises 400, 410 and 504 (a resourceVersion of the future)."""
     collection = registry.collection(resource)
-    matches = matcher(registry, resource, query)
+    matches = matcher(resource, query)
     limit = max(0, whole_number(query, "limit"))
     token = query.get("continue", "")
     revision = registry.store.revision

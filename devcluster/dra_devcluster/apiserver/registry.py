@@ -1,4 +1,4 @@
-"""What is served, where it is kept, and under which rules: the one object that all handlers share."""
+"""What is served and where it is kept: the one object that all handlers share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dra_api.gates import FeatureGates
 
 from .cel_selectors import selector_check
 from .errors import Json, ServerError, no_such_resource
-from .kinds import Kind, kind_of
 from .store import Collection, Store
 from .structure import Resource, Structure, load_data
 from .target import Target
@@ -30,7 +29,6 @@ class Registry:
         self.store = Store()
         self.gates = gates
         self.check_selector = selector_check(gates)
-        self._kinds: dict[tuple[str, str], Kind] = {}
         for resource in self.structure.resources():
             if "list" in resource.verbs:
                 self.collection(resource)
@@ -60,25 +58,15 @@ class Registry:
         own = (resource.group, resource.plural)
         return self.store.collection(*_KEPT_AS.get(own, own))
 
-    def kind(self, resource: Resource) -> Kind:
-        """The rules of a resource."""
-        key = (resource.group, resource.plural)
-        found = self._kinds.get(key)
-        if found is None:
-            found = self._kinds[key] = kind_of(resource)
-        return found
-
     def add_definition(self, definition: Json) -> None:
         """Serve what a CustomResourceDefinition defines, instead of what it defined before."""
         for resource in self.structure.add_definition(definition):
-            self._kinds.pop((resource.group, resource.plural), None)
             self.collection(resource)
 
     def remove_definition(self, definition: Json) -> None:
         """Serve what a CustomResourceDefinition defines no longer."""
         self.structure.remove_definition(definition)
         group, plural = definition["spec"]["group"], definition["spec"]["names"]["plural"]
-        self._kinds.pop((group, plural), None)
         self.store.drop(group, plural)
 
 

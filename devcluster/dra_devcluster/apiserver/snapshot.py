@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 
 from .errors import Json, SnapshotError
+from .kinds import kind_of
 from .registry import Registry
 from .store import Stored
 
@@ -61,5 +62,5 @@ def _restore(registry: Registry, entry: Json) -> None:
     resource = registry.of_collection(collection)
     if resource is None:
         raise ValueError(f"{entry['resource']}.{entry['group']} is not served")
-    fields = registry.kind(resource).fields(obj)
+    fields = kind_of(resource).fields(obj)
     collection.restore(Stored(obj, int(obj["metadata"]["resourceVersion"]), fields))

@@ -58,7 +58,7 @@ class WatchQuery:
         whole_state = initial == "true" or (not since and initial != "false")
         return cls(
             namespace=namespace,
-            matches=matcher(registry, resource, query),
+            matches=matcher(resource, query),
             since=None if whole_state or not since else since,
             initial=whole_state,
             bookmarks=bookmarks,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from . import faults
 from .checks import check_preconditions
 from .errors import Json, StatusError, already_exists, bad_request, forbidden, invalid, not_found
-from .kinds import Kind, Write
+from .kinds import Kind, Write, kind_of
 from .metadata import generated_name, new_uid, now, validate_metadata
 from .ownership import track, track_created
 from .shapes import stored_name, to_stored
@@ -33,7 +33,7 @@ _OWN_METADATA = (
 def create(write: Write, obj: Json) -> Stored:
     """Store a new object. Raises 400, 403, 404 (namespace), 409, 422."""
     registry, resource = write.registry, write.resource
-    kind = registry.kind(resource)
+    kind = kind_of(resource)
     _begin(write, obj)
     kind.default(obj, write)
     if write.manager:
@@ -109,7 +109,7 @@ def _find_free_name(write: Write, collection: Collection, meta: Json) -> None:
 def update(write: Write, stored: Stored, obj: Json) -> Stored:
     """Store a changed object; the same `Stored` when nothing changed. Raises 400, 403, 409, 422."""
     registry, resource = write.registry, write.resource
-    kind = registry.kind(resource)
+    kind = kind_of(resource)
     old = stored.decode()
     meta = obj.setdefault("metadata", {})
     if write.verb == "patch" and meta.get("uid", stored.uid) != stored.uid:
@@ -148,7 +148,7 @@ def update(write: Write, stored: Stored, obj: Json) -> Stored:
 
 def store_changed(write: Write, stored: Stored, obj: Json) -> Stored:
     """Store what a sub-resource or a controller has changed in a decoded object, without the checks for clients."""
-    kind = write.registry.kind(write.resource)
+    kind = kind_of(write.resource)
     return _store(write, write.registry.collection(write.resource), kind, obj, stored.decode())
 
 

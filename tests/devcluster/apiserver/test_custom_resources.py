@@ -113,6 +113,21 @@ async def test_columns_and_selectable_fields_come_from_the_definition(client: Cl
     assert [row["cells"][:2] for row in table["rows"]] == [["b", 2]]
 
 
+async def test_selectable_fields_are_those_of_the_version_that_is_listed(client: Client) -> None:
+    body = definition(selectableFields=[{"jsonPath": ".spec.color"}])
+    (first,) = body["spec"]["versions"]
+    body["spec"]["versions"].append(
+        {**first, "name": "v2", "storage": False, "selectableFields": [{"jsonPath": ".spec.size"}]}
+    )
+    await client.post(DEFINITIONS, body)
+    await client.post(WIDGETS, widget("a"))
+    await client.post(WIDGETS, widget("b", size=2))
+    second = WIDGETS.replace("/v1/", "/v2/")
+    listed = await client.get(second, fieldSelector="spec.size=2")
+    assert [item["metadata"]["name"] for item in listed["items"]] == ["b"]
+    assert (await client.call("GET", second, fieldSelector="spec.color=red")).code == 400
+
+
 async def test_a_changed_definition_holds_from_then_on(client: Client) -> None:
     await client.post(DEFINITIONS, definition())
     body = definition()

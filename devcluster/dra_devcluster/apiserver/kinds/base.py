@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.structure import Fault, Resource
-
-if TYPE_CHECKING:
-    from dra_devcluster.apiserver.registry import Registry
 
 
 @dataclass(slots=True)
