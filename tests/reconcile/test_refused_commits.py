@@ -12,6 +12,7 @@ from dra_kube import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    Conflict,
     Forbidden,
     Invalid,
     NotFound,
@@ -129,6 +130,30 @@ async def test_a_pod_that_vanishes_right_before_its_binding_leaves_its_claim_fre
         world.api.add(PODS, make.pod("next", claims=[make.use("next")]))
         await world.quiet()
     assert world.api[PODS, "ns/next"]["spec"]["nodeName"] == "node-0"
+
+
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "gated for a moment"])
+async def test_a_pod_that_cannot_be_bound_now_keeps_no_device(is_deleted: bool, world: World, make: type[Make]) -> None:
+    """The server answers both with a conflict, as if the pod were assigned already."""
+    furnish(world, make, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    answers = [Conflict(409, "Conflict", "the pod cannot be assigned to a host")]
+
+    def refuse(call: Call) -> Exception | None:
+        if call.sub != "binding" or not answers:
+            return None
+        if is_deleted:
+            deletion = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/slow"]}
+            world.api.change(PODS, "ns/pod", lambda pod: pod["metadata"].update(deletion))
+        return answers.pop()
+
+    world.api.before = refuse
+    await world.settle()
+    status = world.api[RESOURCE_CLAIMS, "ns/claim"]["status"]
+    assert world.api[PODS, "ns/pod"]["spec"].get("nodeName") == (None if is_deleted else "node-0")
+    assert bool(status.get("allocation")) is not is_deleted
+    assert bool(status.get("reservedFor")) is not is_deleted
 
 
 async def test_a_pod_that_another_writer_bound_elsewhere_keeps_nothing_here(world: World, make: type[Make]) -> None:

@@ -200,20 +200,25 @@ class Commit:
             await self._pods.bind(self._pod, node)
         except NotFound as error:
             raise PodVanished(str(error)) from error
-        except Conflict:
-            await self._check_bound_to(node)
+        except Conflict as conflict:
+            await self._check_bound_to(node, conflict)
 
-    async def _check_bound_to(self, node: str) -> None:
-        """The pod is assigned already: by a binding of ours whose answer was lost, or by another writer."""
+    async def _check_bound_to(self, node: str, conflict: Conflict) -> None:
+        """The pod may be assigned already: by a binding of ours whose answer was lost, or by another writer."""
         try:
             pod = await self._pods.read(self._pod.metadata.namespace, self._pod.metadata.name)
         except NotFound as error:
             raise PodVanished(str(error)) from error
         if pod.metadata.uid != self._pod.metadata.uid:
             raise PodVanished(f"pod {self._pod.key} was replaced by another one of the same name")
+        if not pod.spec.node_name:
+            if pod.metadata.deletion_timestamp is not None:
+                raise PodVanished(f"pod {self._pod.key} is being deleted") from conflict
+            raise conflict
         if pod.spec.node_name != node:
-            other = pod.spec.node_name or "none yet"
-            raise BoundElsewhere(f"another writer decides on the node of pod {self._pod.key} ({other}), not {node}")
+            raise BoundElsewhere(
+                f"another writer bound pod {self._pod.key} to node {pod.spec.node_name}, not {node}"
+            ) from conflict
 
     async def _undo(self, *, vanished: bool) -> None:
         """The reverse of everything done (4.6). A pod that vanished uses none of its claims any more."""
