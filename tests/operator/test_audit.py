@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from dra_api.core import Node
-from dra_api.meta import ObjectMeta
+from dra_api.meta import Object, ObjectMeta
 from dra_kube import DEVICE_CLASSES, NODES, PODS, Resource, ServerError
 from dra_operator.allocator import Features, Inventory
 from dra_operator.app import audit
@@ -16,7 +16,9 @@ from dra_operator.cluster import Cluster
 from dra_operator.intake.language import CelSelectors
 from dra_operator.intake.malformed import Quarantine
 from dra_operator.intake.watched import WATCHED
-from faults import DropEvents, ErrorEvent, EventFault, Refuse, Target
+from faults import DropEvents, ErrorEvent, EventFault, FaultProxy, Refuse, Target
+from live_cluster import LiveCluster
+from supervised import Site, Supervising
 from waiting import until
 
 
@@ -29,7 +31,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 WATCHES = Target(client="kopf", verbs=("watch",))
 
 
-async def audited(site: Any, plural: str) -> None:
+async def audited(site: Site, plural: str) -> None:
     """Wait until the first watch of the kind had its audit: what comes now is found by another one."""
 
     async def listed_twice() -> bool:
@@ -47,7 +49,13 @@ async def audited(site: Any, plural: str) -> None:
 )
 @pytest.mark.parametrize("fault", [ErrorEvent(WATCHES, code=410, count=1), DropEvents(WATCHES)])
 async def test_a_deletion_that_no_event_reported_is_found_when_the_watch_was_interrupted(
-    cluster: Any, proxy: Any, supervising: Any, resource: Resource, name: str, left: list[str], fault: EventFault
+    cluster: LiveCluster,
+    proxy: FaultProxy,
+    supervising: Supervising,
+    resource: Resource,
+    name: str,
+    left: list[str],
+    fault: EventFault,
 ) -> None:
     """After an ERROR event 410 Kopf lists the kind anew; after a broken connection it goes on from where it was."""
     await cluster.furnish(nodes=2)
@@ -66,7 +74,7 @@ async def test_a_deletion_that_no_event_reported_is_found_when_the_watch_was_int
             await until("removed", removed)
 
 
-async def test_a_failed_audit_is_repeated(cluster: Any, proxy: Any, supervising: Any) -> None:
+async def test_a_failed_audit_is_repeated(cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising) -> None:
     await cluster.furnish()
     async with supervising() as site:
         await audited(site, "deviceclasses")
@@ -90,7 +98,7 @@ class Server:
         self.asked: list[Resource] = []
         self.is_away = False
 
-    async def list_metadata(self, resource: Resource) -> tuple[list[Any], str]:
+    async def list_metadata(self, resource: Resource) -> tuple[list[dict[str, Any]], str]:
         self.asked.append(resource)
         if self.is_away:
             raise ServerError(500, "", "away")
@@ -107,7 +115,7 @@ class Control:
     def look_again(self) -> None:
         self.looks += 1
 
-    def remove(self, kind: Any, key: str, uid: str) -> None:
+    def remove(self, kind: type[Object], key: str, uid: str) -> None:
         self.cluster.remove(kind, key, uid)
 
 

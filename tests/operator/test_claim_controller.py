@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
-from dra_kube import Api, Forbidden, NotFound, Unreachable
+from dra_kube import Api, Forbidden, NotFound, Resource, Unreachable
 from dra_operator.app.claim_controller import ClaimController
 from dra_operator.reconcile import Concerns
 
@@ -37,7 +37,7 @@ class Scene:
         api = cast(Api, self)
         self.controller = ClaimController(api, self.concerns, self.became_ours, clock=lambda: self.time)
 
-    async def get(self, resource: Any, name: str, namespace: str) -> Lease:
+    async def get(self, resource: Resource, name: str, namespace: str) -> Lease:
         assert (resource.plural, namespace, name) == ("leases", "kube-system", "kube-controller-manager")
         if isinstance(self.shown, Exception):
             raise self.shown

@@ -10,14 +10,15 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 from dra_api.gates import UnknownGate
+from dra_devcluster.apiserver import DevApiServer
 from dra_operator.allocator import Features
 from dra_operator.intake.gates import features_of
-from faults import Hang, Refuse, Target
+from faults import FaultProxy, Hang, Refuse, Target
+from live_cluster import LiveCluster
 from waiting import until
 
 COMMAND = [sys.executable, "-m", "dra_operator.cli", "run"]
@@ -70,7 +71,7 @@ async def running(*arguments: str) -> AsyncIterator[Running]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_it_works_until_a_signal_and_then_ends_with_0(
-    number: signal.Signals, cluster: Any, kubeconfig: Path
+    number: signal.Signals, cluster: LiveCluster, kubeconfig: Path
 ) -> None:
     await cluster.furnish()
     await cluster.add_template()
@@ -108,7 +109,7 @@ async def test_a_kubeconfig_that_points_nowhere_is_named_with_a_remedy(tmp_path:
 
 
 @pytest.fixture
-def dead_server(server: Any, kubeconfig: Path, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+def dead_server(server: DevApiServer, kubeconfig: Path, tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """An address where nobody listens, and a kubeconfig that names it."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
@@ -147,7 +148,9 @@ async def test_a_port_in_use_is_noticed_before_the_server_is_asked(dead_server: 
     assert f"cannot serve metrics on port {port}" in output
 
 
-async def test_probes_are_answered_while_the_cluster_is_being_listed(cluster: Any, proxy: Any, tmp_path: Path) -> None:
+async def test_probes_are_answered_while_the_cluster_is_being_listed(
+    cluster: LiveCluster, proxy: FaultProxy, tmp_path: Path
+) -> None:
     await cluster.furnish()
     config = proxy.write_kubeconfig(tmp_path / "proxied")
     with proxy.suffering(Hang(Target(verbs=("list",), resource="nodes"))):
@@ -162,7 +165,7 @@ async def test_probes_are_answered_while_the_cluster_is_being_listed(cluster: An
     assert "Traceback" not in operator.log
 
 
-async def test_probes_say_over_http_what_is_wrong(cluster: Any, proxy: Any, tmp_path: Path) -> None:
+async def test_probes_say_over_http_what_is_wrong(cluster: LiveCluster, proxy: FaultProxy, tmp_path: Path) -> None:
     await cluster.furnish()
     config = proxy.write_kubeconfig(tmp_path / "proxied")
     watches = Target(verbs=("watch",), resource="pods")

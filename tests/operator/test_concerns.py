@@ -9,6 +9,9 @@ import pytest
 from dra_kube import LEASES, PODS, RESOURCE_CLAIMS, Api
 from dra_operator.app import claim_controller
 from dra_operator.reconcile import UnknownConcern, concerns_of
+from live_cluster import LiveCluster
+from supervised import Supervising
+from waiting import until
 
 ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 
@@ -71,7 +74,7 @@ async def manager(api: Api, monkeypatch: pytest.MonkeyPatch) -> ControllerManage
 
 
 async def test_claims_are_left_to_a_controller_manager_until_it_dies(
-    manager: ControllerManager, cluster: Any, supervising: Any, until: Any
+    manager: ControllerManager, cluster: LiveCluster, supervising: Supervising
 ) -> None:
     await cluster.furnish(devices=4)
     await cluster.add_template()
@@ -91,7 +94,7 @@ async def test_claims_are_left_to_a_controller_manager_until_it_dies(
 
 
 async def test_a_controller_manager_that_comes_is_noticed(
-    manager: ControllerManager, cluster: Any, supervising: Any, until: Any
+    manager: ControllerManager, cluster: LiveCluster, supervising: Supervising
 ) -> None:
     await cluster.furnish(devices=4)
     await cluster.add_template()
@@ -104,7 +107,7 @@ async def test_a_controller_manager_that_comes_is_noticed(
         async def is_left_to_it() -> bool:
             return not site.operator.control.concerns.templates
 
-        await until(is_left_to_it)
+        await until("the claims are left to it", is_left_to_it)
         await cluster.add_pod("theirs")
         await cluster.heard()
         assert len(await cluster.claims()) == 1
@@ -112,7 +115,7 @@ async def test_a_controller_manager_that_comes_is_noticed(
 
 
 async def test_a_claim_recorded_in_place_of_the_allocated_one_is_put_right(
-    manager: ControllerManager, cluster: Any, supervising: Any, until: Any, api: Api
+    manager: ControllerManager, cluster: LiveCluster, supervising: Supervising, api: Api
 ) -> None:
     await cluster.furnish(devices=4)
     await cluster.add_template()
@@ -128,7 +131,7 @@ async def test_a_claim_recorded_in_place_of_the_allocated_one_is_put_right(
             (status,) = pod["status"]["resourceClaimStatuses"]
             return bool(status["resourceClaimName"] == claim["metadata"]["name"])
 
-        await until(is_repaired)
+        await until("the claim is repaired", is_repaired)
         await cluster.gone(RESOURCE_CLAIMS, "one-too-many")
 
 

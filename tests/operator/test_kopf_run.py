@@ -19,7 +19,9 @@ from dra_operator.app.operator import Operator, Options
 from dra_operator.app.settings import configure
 from dra_operator.app.streams import Limits
 from dra_operator.app.supervisor import OperatorFailed, Supervisor
-from faults import CutBefore, Target
+from faults import CutBefore, FaultProxy, Target
+from live_cluster import LiveCluster
+from supervised import Supervising
 from waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +60,7 @@ def as_stranger() -> list[str]:
 
 
 async def test_the_deployments_command_works_as_a_user_without_name_and_home(
-    cluster: Any, kubeconfig: Path, as_stranger: list[str]
+    cluster: LiveCluster, kubeconfig: Path, as_stranger: list[str]
 ) -> None:
     """A pod that appears after the start is placed: Kopf delivers."""
     await cluster.furnish()
@@ -109,7 +111,9 @@ def test_a_kopf_that_failed_does_not_kill_the_process_later() -> None:
     assert settings.process.ultimate_exiting_timeout is None
 
 
-async def test_tasks_of_ours_survive_the_end_of_a_kopf_that_is_older(cluster: Any, supervising: Any) -> None:
+async def test_tasks_of_ours_survive_the_end_of_a_kopf_that_is_older(
+    cluster: LiveCluster, supervising: Supervising
+) -> None:
     await cluster.furnish()
     async with supervising() as site:
         await site.ready()
@@ -137,7 +141,7 @@ def failing_kopf(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 async def test_a_kopf_that_fails_again_and_again_is_not_ready_and_in_the_end_not_live(
-    cluster: Any, supervising: Any, failing_kopf: list[bool]
+    cluster: LiveCluster, supervising: Supervising, failing_kopf: list[bool]
 ) -> None:
     await cluster.furnish()
     await cluster.add_template()
@@ -162,7 +166,7 @@ async def test_a_kopf_that_fails_again_and_again_is_not_ready_and_in_the_end_not
 
 
 async def test_what_kopf_lacks_is_not_told_in_its_own_words(
-    cluster: Any, supervising: Any, caplog: pytest.LogCaptureFixture
+    cluster: LiveCluster, supervising: Supervising, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every stock server lacks DeviceTaintRule."""
     await cluster.furnish()
@@ -172,7 +176,7 @@ async def test_what_kopf_lacks_is_not_told_in_its_own_words(
 
 
 async def test_a_server_that_is_away_makes_the_operator_unready_but_not_dead(
-    cluster: Any, proxy: Any, supervising: Any
+    cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising
 ) -> None:
     await cluster.furnish()
     async with supervising(Options(limits=Limits(silence=3, gap=0.3, idle=15, failing=0.5))) as site:
@@ -185,7 +189,7 @@ async def test_a_server_that_is_away_makes_the_operator_unready_but_not_dead(
         await site.ready()
 
 
-async def test_the_view_is_kept_when_kopf_is_started_again(cluster: Any, supervising: Any) -> None:
+async def test_the_view_is_kept_when_kopf_is_started_again(cluster: LiveCluster, supervising: Supervising) -> None:
     await cluster.furnish()
     await cluster.add_template()
     async with supervising() as site:
@@ -199,7 +203,7 @@ async def test_the_view_is_kept_when_kopf_is_started_again(cluster: Any, supervi
 
 
 async def test_a_reconciler_that_ends_ends_the_process(
-    cluster: Any, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: LiveCluster, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     await cluster.furnish()

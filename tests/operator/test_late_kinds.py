@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from dra_api.meta import Object
 from dra_api.resource import FINALIZER
 from dra_kube import (
     DEVICE_TAINT_RULES,
@@ -24,8 +25,9 @@ from dra_operator.intake import loading
 from dra_operator.intake.loading import Loader
 from dra_operator.intake.malformed import Quarantine
 from dra_operator.intake.watched import WATCHED
-from faults import Refuse, Target
-from supervised import QUICK
+from faults import FaultProxy, Refuse, Target
+from live_cluster import LiveCluster
+from supervised import QUICK, Supervising
 from waiting import until
 
 GROUP = "/apis/resource.k8s.io/*"
@@ -38,7 +40,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_kinds_that_are_served_only_later_are_loaded_and_watched(
-    cluster: Any, proxy: Any, supervising: Any, caplog: pytest.LogCaptureFixture
+    cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, caplog: pytest.LogCaptureFixture
 ) -> None:
     await cluster.furnish()
     await cluster.add_template()
@@ -72,14 +74,14 @@ class Api:
             raise NotServed(str(resource))
         return "v1"
 
-    async def list_as(self, resource: Resource, _: type[Any]) -> TypedList:
+    async def list_as(self, resource: Resource, _: type[Object]) -> TypedList:
         return TypedList([resource], [], "5")
 
 
 async def test_slices_without_claims_are_not_loaded_or_devices_in_use_would_look_free() -> None:
     """A group that is not served in full is not used at all, and comes into the view in one go."""
     api = Api(*WATCHED.keys() - {RESOURCE_CLAIMS, DEVICE_TAINT_RULES})
-    loads: list[set[Any]] = []
+    loads: list[set[Resource]] = []
     quarantine = Quarantine(lambda *_: None)
     loader = Loader(api, WATCHED, lambda objects: loads.append(set(objects)), quarantine)  # type: ignore[arg-type]
     await loader.load_all()
@@ -99,7 +101,9 @@ async def test_slices_without_claims_are_not_loaded_or_devices_in_use_would_look
     assert loads[2] == {DEVICE_TAINT_RULES}
 
 
-async def test_device_taint_rules_are_heard_of_only_with_their_gate(cluster: Any, proxy: Any, supervising: Any) -> None:
+async def test_device_taint_rules_are_heard_of_only_with_their_gate(
+    cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising
+) -> None:
     await cluster.furnish()
     async with supervising() as site:
         await site.ready()
@@ -123,7 +127,7 @@ def server_settings() -> dict[str, Any]:
     ],
 )
 async def test_a_device_taint_rule_keeps_pods_away_where_its_gate_and_that_of_taints_are_on(
-    cluster: Any, supervising: Any, gates: dict[str, bool], counts: bool
+    cluster: LiveCluster, supervising: Supervising, gates: dict[str, bool], counts: bool
 ) -> None:
     await cluster.furnish(devices=2)
     await cluster.add_template()

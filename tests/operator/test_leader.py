@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 from command import Command, running
 from dra_kube import LEASES, Api, connection
 from faults import Entry, FaultProxy, Refuse, Target
+from live_cluster import LiveCluster
+from waiting import until
 
 SHORT = ("--leader-elect-lease-duration", "2")
 
@@ -70,14 +71,12 @@ def now() -> float:
 
 
 @pytest.fixture
-async def pair(site: Site, cluster: Any, until: Callable[..., Awaitable[Any]]) -> tuple[Operator, Operator]:
+async def pair(site: Site, cluster: LiveCluster) -> tuple[Operator, Operator]:
     """A leader that has bound a pod, and one that stands by."""
-    return await start_pair(site, cluster, until, *SHORT)
+    return await start_pair(site, cluster, *SHORT)
 
 
-async def start_pair(
-    site: Site, cluster: Any, until: Callable[..., Awaitable[Any]], *options: str
-) -> tuple[Operator, Operator]:
+async def start_pair(site: Site, cluster: LiveCluster, *options: str) -> tuple[Operator, Operator]:
     await cluster.furnish(devices=4)
     await cluster.add_template()
     first = await site.start("first", *options)
@@ -86,7 +85,7 @@ async def start_pair(
     await second.command.says("standing by, the leader is first_")
     await cluster.add_pod("before")
     await cluster.bound("before")
-    await until(first.is_ready)
+    await until("the first one is ready", first.is_ready)
     return first, second
 
 
@@ -100,40 +99,38 @@ async def test_the_second_one_is_alive_and_not_ready_and_says_who_leads(pair: tu
     assert first.writes(0) != []
 
 
-async def test_after_a_kill_the_second_one_works_when_the_lease_is_over(
-    site: Site, cluster: Any, until: Callable[..., Awaitable[Any]]
-) -> None:
+async def test_after_a_kill_the_second_one_works_when_the_lease_is_over(site: Site, cluster: LiveCluster) -> None:
     """With the duration that users get, so it takes as long as that: 12 s, and more on a busy machine."""
-    first, second = await start_pair(site, cluster, until)
+    first, second = await start_pair(site, cluster)
     first.signal(signal.SIGKILL)
     async with asyncio.timeout(20):
         await cluster.add_pod("after")
         await cluster.bound("after")
-    await until(second.is_ready)
+    await until("the second one is ready", second.is_ready)
 
 
 async def test_after_a_clean_end_the_second_one_works_long_before_the_lease_would_be_over(
-    site: Site, cluster: Any, until: Callable[..., Awaitable[Any]]
+    site: Site, cluster: LiveCluster
 ) -> None:
     """It takes 2 s, and more on a busy machine; without the release at least 8.5."""
-    first, second = await start_pair(site, cluster, until)
+    first, second = await start_pair(site, cluster)
     await cluster.add_pod("meanwhile")
     assert await first.command.end(signal.SIGTERM) == 0
     async with asyncio.timeout(8):
         await cluster.add_pod("after")
         await cluster.bound("after")
-    await until(second.is_ready)
+    await until("the second one is ready", second.is_ready)
 
 
 async def test_a_leader_paused_beyond_its_lease_writes_nothing_when_it_wakes_and_ends_with_1(
-    pair: tuple[Operator, Operator], cluster: Any, until: Callable[..., Awaitable[Any]]
+    pair: tuple[Operator, Operator], cluster: LiveCluster
 ) -> None:
     first, second = pair
     first.signal(signal.SIGSTOP)
     for number in range(3):
         await cluster.add_pod(f"pod-{number}")  # work that it finds when it wakes
         await cluster.bound(f"pod-{number}")
-    await until(second.is_ready)
+    await until("the second one is ready", second.is_ready)
     woken = now()
     first.signal(signal.SIGCONT)
     assert await first.command.end() == 1
@@ -142,15 +139,15 @@ async def test_a_leader_paused_beyond_its_lease_writes_nothing_when_it_wakes_and
 
 
 async def test_a_leader_paused_in_the_middle_of_its_work_writes_nothing_when_it_wakes(
-    pair: tuple[Operator, Operator], cluster: Any, until: Callable[..., Awaitable[Any]]
+    pair: tuple[Operator, Operator], cluster: LiveCluster
 ) -> None:
     """Many pods come at once, and it is stopped while it writes for them."""
     first, second = pair
     for number in range(30):
         await cluster.add_pod(f"pod-{number}")
-    await until(lambda: started(first))
+    await until("the first one places pods", lambda: started(first))
     first.signal(signal.SIGSTOP)
-    await until(second.is_ready)
+    await until("the second one is ready", second.is_ready)
     woken = now()
     first.signal(signal.SIGCONT)
     assert await first.command.end() == 1
@@ -170,12 +167,12 @@ async def started(operator: Operator) -> bool:
 
 
 async def test_a_leader_whose_server_is_away_stops_writing_and_goes_on_with_what_it_knows(
-    site: Site, cluster: Any, until: Callable[..., Awaitable[Any]]
+    site: Site, cluster: LiveCluster
 ) -> None:
     await cluster.furnish()
     await cluster.add_template()
     only = await site.start("only", *SHORT)
-    await until(only.is_ready)
+    await until("the only one is ready", only.is_ready)
     with site.proxy.suffering(Refuse(Target(resource="leases"), code=503)):
         await only.command.says("cannot renew the Lease kube-system/dra-operator-dra-scheduler")
 
@@ -183,21 +180,21 @@ async def test_a_leader_whose_server_is_away_stops_writing_and_goes_on_with_what
             code, text = await only.probe("/readyz")
             return code == 503 and "cannot renew the Lease" in text
 
-        await until(is_blocked)
+        await until("blocked", is_blocked)
         await asyncio.sleep(2)  # its time runs out
         refused = now()
         await cluster.add_pod("pod")
         await only.command.says("the lease was last renewed")
         assert only.writes(refused) == []
     await cluster.bound("pod")
-    await until(only.is_ready)
+    await until("the only one is ready", only.is_ready)
     assert "in sync" in only.command.output
     assert only.command.output.count("in sync") == 1
     assert await only.command.end(signal.SIGTERM) == 0
 
 
 async def test_a_deleted_lease_is_written_again(
-    pair: tuple[Operator, Operator], api: Api, cluster: Any, until: Callable[..., Awaitable[Any]]
+    pair: tuple[Operator, Operator], api: Api, cluster: LiveCluster
 ) -> None:
     await api.delete(LEASES, "dra-operator-dra-scheduler", "kube-system")
 
@@ -205,18 +202,16 @@ async def test_a_deleted_lease_is_written_again(
         leases, _ = await api.list(LEASES, "kube-system")
         return any(lease["spec"]["holderIdentity"].startswith("first_") for lease in leases)
 
-    await until(is_back)
+    await until("the lease is back", is_back)
     await cluster.add_pod("after")
     await cluster.bound("after")
 
 
-async def test_operators_for_different_schedulers_do_not_exclude_each_other(
-    site: Site, until: Callable[..., Awaitable[Any]]
-) -> None:
+async def test_operators_for_different_schedulers_do_not_exclude_each_other(site: Site) -> None:
     one = await site.start("one")
     other = await site.start("other", "--scheduler-name", "other", "--concerns", "placement")
-    await until(one.is_ready)
-    await until(other.is_ready)
+    await until("one is ready", one.is_ready)
+    await until("the other is ready", other.is_ready)
 
 
 @pytest.mark.parametrize(
@@ -238,9 +233,9 @@ async def test_what_keeps_it_from_the_lease_is_named_with_the_remedy(
     assert "Traceback" not in operator.command.output
 
 
-async def test_without_election_no_lease_is_touched(site: Site, api: Api, until: Callable[..., Awaitable[Any]]) -> None:
+async def test_without_election_no_lease_is_touched(site: Site, api: Api) -> None:
     operator = await site.start("operator", "--no-leader-elect", "--concerns", "placement")
-    await until(operator.is_ready)
+    await until("ready", operator.is_ready)
     assert site.proxy.journal.count(Target(resource="leases")) == 0
     assert os.environ.get("POD_NAME") is None
     assert await operator.command.end(signal.SIGTERM) == 0

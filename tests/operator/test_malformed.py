@@ -16,9 +16,10 @@ from dra_operator.allocator import Usage
 from dra_operator.app import audit
 from dra_operator.app.operator import Options
 from dra_operator.intake.malformed import Quarantine
-from faults import DropEvents, Fault, Target
+from faults import DropEvents, Fault, FaultProxy, Target
 from faults.fault import Exchange
-from supervised import QUICK
+from live_cluster import LiveCluster
+from supervised import QUICK, Supervising
 from waiting import until
 
 CLAIMS = Target(verbs=("list",), resource="resourceclaims")
@@ -44,7 +45,7 @@ class Mangle(Fault):
         return web.Response(status=answer.code, body=orjson.dumps(content), content_type="application/json")
 
 
-async def hold_a_device(cluster: Any) -> dict[str, Any]:
+async def hold_a_device(cluster: LiveCluster) -> dict[str, Any]:
     """A claim that somebody else allocated: the first device of the only node."""
     spec = {"devices": {"requests": [{"name": "req", "exactly": {"deviceClassName": "gpu"}}]}}
     claim = await cluster.api.create(RESOURCE_CLAIMS, {"metadata": {"name": "held", "namespace": "ns"}, "spec": spec})
@@ -55,7 +56,7 @@ async def hold_a_device(cluster: Any) -> dict[str, Any]:
 
 
 async def test_a_malformed_object_costs_only_itself(
-    cluster: Any, supervising: Any, caplog: pytest.LogCaptureFixture
+    cluster: LiveCluster, supervising: Supervising, caplog: pytest.LogCaptureFixture
 ) -> None:
     await cluster.furnish()
     async with supervising() as site:
@@ -75,7 +76,7 @@ async def test_a_malformed_object_costs_only_itself(
         assert site.metric("dra_operator_malformed_objects_total", resource="resourceslices.resource.k8s.io") == 1
 
 
-async def refused(cluster: Any, name: str) -> None:
+async def refused(cluster: LiveCluster, name: str) -> None:
     """Wait until the pod says that it has no place."""
 
     async def has_condition() -> bool:
@@ -85,18 +86,18 @@ async def refused(cluster: Any, name: str) -> None:
     await until(f"{name} refused", has_condition)
 
 
-async def delete(cluster: Any, proxy: Any) -> None:
+async def delete(cluster: LiveCluster, proxy: FaultProxy) -> None:
     await cluster.api.delete(RESOURCE_CLAIMS, "held", "ns")
 
 
-async def delete_unnoticed(cluster: Any, proxy: Any) -> None:
+async def delete_unnoticed(cluster: LiveCluster, proxy: FaultProxy) -> None:
     with proxy.suffering(DropEvents(Target(verbs=("watch",), resource="resourceclaims", name="held"))):
         await cluster.api.delete(RESOURCE_CLAIMS, "held", "ns")
         proxy.break_streams("resourceclaims")
         await cluster.bound("second")
 
 
-async def mend(cluster: Any, proxy: Any) -> None:
+async def mend(cluster: LiveCluster, proxy: FaultProxy) -> None:
     """The watch shows a version that can be read, and holds nothing."""
     claim = await cluster.api.get(RESOURCE_CLAIMS, "held", "ns")
     await cluster.api.update(RESOURCE_CLAIMS, claim | {"status": {}}, "status")
@@ -112,14 +113,14 @@ async def mend(cluster: Any, proxy: Any) -> None:
     ],
 )
 async def test_a_claim_that_cannot_be_read_at_start_keeps_its_devices_until_it_is_mended_or_gone(
-    cluster: Any,
-    proxy: Any,
-    supervising: Any,
+    cluster: LiveCluster,
+    proxy: FaultProxy,
+    supervising: Supervising,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     field: str,
     value: Any,
-    end: Callable[[Any, Any], Awaitable[None]],
+    end: Callable[[LiveCluster, FaultProxy], Awaitable[None]],
 ) -> None:
     monkeypatch.setattr(audit, "GAP", 0.1)
     await cluster.furnish(devices=2)
@@ -140,7 +141,9 @@ async def test_a_claim_that_cannot_be_read_at_start_keeps_its_devices_until_it_i
             await cluster.bound("second")
 
 
-async def test_a_claim_that_first_arrives_malformed_keeps_its_devices(cluster: Any, supervising: Any) -> None:
+async def test_a_claim_that_first_arrives_malformed_keeps_its_devices(
+    cluster: LiveCluster, supervising: Supervising
+) -> None:
     """From the watch, and with an entry that names no device beside one that does."""
     await cluster.furnish(devices=1)
     await cluster.add_template()

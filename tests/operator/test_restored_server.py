@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from dra_devcluster.apiserver import DevApiServer
 from dra_operator.app import audit
-from faults import Refuse, Target
+from faults import FaultProxy, Refuse, Target
+from live_cluster import LiveCluster
+from supervised import Supervising
 from waiting import until
 
 
@@ -27,7 +27,11 @@ def go_back(server: DevApiServer) -> None:
 
 
 async def test_the_operator_starts_over_when_the_server_went_back_in_time(
-    server: DevApiServer, cluster: Any, proxy: Any, supervising: Any, caplog: pytest.LogCaptureFixture
+    server: DevApiServer,
+    cluster: LiveCluster,
+    proxy: FaultProxy,
+    supervising: Supervising,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     await cluster.furnish()
     await cluster.add_template()
@@ -52,7 +56,11 @@ async def test_the_operator_starts_over_when_the_server_went_back_in_time(
 
 
 async def test_starting_over_is_repeated_until_the_server_lets_it(
-    server: DevApiServer, cluster: Any, proxy: Any, supervising: Any, caplog: pytest.LogCaptureFixture
+    server: DevApiServer,
+    cluster: LiveCluster,
+    proxy: FaultProxy,
+    supervising: Supervising,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     await cluster.furnish()
     await cluster.add_template()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from dra_devcluster.apiserver import watch
 from dra_kube import PODS
 from dra_operator.app.operator import Options
 from dra_operator.app.streams import Limits, Streams
-from faults import DropEvents, Refuse, Target
+from faults import DropEvents, FaultProxy, Refuse, Target
+from live_cluster import LiveCluster
+from supervised import Site, Supervising
 
 PODS_PATH = "/api/v1/pods"
 
@@ -20,7 +21,7 @@ def target(verb: str, resource: str = "pods") -> Target:
 
 
 async def test_kopf_that_may_not_list_a_kind_makes_the_operator_unready(
-    cluster: Any, proxy: Any, supervising: Any
+    cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising
 ) -> None:
     await cluster.furnish()
     with proxy.suffering(Refuse(target("list"), code=403, message="pods is forbidden")):
@@ -30,7 +31,7 @@ async def test_kopf_that_may_not_list_a_kind_makes_the_operator_unready(
             assert "nodes" not in await told_when_others_are_watched(site)
 
 
-async def told_when_others_are_watched(site: Any) -> str:
+async def told_when_others_are_watched(site: Site) -> str:
     await site.unready("pods")
     async with asyncio.timeout(20):
         while len(site.supervisor.health.readiness()) > 1:  # noqa: ASYNC110
@@ -39,7 +40,7 @@ async def told_when_others_are_watched(site: Any) -> str:
 
 
 async def test_kopf_that_may_no_longer_watch_a_kind_makes_the_operator_unready_until_it_may(
-    cluster: Any, proxy: Any, supervising: Any
+    cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising
 ) -> None:
     await cluster.furnish()
     await cluster.add_template()
@@ -56,7 +57,7 @@ async def test_kopf_that_may_no_longer_watch_a_kind_makes_the_operator_unready_u
 
 
 async def test_bookmarks_keep_an_idle_watch_fresh_and_their_absence_does_not(
-    cluster: Any, proxy: Any, supervising: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "BOOKMARK_PERIOD", 0.1)
     await cluster.furnish()
@@ -75,7 +76,7 @@ async def test_bookmarks_keep_an_idle_watch_fresh_and_their_absence_does_not(
 
 
 async def test_an_api_of_others_whose_server_is_down_holds_nothing_up(
-    cluster: Any, proxy: Any, supervising: Any
+    cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising
 ) -> None:
     """As every aggregated API may be: discovery lists its group and answers 503 for its version."""
     await cluster.furnish()
@@ -89,7 +90,7 @@ async def test_an_api_of_others_whose_server_is_down_holds_nothing_up(
 
 @pytest.mark.parametrize("resource", ["pods", "resourceslices"])
 async def test_kopf_is_replaced_after_a_watch_was_answered_410_as_http_status(
-    cluster: Any, proxy: Any, supervising: Any, resource: str
+    cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, resource: str
 ) -> None:
     await cluster.furnish()
     await cluster.add_template()
@@ -104,7 +105,9 @@ async def test_kopf_is_replaced_after_a_watch_was_answered_410_as_http_status(
         assert site.metric("dra_operator_kopf_restarts_total", reason="failure") == 1
 
 
-async def test_kopf_is_replaced_when_the_task_that_watches_a_kind_is_gone(cluster: Any, supervising: Any) -> None:
+async def test_kopf_is_replaced_when_the_task_that_watches_a_kind_is_gone(
+    cluster: LiveCluster, supervising: Supervising
+) -> None:
     await cluster.furnish()
     await cluster.add_template()
     async with supervising() as site:

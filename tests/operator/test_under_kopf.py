@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dra_kube import PODS, RESOURCE_CLAIMS
+from live_cluster import LiveCluster
+from objects import Obj
+from under_kopf import Operating
+from waiting import until
 
 
-async def test_pods_get_devices_and_give_them_back(cluster: Any, operating: Any) -> None:
+async def test_pods_get_devices_and_give_them_back(cluster: LiveCluster, operating: Operating) -> None:
     await cluster.furnish(devices=1)
     await cluster.add_template()
     async with operating() as runner:
@@ -24,24 +26,24 @@ async def test_pods_get_devices_and_give_them_back(cluster: Any, operating: Any)
     assert "in sync: 1 nodes, 1 slices" in runner.output
 
 
-async def test_a_pod_that_cannot_be_placed_says_why(cluster: Any, operating: Any, until: Any) -> None:
+async def test_a_pod_that_cannot_be_placed_says_why(cluster: LiveCluster, operating: Operating) -> None:
     await cluster.furnish(devices=1)
     await cluster.add_template(count=2)
     async with operating():
         await cluster.add_pod("big")
 
-        async def refused() -> Any:
+        async def refused() -> Obj | None:
             conditions = (await cluster.pod("big"))["status"].get("conditions") or ()
             return next((entry for entry in conditions if entry["type"] == "PodScheduled"), None)
 
-        condition = await until(refused)
+        condition = await until("refused", refused)
     assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
     assert "0/1 nodes are available" in condition["message"]
     assert "needs 2" in condition["message"]
 
 
 async def test_a_selector_that_fails_on_one_node_keeps_the_pod_waiting_with_the_error(
-    cluster: Any, operating: Any, until: Any
+    cluster: LiveCluster, operating: Operating
 ) -> None:
     """Nothing is wrong with the other node's device, and still the pod waits (E2E-055)."""
     await cluster.furnish(devices=1, selector='device.attributes["gpu.example.com"].healthy')
@@ -49,14 +51,14 @@ async def test_a_selector_that_fails_on_one_node_keeps_the_pod_waiting_with_the_
     async with operating():
         await cluster.add_pod("odd")
 
-        async def message() -> str:
+        async def message() -> str | None:
             conditions = (await cluster.pod("odd"))["status"].get("conditions") or ()
-            return next((entry["message"] for entry in conditions if entry["type"] == "PodScheduled"), "")
+            return next((entry["message"] for entry in conditions if entry["type"] == "PodScheduled"), None)
 
-        assert "CEL runtime error" in await until(message)
+        assert "CEL runtime error" in await until("a message", message)
 
 
-async def test_kopf_writes_nothing_of_its_own(cluster: Any, operating: Any) -> None:
+async def test_kopf_writes_nothing_of_its_own(cluster: LiveCluster, operating: Operating) -> None:
     await cluster.furnish()
     await cluster.add_template()
     async with operating():

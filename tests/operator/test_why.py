@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from dra_kube import DEVICE_CLASSES, DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS
 from dra_operator.commands.kubectl import main
+from live_cluster import LiveCluster
 
 
 async def ask(capsys: pytest.CaptureFixture[str], kubeconfig: Path, *arguments: str) -> tuple[int, str]:
@@ -18,13 +19,13 @@ async def ask(capsys: pytest.CaptureFixture[str], kubeconfig: Path, *arguments: 
     return code, captured.out + captured.err
 
 
-async def add_claim(cluster: Any, count: int) -> None:
+async def add_claim(cluster: LiveCluster, count: int) -> None:
     exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count}
     spec = {"devices": {"requests": [{"name": "req", "exactly": exactly}]}}
     await cluster.api.create(RESOURCE_CLAIMS, {"metadata": {"name": "claim", "namespace": "ns"}, "spec": spec})
 
 
-async def add_user(cluster: Any, **more: Any) -> None:
+async def add_user(cluster: LiveCluster, **more: Any) -> None:
     spec = {
         **more,
         "schedulerName": "dra-scheduler",
@@ -34,7 +35,9 @@ async def add_user(cluster: Any, **more: Any) -> None:
     await cluster.api.create(PODS, {"metadata": {"name": "pod", "namespace": "ns"}, "spec": spec})
 
 
-async def test_a_claim_that_is_too_big_is_explained_for_every_node(cluster: Any, kubeconfig: Path, capsys: Any) -> None:
+async def test_a_claim_that_is_too_big_is_explained_for_every_node(
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     await cluster.furnish(nodes=2, devices=1)
     await add_claim(cluster, count=3)
     code, output = await ask(capsys, kubeconfig, "claim", "claim")
@@ -50,7 +53,9 @@ async def test_a_claim_that_is_too_big_is_explained_for_every_node(cluster: Any,
     assert "ns/claim, request req needs 3 devices" in output
 
 
-async def test_a_pod_that_fits_says_where(cluster: Any, kubeconfig: Path, capsys: Any) -> None:
+async def test_a_pod_that_fits_says_where(
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     await cluster.furnish(nodes=2, devices=1)
     await add_user(cluster)
     code, output = await ask(capsys, kubeconfig, "pod", "pod")
@@ -61,7 +66,9 @@ async def test_a_pod_that_fits_says_where(cluster: Any, kubeconfig: Path, capsys
     assert "pod ns/pod would fit 2 of 2 nodes: node-0, node-1" in output
 
 
-async def test_a_field_that_is_not_supported_is_named(cluster: Any, kubeconfig: Path, capsys: Any) -> None:
+async def test_a_field_that_is_not_supported_is_named(
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     await cluster.furnish()
     await add_claim(cluster, count=1)
     await add_user(cluster, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
@@ -69,14 +76,16 @@ async def test_a_field_that_is_not_supported_is_named(cluster: Any, kubeconfig: 
     assert "pod ns/pod is not tried: spec.volumes[0].persistentVolumeClaim is not supported by dra-operator" in output
 
 
-async def test_an_unknown_name_is_told_without_a_traceback(cluster: Any, kubeconfig: Path, capsys: Any) -> None:
+async def test_an_unknown_name_is_told_without_a_traceback(
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     await cluster.furnish()
     code, output = await ask(capsys, kubeconfig, "pod", "nobody")
     assert (code, output) == (1, "kubectl dra: there is no pod nobody in namespace ns\n")
 
 
 async def test_a_wrong_selector_is_shown_beside_what_devices_publish(
-    cluster: Any, kubeconfig: Path, capsys: Any
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await cluster.furnish(nodes=2, devices=1, selector='device.driver == "other.example.com"')
     await add_claim(cluster, count=1)
@@ -88,7 +97,7 @@ async def test_a_wrong_selector_is_shown_beside_what_devices_publish(
 
 
 async def test_an_error_on_one_node_is_told_as_what_holds_the_pod_back(
-    cluster: Any, kubeconfig: Path, capsys: Any
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await cluster.furnish(nodes=2, devices=1, selector='device.attributes["gpu.example.com"].model == "A"')
     await add_claim(cluster, count=1)
@@ -100,7 +109,7 @@ async def test_an_error_on_one_node_is_told_as_what_holds_the_pod_back(
 
 
 async def test_a_pod_that_waits_for_an_extended_resource_is_told_class_and_counts(
-    cluster: Any, kubeconfig: Path, capsys: Any
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await cluster.furnish(nodes=1, devices=1)
     resources = {name: {"example.com/gpu": "2"} for name in ("requests", "limits")}
@@ -121,7 +130,9 @@ async def test_a_pod_that_waits_for_an_extended_resource_is_told_class_and_count
     assert "pod ns/pod would fit 1 of 2 nodes: node-1" in output
 
 
-async def test_a_taint_rule_counts_with_the_gates_of_the_operator(cluster: Any, kubeconfig: Path, capsys: Any) -> None:
+async def test_a_taint_rule_counts_with_the_gates_of_the_operator(
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     await cluster.furnish(nodes=1, devices=1)
     await add_claim(cluster, count=1)
     await add_user(cluster)
@@ -135,7 +146,9 @@ async def test_a_taint_rule_counts_with_the_gates_of_the_operator(cluster: Any, 
     assert "add the toleration {key: bad" in output
 
 
-async def test_an_operator_that_does_not_place_is_not_said_to(cluster: Any, kubeconfig: Path, capsys: Any) -> None:
+async def test_an_operator_that_does_not_place_is_not_said_to(
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     await cluster.furnish(nodes=1, devices=1)
     await add_claim(cluster, count=1)
     await add_user(cluster)
@@ -153,7 +166,9 @@ async def test_an_operator_that_does_not_place_is_not_said_to(cluster: Any, kube
         (["--concerns", "nope"], "--concerns: nope: not among templates, release, placement"),
     ],
 )
-async def test_a_wrong_setting_is_named(kubeconfig: Path, capsys: Any, setting: list[str], said: str) -> None:
+async def test_a_wrong_setting_is_named(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], setting: list[str], said: str
+) -> None:
     code, output = await ask(capsys, kubeconfig, "pod", "pod", *setting)
     assert code == 2
     assert said in output

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,10 @@ class Site:
     def metric(self, name: str, **labels: str) -> float:
         """The value of a sample; 0 if there is none."""
         return self.operator.registry.get_sample_value(name, labels) or 0.0
+
+
+Supervising = Callable[..., AbstractAsyncContextManager[Site]]
+"""Runs the operator for a block; takes its options, or none for the usual ones."""
 
 
 @asynccontextmanager

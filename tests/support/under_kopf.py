@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 
 import kopf
 from kopf.testing import KopfRunner
 
 MAIN = Path(__file__).resolve().parents[2] / "operator" / "main.py"
+Operating = Callable[[], AbstractAsyncContextManager[KopfRunner]]
+"""Runs the operator under Kopf for a block; the runner has output and exit code after it."""
 
 
 @contextmanager
