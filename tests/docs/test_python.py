@@ -77,7 +77,7 @@ def for_the_node_agent(_names: Names, root: Path) -> Names:
 
 
 BEFORE: dict[tuple[str, int], Callable[[Names, Path], Names]] = {
-    ("docs/allocator.md", 0): for_the_allocator,
+    ("docs/choosing-devices.md", 0): for_the_allocator,
     ("docs/driver-author.md", 3): for_the_plugin,
     ("docs/node-agent.md", 0): for_the_node_agent,
 }
