@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n auto --dist loadscope
 
-.PHONY: help install demo test pytest lint proto lock clean
+.PHONY: help install demo test pytest lint proto settings lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,6 +41,9 @@ lint: install  ## lint, formatting, types, import contracts, generated code
 
 proto: install  ## make the gRPC code from proto/**/*.proto again
 	$(BIN)/python proto/generate.py
+
+settings: install  ## write docs/operator-settings.md again from the settings
+	$(BIN)/python -m dra_operator.app.settings_page > docs/operator-settings.md
 
 lock: install  ## pin the newest allowed dependency versions in requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'

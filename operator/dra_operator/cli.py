@@ -1,7 +1,7 @@
 """``dra-operator``: run the operator, or try out what it would do.
 
-Each command is a module with ``add_arguments`` and ``run``, loaded only when it is asked for: help and the commands
-that work on files do not pay for Kopf. The modules list their exit codes; see also ``commands.console``.
+The module of a command is loaded only when it is asked for: help and the commands that work on files do not pay for
+Kopf. Each module lists its exit codes; see also ``commands.console``.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from dra_api.version import VERSION
 
 from dra_operator.commands.console import finish
 
+RUN = "dra_operator.app.run_command"
+"""Has ``main``, which reads the rest of the command line itself: settings come from elsewhere, too."""
 COMMANDS = {
-    "run": ("dra_operator.app.run_command", "run the operator until SIGINT or SIGTERM"),
     "cel": ("dra_operator.commands.cel_command", "try out CEL device selectors"),
     "simulate": ("dra_operator.commands.simulate_command", "allocate claims from files, without a cluster"),
 }
-"""Name, module, help."""
+"""Name: module with ``add_arguments`` and ``run``, help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script; returns the exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    name = next((word for word in words if not word.startswith("-")), None)
-    options = _parser(name).parse_args(words)
-    run = importlib.import_module(COMMANDS[options.command][0]).run
-    return int(run(options)) if options.command == "run" else finish(lambda: int(run(options)))
+    if words[:1] == ["run"]:
+        return int(importlib.import_module(RUN).main(words[1:]))
+    options = _parser(next((word for word in words if word in COMMANDS), None)).parse_args(words)
+    return finish(lambda: int(importlib.import_module(COMMANDS[options.command][0]).run(options)))
 
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:
@@ -37,6 +38,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dra-operator", description="Run the operator, or try out what it would do.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run", help="run the operator until SIGINT or SIGTERM", add_help=False)
     for name, (module, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text)
         if name == chosen:

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from dra_kube import connection
 from dra_operator.app.kopf_run import identity
+from dra_operator.app.kopf_settings import configure
 from dra_operator.app.operator import Operator, Options
-from dra_operator.app.settings import configure
 from dra_operator.app.streams import Limits
 from dra_operator.app.supervisor import OperatorFailed, Supervisor
 from faults import CutBefore, FaultProxy, Target

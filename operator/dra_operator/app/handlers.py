@@ -14,8 +14,8 @@ import aiohttp
 import kopf
 from dra_kube import Connection, ConnectionSettingsError, KubeError, Resource, connection
 
+from .kopf_settings import configure
 from .operator import Operator
-from .settings import configure
 from .streams import Streams
 from .tracing import trace_of
 

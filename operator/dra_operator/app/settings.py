@@ -1,72 +1,120 @@
-"""How Kopf is set up, and why (measured: design.md section 4)."""
+"""What can be set on the operator: names, defaults, limits, units and meaning of every setting, in one place.
+
+Everything else about a setting follows from its line here: the flag ``--scheduler-name``, the variable
+``DRA_OPERATOR_SCHEDULER_NAME``, the key ``scheduler-name`` of a ``--config`` file, the help text, and the line in
+``docs/operator-settings.md``. ``command_line`` reads them; ``OperatorSettings`` is what the operator is given.
+"""
 
 from __future__ import annotations
 
-import itertools
-import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-import kopf
+import msgspec
+from msgspec import Meta, Struct, inspect
 
-
-class Patience:
-    """Waits between retries, in seconds: growing, then constant, and never running out.
-
-    Kopf's own list ends after a minute, and with it the operator: an API server may be away for longer.
-    """
-
-    def __iter__(self) -> Iterator[float]:
-        return itertools.chain((0.2, 0.5, 1, 2, 3, 5, 8), itertools.repeat(10.0))
+from dra_operator.cluster import SCHEDULER_NAME
+from dra_operator.intake.gates import features_of
+from dra_operator.reconcile import concerns_of
 
 
-class NoProgress(kopf.ProgressStorage):
-    """Raw event handlers have no progress; nothing is ever stored on objects."""
-
-    def fetch(self, **_: Any) -> None:
-        return None
-
-    def store(self, **_: Any) -> None:
-        return None
-
-    def purge(self, **_: Any) -> None:
-        return None
-
-    def touch(self, **_: Any) -> None:
-        return None
-
-    def clear(self, *, essence: Any) -> Any:
-        return essence
+def _about(text: str, allowed: str = "") -> Meta:
+    return Meta(description=text, title=allowed or None)
 
 
-class NoDiffBase(kopf.DiffBaseStorage):
-    """No last-seen state: building one copies every object twice, which costs more than everything else together."""
+class OperatorSettings(Struct, frozen=True, kw_only=True):
+    """All settings of ``dra-operator run``; times are in seconds."""
 
-    def build(self, **_: Any) -> Any:
-        return {}
+    kubeconfig: Annotated[str, _about("path to the kubeconfig file; none: $KUBECONFIG, or in-cluster", "a path")] = ""
+    scheduler_name: Annotated[str, Meta(min_length=1), _about("place the pods that name this scheduler", "a name")] = (
+        SCHEDULER_NAME
+    )
+    feature_gates: Annotated[
+        str,
+        _about("changes to the feature gates of Kubernetes 1.36", "NAME=true or NAME=false, separated by commas"),
+    ] = ""
+    concerns: Annotated[
+        str,
+        _about(
+            "what is ours; auto: only placement where kube-controller-manager works, else everything",
+            "some of templates, release and placement, separated by commas, or auto",
+        ),
+    ] = "auto"
+    leader_elect: Annotated[bool, _about("stand by while another operator for the same scheduler name leads")] = True
+    leader_elect_namespace: Annotated[str, Meta(min_length=1), _about("namespace of the Lease", "a name")] = (
+        "kube-system"
+    )
+    leader_elect_lease_duration: Annotated[
+        float,
+        Meta(ge=2, le=3600),
+        _about("seconds after which a dead leader is replaced; the leader renews the lease every 0.15 of it"),
+    ] = 10.0
+    metrics_host: Annotated[str, Meta(min_length=1), _about("address for /metrics, /livez, /readyz", "an address")] = (
+        "127.0.0.1"
+    )
+    metrics_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65535)] | None,
+        _about("port for these; 0 takes any free one; none: they are not served"),
+    ] = None
+    check_invariants: Annotated[bool, _about("verify the view after every step, and log what is wrong; slow")] = False
+    verbosity: Annotated[
+        int, Meta(ge=0, le=2), _about("log lines: 0 our information and all warnings, 1 Kopf's as well, 2 everything")
+    ] = 0
 
-    def fetch(self, **_: Any) -> None:
-        return None
-
-    def store(self, **_: Any) -> None:
-        return None
+    def __post_init__(self) -> None:
+        features_of(self.feature_gates)
+        concerns_of(self.concerns)
 
 
-def configure(settings: kopf.OperatorSettings) -> None:
-    """Set up Kopf as a pure source of events that writes nothing by itself, and says nothing about each of them."""
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
-    settings.process.ultimate_exiting_timeout = None  # or a Kopf that failed kills the process ten minutes later
-    settings.networking.connect_timeout = 10.0
-    settings.networking.request_timeout = 60.0  # as long as a server takes at most to answer
-    settings.persistence.progress_storage = NoProgress()
-    settings.persistence.diffbase_storage = NoDiffBase()
-    settings.posting.enabled = False
-    settings.peering.standalone = True  # two equal replicas would pause each other; leader election is ours
-    settings.scanning.disabled = True  # our kinds are built in: none comes or goes while the server runs
-    settings.networking.error_backoffs = Patience()
-    settings.queueing.error_delays = Patience()
-    settings.queueing.idle_timeout = 0.2  # an idle worker per object, kept for seconds, is memory for nothing
-    settings.queueing.exit_timeout = 0.5
-    settings.queueing.worker_limit = None  # a slot is held through the idle time: a limit would stall all kinds
-    settings.watching.chunk_size = 500
-    settings.watching.reconnect_backoff = 0.1
+class Setting(NamedTuple):
+    """One setting as people see it. ``default`` and ``allowed`` are words."""
+
+    field: str
+    default: str
+    meaning: str
+    allowed: str
+    is_switch: bool
+
+    @property
+    def name(self) -> str:
+        """The key in a file; with two dashes the flag."""
+        return self.field.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"DRA_OPERATOR_{self.field.upper()}"
+
+
+def described() -> Iterator[Setting]:
+    """Every setting, in the order of the class."""
+    for field in inspect.type_info(OperatorSettings).fields:  # type: ignore[attr-defined]
+        told: dict[str, str] = {}
+        kind = field.type
+        while isinstance(kind, inspect.Metadata | inspect.UnionType):
+            if isinstance(kind, inspect.Metadata):
+                told |= kind.extra_json_schema or {}
+                kind = kind.type
+            else:
+                kind = kind.types[0]
+        allowed = told.get("title") or _words(kind)
+        default = "none" if field.default in ("", None) else str(field.default).lower().removesuffix(".0")
+        yield Setting(field.name, default, told["description"], allowed, isinstance(kind, inspect.BoolType))
+
+
+def value_of(field: str, text: str) -> Any:
+    """A single value, from text. Raises ValueError; its cause, if it has one, says what is wrong."""
+    settings = msgspec.convert({field: text}, OperatorSettings, strict=False)
+    return getattr(settings, field)
+
+
+def _words(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType(ge=low, le=high):
+            return f"a whole number from {low} to {high}"
+        case inspect.FloatType(ge=low, le=high):
+            return f"a number from {low:g} to {high:g}"
+        case _:
+            return "a text"

@@ -1,0 +1,100 @@
+"""Settings from flags, environment variables and a YAML file, in this order of precedence.
+
+ConfigArgParse finds the values and remembers where each came from; all of them are texts until here. Each is then
+read by the declaration of its setting, so that every source has the same rules and the same complaint.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import configargparse
+
+from .settings import OperatorSettings, Setting, described, value_of
+
+DESCRIPTION = """Run the operator until SIGINT or SIGTERM. A flag has precedence over its environment variable, and this
+one over the file of --config, which is YAML with the names of the flags as keys."""
+
+
+class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
+    """The arguments of ``dra-operator run``; made from the declarations of the settings."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            prog="dra-operator run",
+            description=DESCRIPTION,
+            config_file_parser_class=configargparse.YAMLConfigFileParser,
+            add_config_file_help=False,
+            add_env_var_help=False,
+        )
+        self.add_argument(
+            "--config",
+            is_config_file=True,
+            env_var="DRA_OPERATOR_CONFIG",
+            metavar="FILE",
+            help="YAML file with settings (variable DRA_OPERATOR_CONFIG)",
+        )
+        self._settings = {setting.field: setting for setting in described()}
+        for setting in self._settings.values():
+            self._add(setting)
+        self.add_argument("-v", "--verbose", action="count", default=0, help="--verbosity 1; twice: --verbosity 2")
+
+    def settings(self, words: Sequence[str]) -> OperatorSettings:
+        """What was set, and the defaults of all else. Wrong values end the process with 2 and one line."""
+        options, unknown = self.parse_known_args(list(words))
+        origins = dict(self._origins())
+        if unknown:
+            self.error(f"unknown arguments: {' '.join(unknown)}; --help lists all")
+        values = {}
+        for field, setting in self._settings.items():
+            text: str | None = getattr(options, field)
+            if text is not None:
+                values[field] = self._value(setting, text, origins.get(field, f"flag --{setting.name}"))
+        if options.verbose:
+            values["verbosity"] = min(2, options.verbose)
+        return OperatorSettings(**values)
+
+    def error(self, message: str) -> NoReturn:
+        """End with one line and exit code 2."""
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+    def _add(self, setting: Setting) -> None:
+        told = f"{setting.meaning}; {setting.allowed} (default: {setting.default}; variable {setting.variable})"
+        common = {"env_var": setting.variable, "help": told.replace("%", "%%")}
+        if not setting.is_switch:
+            self.add_argument(f"--{setting.name}", metavar="VALUE", **common)
+            return
+        either = self.add_mutually_exclusive_group()
+        either.add_argument(f"--{setting.name}", nargs="?", const="true", metavar="true|false", **common)
+        either.add_argument(
+            f"--no-{setting.name}", dest=setting.field, action="store_const", const="false", help="the same as =false"
+        )
+
+    def get_command_line_key_for_unknown_config_file_setting(self, key: str) -> NoReturn:
+        """A key in the file that is no setting."""
+        self.error(f"the file of --config has {key!r}, which is no setting; --help lists all")
+
+    def get_possible_config_keys(self, action: Any) -> list[str]:
+        """Only settings can be set in a file: no other file, no short forms."""
+        is_setting = action.dest in self._settings and getattr(action, "env_var", None)
+        return list(super().get_possible_config_keys(action)) if is_setting else []
+
+    def _value(self, setting: Setting, text: str, origin: str) -> Any:
+        try:
+            return value_of(setting.field, text)
+        except ValueError as error:
+            why = f" ({error.__cause__})" if error.__cause__ is not None else ""  # what a check says, not the types
+            self.error(f"--{setting.name}: {text!r} from {origin} is wrong{why}; allowed: {setting.allowed}")
+
+    def _origins(self) -> Iterator[tuple[str, str]]:
+        """Where values came from that are not from flags."""
+        for source, entries in self.get_source_to_settings_dict().items():
+            kind, _, file = source.partition("|")
+            for key, (action, _) in entries.items():
+                if kind == "config_file":
+                    yield action.dest, f"file {file}"
+                elif kind == "environment_variables":
+                    yield action.dest, f"variable {key}"

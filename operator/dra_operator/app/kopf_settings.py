@@ -1,0 +1,72 @@
+"""How Kopf is set up, and why (measured: design.md section 4)."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import kopf
+
+
+class Patience:
+    """Waits between retries, in seconds: growing, then constant, and never running out.
+
+    Kopf's own list ends after a minute, and with it the operator: an API server may be away for longer.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((0.2, 0.5, 1, 2, 3, 5, 8), itertools.repeat(10.0))
+
+
+class NoProgress(kopf.ProgressStorage):
+    """Raw event handlers have no progress; nothing is ever stored on objects."""
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+    def purge(self, **_: Any) -> None:
+        return None
+
+    def touch(self, **_: Any) -> None:
+        return None
+
+    def clear(self, *, essence: Any) -> Any:
+        return essence
+
+
+class NoDiffBase(kopf.DiffBaseStorage):
+    """No last-seen state: building one copies every object twice, which costs more than everything else together."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Set up Kopf as a pure source of events that writes nothing by itself, and says nothing about each of them."""
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    settings.process.ultimate_exiting_timeout = None  # or a Kopf that failed kills the process ten minutes later
+    settings.networking.connect_timeout = 10.0
+    settings.networking.request_timeout = 60.0  # as long as a server takes at most to answer
+    settings.persistence.progress_storage = NoProgress()
+    settings.persistence.diffbase_storage = NoDiffBase()
+    settings.posting.enabled = False
+    settings.peering.standalone = True  # two equal replicas would pause each other; leader election is ours
+    settings.scanning.disabled = True  # our kinds are built in: none comes or goes while the server runs
+    settings.networking.error_backoffs = Patience()
+    settings.queueing.error_delays = Patience()
+    settings.queueing.idle_timeout = 0.2  # an idle worker per object, kept for seconds, is memory for nothing
+    settings.queueing.exit_timeout = 0.5
+    settings.queueing.worker_limit = None  # a slot is held through the idle time: a limit would stall all kinds
+    settings.watching.chunk_size = 500
+    settings.watching.reconnect_backoff = 0.1

@@ -1,0 +1,199 @@
+"""Settings of the operator: where they come from, which source counts, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from dra_operator.app.command_line import CommandLine
+from dra_operator.app.settings import OperatorSettings, described
+from dra_operator.app.settings_page import page
+
+PAGE = Path(__file__).parents[2] / "docs" / "operator-settings.md"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], str]:
+    """Writes a settings file; gives its path."""
+
+    def write(text: str) -> str:
+        (tmp_path / "settings.yaml").write_text(text)
+        return str(tmp_path / "settings.yaml")
+
+    return write
+
+
+def read(*words: str) -> OperatorSettings:
+    return CommandLine().settings(words)
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        read(*words)
+    assert ended.value.code == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1, line
+    return line.strip().removeprefix("dra-operator run: ")
+
+
+def test_without_anything_all_is_as_declared() -> None:
+    assert read() == OperatorSettings()
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        (["--scheduler-name", "mine"], {"scheduler_name": "mine"}),
+        (["--metrics-port=0"], {"metrics_port": 0}),
+        (["--no-leader-elect"], {"leader_elect": False}),
+        (["--leader-elect=false"], {"leader_elect": False}),
+        (["--leader-elect"], {}),
+        (["--leader-elect-lease-duration", "2.5"], {"leader_elect_lease_duration": 2.5}),
+        (["--check-invariants", "--metrics-host", "::"], {"check_invariants": True, "metrics_host": "::"}),
+        (["-v"], {"verbosity": 1}),
+        (["--verbose", "-vv"], {"verbosity": 2}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_flags(words: list[str], changed: dict[str, object]) -> None:
+    assert read(*words) == OperatorSettings(**changed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "file", "used"),
+    [
+        ("flag", "variable", "file", "flag"),
+        (None, "variable", "file", "variable"),
+        ("flag", None, "file", "flag"),
+        (None, None, "file", "file"),
+        (None, None, None, "dra-scheduler"),
+    ],
+)
+def test_flag_before_variable_before_file(
+    flag: str | None,
+    variable: str | None,
+    file: str | None,
+    used: str,
+    write: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ["--scheduler-name", flag] if flag else []
+    if variable:
+        monkeypatch.setenv("DRA_OPERATOR_SCHEDULER_NAME", variable)
+    if file:
+        words += ["--config", write(f"scheduler-name: {file}\n")]
+    assert read(*words).scheduler_name == used
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "file", "leads"),
+    [
+        ("--leader-elect", "false", "false", True),
+        ("--no-leader-elect", "true", "true", False),
+        (None, "false", "true", False),
+        (None, "True", "false", True),
+        (None, None, "no", False),
+    ],
+)
+def test_switches_have_the_same_order(
+    flag: str | None,
+    variable: str | None,
+    file: str,
+    leads: bool,
+    write: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if variable:
+        monkeypatch.setenv("DRA_OPERATOR_LEADER_ELECT", variable)
+    words = ["--config", write(f"leader-elect: {file}\n")] + ([flag] if flag else [])
+    assert read(*words).leader_elect is leads
+
+
+def test_a_variable_names_the_file(write: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRA_OPERATOR_CONFIG", write("metrics-port: 8080\n"))
+    assert read().metrics_port == 8080
+
+
+def test_other_variables_are_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes sets such for each Service."""
+    monkeypatch.setenv("DRA_OPERATOR_SERVICE_HOST", "10.0.0.1")
+    assert read() == OperatorSettings()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--metrics-port", "99999"],
+            "--metrics-port: '99999' from flag --metrics-port is wrong; allowed: a whole number",
+        ),
+        (["--leader-elect-lease-duration", "nan"], "--leader-elect-lease-duration: 'nan' from flag"),
+        (["--scheduler-name="], "--scheduler-name: '' from flag --scheduler-name is wrong; allowed: a name"),
+        (["--concerns", "all"], "--concerns: 'all' from flag --concerns is wrong (all: not among templates"),
+        (
+            ["--feature-gates", "X=true"],
+            "--feature-gates: 'X=true' from flag --feature-gates is wrong (the operator does",
+        ),
+        (
+            ["--leader-elect=perhaps"],
+            "--leader-elect: 'perhaps' from flag --leader-elect is wrong; allowed: true or false",
+        ),
+        (["--colour", "red"], "unknown arguments: --colour red"),
+        (["--config", "/nowhere.yaml"], "Unable to open config file: /nowhere.yaml"),
+    ],
+)
+def test_wrong_flags_are_named_with_what_is_allowed(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert complaint(capsys, *words).startswith(said)
+
+
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("DRA_OPERATOR_METRICS_PORT", "tcp://10.0.0.1:80")
+    assert complaint(capsys) == (
+        "--metrics-port: 'tcp://10.0.0.1:80' from variable DRA_OPERATOR_METRICS_PORT is wrong; "
+        "allowed: a whole number from 0 to 65535"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("verbosity: 3", "--verbosity: '3' from file FILE is wrong; allowed: a whole number from 0 to 2"),
+        ("leader-elect: sometimes", "--leader-elect: 'sometimes' from file FILE is wrong; allowed: true or false"),
+        ("scheduler_name: x", "the file of --config has 'scheduler_name', which is no setting; --help lists all"),
+        ("verbose: 2", "the file of --config has 'verbose', which is no setting; --help lists all"),
+        ("no-leader-elect: true", "the file of --config has 'no-leader-elect', which is no setting; --help lists all"),
+        ("config: other.yaml", "the file of --config has 'config', which is no setting; --help lists all"),
+    ],
+)
+def test_a_wrong_entry_of_a_file_is_named(
+    text: str, said: str, write: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(f"{text}\n")
+    assert complaint(capsys, "--config", file) == said.replace("FILE", file)
+
+
+@pytest.mark.parametrize("text", ["- a list\n", "metrics-port: [1, 2]\n", "scheduler-name: {\n"])
+def test_a_file_that_is_no_mapping_of_values_is_refused(
+    text: str, write: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read("--config", write(text))
+    assert ended.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read("--help")
+    text = "".join(capsys.readouterr().out.split())
+    for setting in described():
+        assert f"--{setting.name}" in text
+        assert setting.variable in text
+        assert "".join(setting.meaning.split()) in text
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    assert PAGE.read_text() == page(), "run make settings"
