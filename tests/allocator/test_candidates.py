@@ -205,7 +205,7 @@ def test_nodes_that_fail_are_suspects_though_they_lack_devices(
     nodes = {slice_["spec"]["nodeName"] for slice_ in slices}
     assert [node for node in sorted(nodes) if isinstance(made.decide(make_node(node)), Failed)] == failing
     assert not candidates.anywhere
-    assert list(candidates.suspects) == failing
+    assert list(candidates.may_error) == failing
     assert sorted(candidates) == failing
 
 
@@ -327,7 +327,7 @@ def test_the_nodes_that_settle_the_claims_are_found_through_the_index(source: Ra
                 found.append((name, "allocated" if isinstance(outcome, Allocated) else "error"))
     assert found == settling
     if not candidates.anywhere:
-        assert {name for name, answer in settling if answer == "error"} <= set(candidates.suspects)
+        assert {name for name, answer in settling if answer == "error"} <= set(candidates.may_error)
         names = [node["metadata"]["name"] for node in case["nodes"]]
         assert sorted(candidates) == [name for name in names if name in candidates]
 

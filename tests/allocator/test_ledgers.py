@@ -138,7 +138,7 @@ def maker(kind: Callable[[NodeState], Ledger]) -> Callable[[NodeState, Domain], 
 
 def decide(made: Lab, node: Node, kind: Callable[[NodeState], Ledger] | None, *, pruning: bool) -> Outcome:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_module, "PATIENCE", -1 if pruning else 10**9)
+        patch.setattr(search_module, "FAILURES_BEFORE_PRUNING", -1 if pruning else 10**9)
         if kind is not None:
             patch.setattr(makers, "MAKERS", (*makers.MAKERS, maker(kind)))
         return made.decide(node, budget=BUDGET)

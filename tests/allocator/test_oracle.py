@@ -89,7 +89,7 @@ def test_the_allocator_agrees_with_brute_force(source: Random) -> None:
 def test_pruning_changes_no_answer(maker: type[Maker], source: Random) -> None:
     """Small problems rarely need it, so it is switched on from the start: it must not skip a solution or an error."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_module, "PATIENCE", -1)
+        patch.setattr(search_module, "FAILURES_BEFORE_PRUNING", -1)
         check(make_case(source, maker))
 
 

@@ -141,9 +141,9 @@ def test_the_order_in_which_slices_arrive_does_not_matter(
 @given(problems())
 def test_a_guided_search_finds_the_same_first_solution(problem: tuple[list[Json], list[Json], list[str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_module, "PATIENCE", 10**9)
+        patch.setattr(search_module, "FAILURES_BEFORE_PRUNING", 10**9)
         plain = build(problem).decide()
-        patch.setattr(search_module, "PATIENCE", -1)
+        patch.setattr(search_module, "FAILURES_BEFORE_PRUNING", -1)
         guided = build(problem).decide()
     assert KINDS[type(plain)] == KINDS[type(guided)]
     assert getattr(plain, "results", None) == getattr(guided, "results", None)

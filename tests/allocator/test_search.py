@@ -398,7 +398,7 @@ def only_result(made: Lab) -> Any:
 def test_gives_the_same_when_it_looks_ahead_from_the_start(
     made: Lab, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "PATIENCE", -1)
+    monkeypatch.setattr(search, "FAILURES_BEFORE_PRUNING", -1)
     assert made.devices() == expected
 
 

@@ -95,11 +95,11 @@ def main() -> int:
     options = parser.parse_args()
     kinds: Counter[str] = Counter()
     wrong = 0
-    patience = -1 if options.guided else search.PATIENCE
+    patience = -1 if options.guided else search.FAILURES_BEFORE_PRUNING
     for number in range(options.problems):
         case = make_case(Random(f"{options.seed}/{number}"), CrowdedMaker if options.crowded else Maker)
         try:
-            with patch.object(search, "PATIENCE", patience):
+            with patch.object(search, "FAILURES_BEFORE_PRUNING", patience):
                 kinds.update(check(case, as_reference=options.as_reference))
         except AssertionError as error:
             wrong += 1

@@ -60,7 +60,7 @@ class Attempt:
             yield from self._look_up(demand)
         for demand in demands:
             if demand.candidates is not None:
-                yield from self._try_all(list(self._demands.nodes_of(demand, demand.candidates.suspects)))
+                yield from self._try_all(list(self._demands.nodes_of(demand, demand.candidates.may_error)))
         for name in self._best_first():
             if name not in self._asked and self._demands.may_fit(name):
                 yield from self._try(name)

@@ -1,7 +1,7 @@
 """Which nodes can hold the requests at all, without looking at all nodes (design.md section 3).
 
 The index may let too many nodes through, never too few: taints, capacity, counters and constraints between ordinary
-requests are left to the decision itself. Nodes on which the attempt may end with an error (see ``suspects``) are let
+requests are left to the decision itself. Nodes on which the attempt may end with an error (see ``error_nodes``) are let
 through even if they lack devices, and have to be tried first (E2E-055).
 """
 
@@ -13,59 +13,59 @@ from typing import NamedTuple
 
 from dra_operator.allocator.refusal import Refusal
 
-from .tallies import Tally
+from .device_counts import DeviceCounts
 
 
 class Want(NamedTuple):
-    """One alternative: so many devices of a tally, own and wild ones together."""
+    """One alternative: so many devices by these counts, its own and cluster-wide ones together."""
 
-    tally: Tally
+    counts: DeviceCounts
     need: int
 
     @property
     def least(self) -> int:
         """So many must be the node's own."""
-        return self.need - self.tally.wild
+        return self.need - self.counts.cluster_wide
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The nodes worth trying. Iterating yields names lazily, suspects first; ``in`` tests one node.
+    """The nodes worth trying. Iterating yields names lazily, those that may error first; ``in`` tests one node.
 
-    ``anywhere``: the index cannot exclude any node, iterating yields only suspects, try them all.
+    ``anywhere``: the index cannot exclude any node, iterating yields only those that may error, try them all.
     ``refusal`` says why excluded nodes are out.
     """
 
-    suspects: Collection[str]
+    may_error: Collection[str]
     anywhere: bool
     wants: tuple[tuple[Want, ...], ...]
     refusal: Refusal | None
 
     def __contains__(self, node: object) -> bool:
-        if self.anywhere or node in self.suspects:
+        if self.anywhere or node in self.may_error:
             return True
         return isinstance(node, str) and all(_holds(wants, node) for wants in self.wants)
 
     @property
     def refusal_holds_for_all(self) -> bool:
         """Whether every excluded node is out because of the request that ``refusal`` names."""
-        return len(self.wants) == 1 or not any(want.tally.number(want.least) for want in scarcest(self.wants))
+        return len(self.wants) == 1 or not any(want.counts.number(want.least) for want in scarcest(self.wants))
 
     def closest(self) -> str | None:
         """The node with most free devices for the request that ``refusal`` names; None if no node has any."""
         if self.anywhere:
             return None
-        tally = scarcest(self.wants)[0].tally
-        most = tally.best() - tally.wild
-        return next(tally.nodes(most), None) if most else None
+        counts = scarcest(self.wants)[0].counts
+        most = counts.best() - counts.cluster_wide
+        return next(counts.nodes(most), None) if most else None
 
     def __iter__(self) -> Iterator[str]:
-        yield from self.suspects
+        yield from self.may_error
         if self.anywhere:
             return
-        seen = set(self.suspects)
+        seen = set(self.may_error)
         for want in scarcest(self.wants):
-            for node in want.tally.nodes(want.least):
+            for node in want.counts.nodes(want.least):
                 if node not in seen and node in self:
                     seen.add(node)
                     yield node
@@ -73,9 +73,9 @@ class Candidates:
 
 def _holds(wants: Iterable[Want], node: str) -> bool:
     """Some alternative of a request finds enough devices on the node."""
-    return any(want.tally.totals.get(node, 0) >= want.least for want in wants)
+    return any(want.counts.totals.get(node, 0) >= want.least for want in wants)
 
 
 def scarcest(wants: Sequence[tuple[Want, ...]]) -> tuple[Want, ...]:
     """The request that the fewest nodes can serve."""
-    return min(wants, key=lambda wants: sum(want.tally.number(want.least) for want in wants))
+    return min(wants, key=lambda wants: sum(want.counts.number(want.least) for want in wants))

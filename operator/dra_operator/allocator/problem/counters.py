@@ -14,7 +14,7 @@ from .ledger import Ledger, Taker
 class Counters(Ledger):
     """The counters of one pool.
 
-    ``paid`` are devices that are charged already and may be shared further for nothing; only devices that
+    ``already_charged`` are devices that are charged already and may be shared further for nothing; only devices that
     allow multiple allocations (``shareable``) can be. A counter that the allocated state has overdrawn closes
     the whole pool, also for devices that do not consume it: section 10 asks for all counters of the pool
     (AL-14 would only look at consumed ones).
@@ -22,14 +22,16 @@ class Counters(Ledger):
 
     lasting = True
 
-    def __init__(self, groups: CounterGroups, offset: int, left: list[int], shareable: int, paid: int) -> None:
+    def __init__(
+        self, groups: CounterGroups, offset: int, left: list[int], shareable: int, already_charged: int
+    ) -> None:
         self._groups = groups
         self.offset = offset
         """The number of the pool's first device on the node."""
         self.left = left
         """What is left of each counter at the moment."""
         self._shareable = shareable << offset
-        self._paid = paid << offset
+        self._already_charged = already_charged << offset
         self._holders: dict[int, int] = {}
         self._overdrawn = min(left, default=0) < 0
         self._closed = 0
@@ -56,12 +58,12 @@ class Counters(Ledger):
         return [(charges, devices << self.offset) for charges, devices in self._groups.groups]
 
     @property
-    def paid(self) -> int:
+    def already_charged(self) -> int:
         """Devices that are charged already, and may be shared further."""
-        return self._paid
+        return self._already_charged
 
     def admit(self, devices: int, taker: Taker) -> int:
-        return devices & (~self._closed | self._paid)
+        return devices & (~self._closed | self._already_charged)
 
     def take(self, device: int, taker: Taker) -> None:
         if not self._pays(device):
@@ -70,7 +72,7 @@ class Counters(Ledger):
             self._holders[device] = self._holders.get(device, 0) + 1
             if self._holders[device] > 1:
                 return
-            self._paid |= 1 << device
+            self._already_charged |= 1 << device
         self._charge(device, -1)
 
     def give_back(self, device: int, taker: Taker) -> None:
@@ -81,11 +83,11 @@ class Counters(Ledger):
             if self._holders[device]:
                 return
             del self._holders[device]
-            self._paid &= ~(1 << device)
+            self._already_charged &= ~(1 << device)
         self._charge(device, 1)
 
     def state(self) -> Hashable:
-        return (tuple(self.left), self._paid)
+        return (tuple(self.left), self._already_charged)
 
     def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterator[int]:
         """By what they consume. Of those that are charged once, it matters which have been."""
@@ -124,7 +126,7 @@ class Counters(Ledger):
         """The device consumes counters, and the allocated state has not charged them yet."""
         if device - self.offset not in self._groups.of:
             return False
-        return not self._paid >> device & 1 or device in self._holders
+        return not self._already_charged >> device & 1 or device in self._holders
 
     def _charge(self, device: int, sign: int) -> None:
         group = self._groups.of[device - self.offset]

@@ -46,7 +46,7 @@ class Domain:
         return self.usable.bit_count() < self.need
 
     @property
-    def quiet(self) -> bool:
+    def cannot_raise(self) -> bool:
         """Searching the domain cannot meet a fatal error.
 
         Where no device is needed, none is looked at. All devices are taken in order: when the first of them cannot be

@@ -48,7 +48,11 @@ def here(node: NodeState, domain: Domain, devices: int) -> int:
 
 def capacity(node: NodeState, domain: Domain, devices: int) -> int:
     """The capacity suffices for one share while nothing of it is allocated (section 9)."""
-    return devices & node.view.fitting(domain.alternative.capacity).devices if _is_metered(node, domain) else devices
+    return (
+        devices & node.view.fitting(domain.alternative.capacity).devices
+        if _is_capacity_limited(node, domain)
+        else devices
+    )
 
 
 def capacity_left(node: NodeState, domain: Domain, devices: int) -> int:
@@ -87,10 +91,12 @@ def attributes(node: NodeState, domain: Domain, devices: int) -> int:
     return devices
 
 
-def _is_metered(node: NodeState, domain: Domain) -> bool:
+def _is_capacity_limited(node: NodeState, domain: Domain) -> bool:
     """Some device may have too little for the request, which need not name any capacity."""
     view = node.view
-    return node.features.consumable_capacity and bool(domain.alternative.capacity or view.shareable | view.rationed)
+    return node.features.consumable_capacity and bool(
+        domain.alternative.capacity or view.shareable | view.has_request_policy
+    )
 
 
 class Filter(NamedTuple):
@@ -134,7 +140,7 @@ def _make_offer(node: NodeState, domain: Domain) -> Offer:
         if filter_.fixed:
             usable = filter_.keeps(node, domain, usable)
             chosen = usable if filter_.chooses else chosen
-    shares = view.fitting(domain.alternative.capacity).shares if _is_metered(node, domain) else NO_AMOUNTS
+    shares = view.fitting(domain.alternative.capacity).shares if _is_capacity_limited(node, domain) else NO_AMOUNTS
     return Offer(chosen, usable, binding_conditions(node, domain, raised), shares)
 
 

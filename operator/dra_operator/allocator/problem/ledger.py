@@ -71,14 +71,14 @@ class Budget(Protocol):
         """The devices by what they draw of each kind."""
 
     @property
-    def paid(self) -> int:
+    def already_charged(self) -> int:
         """Devices that draw nothing more."""
 
     def left_by_name(self) -> Mapping[str, int]:
         """What is left of all counters of one name."""
 
     def cost_by_name(self, device: int) -> Mapping[str, int]:
-        """What a device draws of all counters of one name; nothing where that may have been paid before."""
+        """What a device draws of all counters of one name; nothing where that may be charged already."""
 
 
 class Portions(Protocol):

@@ -94,8 +94,8 @@ class NodeState:
             charged = self.usages[place].charged
             left = pool.counters.available(charged)
             shareable = pool.shareable if self.features.consumable_capacity else 0
-            paid = pool.bits(charged) & shareable
-            known = self._counters[place] = Counters(pool.counter_groups, offset, left, shareable, paid)
+            already_charged = pool.bits(charged) & shareable
+            known = self._counters[place] = Counters(pool.counter_groups, offset, left, shareable, already_charged)
         return known
 
     def _constraint(self, claim: int, number: int) -> Constraint:

@@ -75,7 +75,9 @@ class Problem:
     @property
     def hopeless(self) -> bool:
         """Some request cannot even be served alone, and no fatal error can be met before that is noticed."""
-        return self._dead < len(self.domains) and all(domain.quiet for domains in self.reached for domain in domains)
+        return self._dead < len(self.domains) and all(
+            domain.cannot_raise for domains in self.reached for domain in domains
+        )
 
     @property
     def reached(self) -> list[tuple[Domain, ...]]:

@@ -1,4 +1,4 @@
-"""Bounds over everything ahead: necessary conditions that are cheap to check.
+"""Bounds over all remaining requests: necessary conditions that are cheap to check.
 
 Here: a flow from requests to devices and partitions, and one from requests to the values of ``distinctAttribute``.
 ``groups`` has the bound for several ``matchAttribute`` constraints, ``sums`` those for counters and capacities.
@@ -14,67 +14,71 @@ from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.columns import Column
 from dra_operator.allocator.search.pruner import Remaining
 
-from .ahead import Open
+from .aggregate_bounds import AggregateBounds
+from .counter_bounds import CounterBounds
+from .device_symmetry import split
 from .flow import Demand, Supply, feasible
-from .groups import groups_suffice
-from .headroom import Headroom
+from .match_group_bound import match_groups_suffice
+from .open_request import OpenRequest
 from .sharing import Sharing
-from .sums import Sums
-from .symmetry import split
 
 
 class Bounds:
-    """Each method is False only when the requests ahead certainly cannot all be served."""
+    """Each method is False only when the remaining requests certainly cannot all be served."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._sharing = Sharing(problem)
         self.several = self._sharing.several
         """Devices that several requests may get."""
-        self._headrooms = [
-            Headroom(problem, ledger, ledger.budget) for ledger in problem.takers if ledger.budget is not None
+        self._counter_bounds = [
+            CounterBounds(problem, ledger, ledger.budget) for ledger in problem.takers if ledger.budget is not None
         ]
-        self._sums = Sums(problem, self._headrooms, self.several)
+        self._aggregates = AggregateBounds(problem, self._counter_bounds, self.several)
 
-    def suffice(self, ahead: Remaining, opened: list[Open]) -> bool:
+    def suffice(self, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """All bounds hold; sums are the quickest to look at."""
-        if not self._sums.counters_suffice(ahead, opened) or not self._sums.capacity_suffices(ahead, opened):
+        if not self._aggregates.counters_suffice(remaining, opened) or not self._aggregates.capacity_suffices(
+            remaining, opened
+        ):
             return False
-        if not self.devices_suffice(ahead, opened) or not groups_suffice(ahead, opened, self.several):
+        if not self.devices_suffice(remaining, opened) or not match_groups_suffice(remaining, opened, self.several):
             return False
         distinct = {
             ledger: ledger.differs_in for request in opened for ledger in request.bound if ledger.differs_in is not None
         }
-        return all(self.values_suffice(ledger, column, ahead, opened) for ledger, column in distinct.items())
+        return all(self.values_suffice(ledger, column, remaining, opened) for ledger, column in distinct.items())
 
-    def devices_suffice(self, ahead: Remaining, opened: list[Open]) -> bool:
+    def devices_suffice(self, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """The matching bound over ordinary requests, and over all requests of each claim that has others.
 
         What admin access takes, other claims may have as well, but no other request of its own claim.
         """
-        if not self._devices_suffice(ahead, [request for request in opened if not request.admin]):
+        if not self._devices_suffice(remaining, [request for request in opened if not request.admin]):
             return False
         return all(
-            self._devices_suffice(ahead, [request for request in opened if request.claim == claim])
+            self._devices_suffice(remaining, [request for request in opened if request.claim == claim])
             for claim in {request.claim for request in opened if request.admin}
         )
 
-    def _devices_suffice(self, ahead: Remaining, requests: Sequence[Open]) -> bool:
-        demands = _demands(((request.devices(ahead), request.need(ahead)) for request in requests), self.several)
+    def _devices_suffice(self, remaining: Remaining, requests: Sequence[OpenRequest]) -> bool:
+        demands = _demands(
+            ((request.devices(remaining), request.need(remaining)) for request in requests), self.several
+        )
         together = 0
         for demand in demands:
             together |= demand.devices
         if not together & self._problem.view.consuming and _roomy(demands):
             return True
-        takers = {domain.number for request in requests for domain, _ in request.ruled_in(ahead)}
+        takers = {domain.number for request in requests for domain, _ in request.ruled_in(remaining)}
         return feasible(demands, self._supplies(together, {demand.devices for demand in demands}, takers))
 
-    def one_is_left(self, devices: int, ahead: Remaining, opened: list[Open]) -> bool:
+    def one_is_left(self, devices: int, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """The requests may leave one of these devices over, whatever it lacks besides."""
         shareable = self._problem.node.shareable
         if devices & shareable:
             return True
-        wanted = [(request.devices(ahead), request.need(ahead)) for request in opened if not request.admin]
+        wanted = [(request.devices(remaining), request.need(remaining)) for request in opened if not request.admin]
         demands = _demands([*wanted, (devices, 1)], shareable)
         together = 0
         for demand in demands:
@@ -94,20 +98,20 @@ class Bounds:
             for device in each(together & self.several)
         ]
         single = together & ~self.several
-        for headroom in self._headrooms:
-            if not takers.isdisjoint(headroom.outside):
+        for counter_bound in self._counter_bounds:
+            if not takers.isdisjoint(counter_bound.outside):
                 continue
-            for devices, limit in headroom.bottlenecks(single):
+            for devices, limit in counter_bound.bottlenecks(single):
                 supplies.append(Supply(devices, limit))
                 single &= ~devices
         supplies.extend(Supply(devices, devices.bit_count()) for devices in split([single], wanted))
         return supplies
 
-    def values_suffice(self, ledger: Ledger, column: Column, ahead: Remaining, opened: list[Open]) -> bool:
+    def values_suffice(self, ledger: Ledger, column: Column, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """Each device of the requests in scope needs a value of its own."""
         having = list(column.having.values())
         scope = [request for request in opened if ledger in request.bound]
-        wanted = ((_positions(having, request.devices(ahead)), request.need(ahead)) for request in scope)
+        wanted = ((_positions(having, request.devices(remaining)), request.need(remaining)) for request in scope)
         return feasible(_demands(wanted, 0), [Supply(1 << position, 1) for position in range(len(having))])
 
 

@@ -13,12 +13,12 @@ from collections.abc import Hashable
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.search.pruner import End, Remaining
+from dra_operator.allocator.search.pruner import BranchEnd, Remaining
 from dra_operator.allocator.search.state import State
 
-from .lookahead import Lookahead
-from .symmetry import interchangeable
-from .twins import introduce
+from .device_symmetry import interchangeable
+from .propagation import Propagation
+from .request_symmetry import introduce
 
 
 class Pruner:
@@ -26,35 +26,35 @@ class Pruner:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._lookahead = Lookahead(problem)
+        self._propagation = Propagation(problem)
         self._ledgers = tuple(problem.takers)
-        self._like = interchangeable(problem)
-        introduce(problem, self._lookahead.quiet_from)
-        self.nogoods: dict[Hashable, End] = {}
-        self._ahead = _ahead(problem)
+        self._classes = interchangeable(problem)
+        introduce(problem, self._propagation.cannot_raise_from)
+        self.nogoods: dict[Hashable, BranchEnd] = {}
+        self._behind = _behind(problem)
 
     def may_prune(self, step: int) -> bool:
         """Looking ahead is allowed: no fatal error can be met at the step itself."""
-        return self._lookahead.may_prune(step)
+        return self._propagation.may_prune(step)
 
     def start(self) -> Remaining | None:
-        """What is ahead of the first choice; None when there is no solution."""
-        return self._lookahead.start()
+        """What remains before the first choice; None when there is no solution."""
+        return self._propagation.start()
 
     def propagate(
-        self, ahead: Remaining | None, state: State, step: int, domain: Domain, missing: int, behind: int
+        self, remaining: Remaining | None, state: State, step: int, domain: Domain, missing: int, behind: int
     ) -> Remaining | None:
-        """What is ahead after a choice; None when there is no solution behind it."""
-        if ahead is None:
-            ahead = self._lookahead.everything()
-        return self._lookahead.after(ahead, state, step, domain, missing, behind)
+        """What remains after a choice; None when there is no solution behind it."""
+        if remaining is None:
+            remaining = self._propagation.everything()
+        return self._propagation.propagate(remaining, state, step, domain, missing, behind)
 
     def interchangeable_with(self, state: State, device: int) -> int:
         """The devices that fail when this one fails, which has just been given back.
 
         Admin access takes devices that another claim of this call has taken already: those are different.
         """
-        members = self._like.get(device, 0)
+        members = self._classes.get(device, 0)
         members &= state.taken if state.taken >> device & 1 else ~state.taken
         for ledger in self._ledgers if members & ~(1 << device) else ():
             members &= ledger.alike_now(device, members)
@@ -62,7 +62,7 @@ class Pruner:
 
     def key(self, state: State, step: int, domain: Domain, missing: int, rest: int) -> Hashable:
         """Equal for two places in the search only if what follows is equal."""
-        behind, ledgers = self._ahead[step]
+        behind, ledgers = self._behind[step]
         return (
             domain.number,
             missing,
@@ -76,7 +76,7 @@ class Pruner:
 Behind = list[tuple[int, Domain]]
 
 
-def _ahead(problem: Problem) -> list[tuple[Behind, list[Ledger]]]:
+def _behind(problem: Problem) -> list[tuple[Behind, list[Ledger]]]:
     """For each step the devices that the domains behind it may take, and the ledgers of the step and behind.
 
     Of domains that may take the same devices, and that the same devices in use concern, one is enough.

@@ -64,11 +64,11 @@ class Sharing:
         shareable = self._problem.node.shareable
         if self.outside or self._problem.node.admin_exempt:
             return each(shareable)
-        paid = 0
+        already_charged = 0
         for ledger in self._problem.takers:
             if ledger.budget is not None:
-                paid |= ledger.budget.paid
-        return (device for device in each(shareable) if paid >> device & 1 or self.most(device) > 1)
+                already_charged |= ledger.budget.already_charged
+        return (device for device in each(shareable) if already_charged >> device & 1 or self.most(device) > 1)
 
 
 def _least_share(portioning: Portioning, device: int) -> dict[str, int]:

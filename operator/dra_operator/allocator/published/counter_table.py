@@ -146,16 +146,16 @@ def _kinds(names: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> list[
 def _blocks(groups: Sequence[tuple[Charges, int]]) -> list[Block]:
     """Groups that draw on a common counter are in one block."""
     members: dict[int, list[int]] = {}
-    home: dict[int, int] = {}
+    block_of: dict[int, int] = {}
     """The block of each counter, by the number of some group in it."""
     for index, (charges, _) in enumerate(groups):
         members[index] = [index]
-        joined = {index, *(home[number] for number, _ in charges if number in home)}
+        joined = {index, *(block_of[number] for number, _ in charges if number in block_of)}
         largest = max(joined, key=lambda block: len(members[block]))
         for block in joined - {largest}:
             members[largest] += (moved := members.pop(block))
-            home.update((number, largest) for group in moved for number, _ in groups[group][0])
-        home.update((number, largest) for number, _ in charges)
+            block_of.update((number, largest) for group in moved for number, _ in groups[group][0])
+        block_of.update((number, largest) for number, _ in charges)
     return [_block([groups[index] for index in sorted(indexes)]) for indexes in members.values()]
 
 

@@ -1,7 +1,7 @@
 """Everything that is published: slices, classes and taint rules, kept up to date one object at a time.
 
 Built once per change, never per attempt. A node asks for its ``NodeView``: the usable pools in the order
-of section 3, with all devices numbered through. Pools that may concern any node (``roaming``) are kept
+of section 3, with all devices numbered through. Pools that may concern any node (``multi_node``) are kept
 apart from those of one node, so that a node only looks at its own.
 """
 
@@ -44,7 +44,7 @@ class Inventory:
         self._classes: dict[str, DeviceClass] = {}
         self._pools: dict[PoolId, Pool] = {}
         self._local: dict[str, Counter[PoolId]] = {}
-        self._roaming: Counter[PoolId] = Counter()
+        self._multi_node: Counter[PoolId] = Counter()
         self._counters: Counter[PoolId] = Counter()
         self._troubled: dict[PoolId, PoolView] = {}
         self._unchecked: set[PoolId] = set()
@@ -116,7 +116,7 @@ class Inventory:
         known = self._views.get(name)
         if known is not None and known[0] == self.version and (known[1] is node or known[1] == node):
             return known[2]
-        own = {*self._local.get(name, ()), *self._roaming}
+        own = {*self._local.get(name, ()), *self._multi_node}
         views = [view for pool in sorted(own) if (view := self._pools[pool].view(node)) is not None]
         foreign = [view for view in self._troubled_counters() if view.pool not in own]
         outdated = sorted({*self._local.get(name, ())} - {view.pool for view in views})
@@ -153,13 +153,13 @@ class Inventory:
 
     def _list(self, slice_: Slice, change: int) -> None:
         """Counts the slice in or out of the index that leads from nodes to pools."""
-        if slice_.home is not None:
-            pools = self._local.setdefault(slice_.home, Counter())
+        if slice_.owning_node is not None:
+            pools = self._local.setdefault(slice_.owning_node, Counter())
             _count(pools, slice_.pool, change)
             if not pools:
-                del self._local[slice_.home]
-        elif slice_.reach is Reach.ROAMING:
-            _count(self._roaming, slice_.pool, change)
+                del self._local[slice_.owning_node]
+        elif slice_.reach is Reach.MULTI_NODE:
+            _count(self._multi_node, slice_.pool, change)
         elif slice_.reach is Reach.COUNTERS:
             _count(self._counters, slice_.pool, change)
         self._unchecked.add(slice_.pool)

@@ -69,7 +69,7 @@ class NodeView:
         self.binding = self.gather(lambda view: view.binding)
         self.consuming = self.gather(lambda view: view.consuming)
         self.shareable = self.gather(lambda view: view.shareable)
-        self.rationed = self.gather(lambda view: view.rationed)
+        self.has_request_policy = self.gather(lambda view: view.has_request_policy)
         self.tainted = self.gather(lambda view: view.tainted)
         self.here = self._devices_for_this_node()
         self.offers: Memo[Hashable, Offer] = Memo()
@@ -123,7 +123,7 @@ class NodeView:
         """The devices that could serve capacity requests if nothing were allocated (allocator.md section 9)."""
         known = self._fitting.get(requests)
         if known is None:
-            concerned = self.everything if requests else self.shareable | self.rationed
+            concerned = self.everything if requests else self.shareable | self.has_request_policy
             devices, shares = self.everything & ~concerned, {}
             for number in each(concerned):
                 amounts, capacities = self.consumption(number, requests), self.devices[number].capacity or {}

@@ -46,7 +46,9 @@ class PoolView:
         self.binding = self._where(lambda device: bool(device.binding_conditions))
         self.consuming = self._where(lambda device: bool(device.consumes_counters))
         self.shareable = self._where(lambda device: bool(device.allow_multiple_allocations))
-        self.rationed = self._where(lambda device: any(c.request_policy for c in (device.capacity or {}).values()))
+        self.has_request_policy = self._where(
+            lambda device: any(c.request_policy for c in (device.capacity or {}).values())
+        )
         """Devices whose request policies may forbid what even a plain request would consume (section 9)."""
         self.tainted = self._where(lambda device: bool(device.taints))
         self.per_device = any(s.spec.per_device_node_selection for s in self.slices)

@@ -28,8 +28,8 @@ class Pool:
         self._stale = False
         self._slices: dict[str, Slice] = {}
         self._views: dict[tuple[str, ...], PoolView] = {}
-        self._by_home: dict[str, list[Slice]] = {}
-        self._roaming: list[Slice] = []
+        self._by_owning_node: dict[str, list[Slice]] = {}
+        self._multi_node: list[Slice] = []
         self._generation = 0
 
     def __len__(self) -> int:
@@ -56,14 +56,14 @@ class Pool:
             return
         self._stale = False
         self._views.clear()
-        self._by_home.clear()
-        self._roaming = []
+        self._by_owning_node.clear()
+        self._multi_node = []
         self._generation = max((s.generation for s in self._slices.values()), default=0)
         for slice_ in self._slices.values():
-            if slice_.reach is Reach.NODE and slice_.home is not None:
-                self._by_home.setdefault(slice_.home, []).append(slice_)
+            if slice_.reach is Reach.NODE and slice_.owning_node is not None:
+                self._by_owning_node.setdefault(slice_.owning_node, []).append(slice_)
             elif slice_.reach is not Reach.NOWHERE:
-                self._roaming.append(slice_)
+                self._multi_node.append(slice_)
 
     def view(self, node: Node) -> PoolView | None:
         """What the node sees: None when the pool has no relevant slice of its highest generation.
@@ -71,22 +71,25 @@ class Pool:
         Raises NodeSelectionError for a malformed node selector in any of its slices.
         """
         self._refresh()
-        relevant = [*self._by_home.get(node.metadata.name, ()), *(s for s in self._roaming if s.concerns(node))]
+        relevant = [
+            *self._by_owning_node.get(node.metadata.name, ()),
+            *(s for s in self._multi_node if s.concerns(node)),
+        ]
         return self._view(relevant)
 
     @property
-    def home(self) -> str | None:
+    def owning_node(self) -> str | None:
         """The one node that all slices are for; None when other nodes may see the pool, too."""
         self._refresh()
-        if len(self._by_home) != 1 or any(s.reach is not Reach.COUNTERS for s in self._roaming):
+        if len(self._by_owning_node) != 1 or any(s.reach is not Reach.COUNTERS for s in self._multi_node):
             return None
-        return next(iter(self._by_home))
+        return next(iter(self._by_owning_node))
 
     @property
     def malformed(self) -> bool:
         """Some node selector cannot be parsed, so that looking at the pool may fail on any node."""
         self._refresh()
-        return any(s.malformed for s in self._roaming)
+        return any(s.malformed for s in self._multi_node)
 
     @property
     def troubles_others(self) -> bool:
@@ -94,21 +97,21 @@ class Pool:
         counters = self.counters_view()
         if counters is not None and counters.status is not Status.USABLE:
             return True
-        if self.home is not None:
+        if self.owning_node is not None:
             return False
         newest = [s for s in self._slices.values() if s.generation == self._generation]
         older = not self._newest_only and len(newest) < len(self._slices)
         return older or any(s.spec.pool.resource_slice_count != len(newest) for s in newest)
 
     def own_view(self) -> PoolView | None:
-        """All that anybody can see of the pool; for a pool with a home exactly what that node sees."""
+        """All that anybody can see of the pool; for a pool with an owning node exactly what that node sees."""
         self._refresh()
-        return self._view([*(s for slices in self._by_home.values() for s in slices), *self._roaming])
+        return self._view([*(s for slices in self._by_owning_node.values() for s in slices), *self._multi_node])
 
     def counters_view(self) -> PoolView | None:
         """What nodes see that only the counters of the pool concern."""
         self._refresh()
-        return self._view([s for s in self._roaming if s.has_counters])
+        return self._view([s for s in self._multi_node if s.has_counters])
 
     def _view(self, relevant: list[Slice]) -> PoolView | None:
         newest = self._generation

@@ -23,7 +23,7 @@ class Reach(Enum):
     """Which nodes a slice concerns, as far as it can be told without a node."""
 
     NODE = "the node it names"
-    ROAMING = "depends on the node"
+    MULTI_NODE = "depends on the node"
     COUNTERS = "all nodes: it defines shared counters"
     NOWHERE = "none: it needs partitionable devices, which are off"
 
@@ -50,14 +50,14 @@ class Slice:
             return Reach.NOWHERE
         if spec.shared_counters:
             return Reach.COUNTERS
-        return Reach.NODE if spec.node_name else Reach.ROAMING
+        return Reach.NODE if spec.node_name else Reach.MULTI_NODE
 
     @property
     def has_counters(self) -> bool:
         return bool(self.spec.shared_counters)
 
     @property
-    def home(self) -> str | None:
+    def owning_node(self) -> str | None:
         """The only node that the slice is for, when it names one."""
         return self.spec.node_name if self.reach is Reach.NODE else None
 

@@ -13,7 +13,7 @@ from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.basics.errors import ClaimError
 from dra_operator.allocator.problem.domain import Domain
 
-from .pruner import End, Pruner, Remaining
+from .pruner import BranchEnd, Pruner, Remaining
 from .state import State
 
 
@@ -24,7 +24,7 @@ class Frame:
 
     def __init__(self, step: int) -> None:
         self.step = step
-        self.outcome = End.FAILED
+        self.outcome = BranchEnd.FAILED
         self.key: object = None
         """What the future of the frame depends on, when somebody remembers failures."""
 
@@ -32,7 +32,7 @@ class Frame:
         """Takes the next option; None when that led nowhere at once, False when there is none left."""
         raise NotImplementedError
 
-    def retract(self, state: State, end: End) -> None:
+    def retract(self, state: State, end: BranchEnd) -> None:
         """What followed the current option ended like this: gives the option back."""
         raise NotImplementedError
 
@@ -43,10 +43,10 @@ class Frame:
 
 def enter(state: State, step: int, remaining: Remaining | None) -> Frame | None:
     """The frame of a step; None when all steps are done."""
-    return Alternatives(step, remaining) if step < len(state.problem.domains) else None
+    return AlternativesFrame(step, remaining) if step < len(state.problem.domains) else None
 
 
-class Alternatives(Frame):
+class AlternativesFrame(Frame):
     """Which alternative serves the request; limited when all of them exceed the limit."""
 
     __slots__ = ("_limited", "_remaining", "index")
@@ -64,22 +64,22 @@ class Alternatives(Frame):
             domain = domains[self.index]
             if not domain.need or state.results[domain.claim] + domain.need <= RESULTS_LIMIT:
                 return True
-        self.outcome = End.LIMIT if self._limited else End.FAILED
+        self.outcome = BranchEnd.LIMIT if self._limited else BranchEnd.FAILED
         return False
 
-    def retract(self, state: State, end: End) -> None:
-        self._limited &= end is End.LIMIT
+    def retract(self, state: State, end: BranchEnd) -> None:
+        self._limited &= end is BranchEnd.LIMIT
 
     def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
         domain = state.problem.domains[self.step][self.index]
         if domain.alternative.everything:
-            return All(self.step, domain, self._remaining)
+            return AllDevicesFrame(self.step, domain, self._remaining)
         if domain.need:
-            return Pick(state, pruner, self.step, domain, domain.need, -1, self._remaining)
+            return DeviceFrame(state, pruner, self.step, domain, domain.need, -1, self._remaining)
         return enter(state, self.step + 1, self._remaining)
 
 
-class Pick(Frame):
+class DeviceFrame(Frame):
     """One device of a request, from those behind the previous one."""
 
     __slots__ = ("_after", "_domain", "_missing", "_pruner", "_raised", "_remaining", "_rest", "device")
@@ -123,25 +123,25 @@ class Pick(Frame):
             behind = self._domain.usable & -1 << self.device + 1
             self._after = self._pruner.propagate(self._remaining, state, self.step, self._domain, missing, behind)
             if self._after is None:
-                self.retract(state, End.FAILED)
+                self.retract(state, BranchEnd.FAILED)
                 return None
         return True
 
-    def retract(self, state: State, end: End) -> None:
+    def retract(self, state: State, end: BranchEnd) -> None:
         state.give_back()
-        if end is End.LIMIT:
-            self.outcome = End.LIMIT
+        if end is BranchEnd.LIMIT:
+            self.outcome = BranchEnd.LIMIT
             self._rest = 0
         elif self._pruner is not None:
             self._rest &= ~self._pruner.interchangeable_with(state, self.device)
 
     def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
         if self._missing > 1:
-            return Pick(state, pruner, self.step, self._domain, self._missing - 1, self.device, self._after)
+            return DeviceFrame(state, pruner, self.step, self._domain, self._missing - 1, self.device, self._after)
         return enter(state, self.step + 1, self._after)
 
 
-class All(Frame):
+class AllDevicesFrame(Frame):
     """All collected devices of a request, in order, without alternatives."""
 
     __slots__ = ("_domain", "_done", "_remaining")
@@ -179,7 +179,7 @@ class All(Frame):
             )
         return refusing is None
 
-    def retract(self, state: State, end: End) -> None:
+    def retract(self, state: State, end: BranchEnd) -> None:
         for _ in each(self._domain.collected):
             state.give_back()
         self.outcome = end

@@ -15,7 +15,7 @@ Remaining = dict[int, int]
 """Number of an alternative -> devices it may still use; alternatives that are ruled out are missing."""
 
 
-class End(Enum):
+class BranchEnd(Enum):
     """How a branch ended."""
 
     FAILED = "failed"
@@ -25,7 +25,7 @@ class End(Enum):
 class Pruner(Protocol):
     """Knowledge about one problem that cuts branches without changing the answer."""
 
-    nogoods: dict[Hashable, End]
+    nogoods: dict[Hashable, BranchEnd]
     """How the places of the search ended that have failed, by their ``key``."""
 
     def may_prune(self, step: int) -> bool:

@@ -3,9 +3,9 @@
 ::
 
     claims in order
-      requests in order                      Alternatives: one frame per request
+      requests in order                      one AlternativesFrame per request
         subrequests in order
-          devices one after the other        Pick: one frame per device; All: one frame for all devices
+          devices one after the other        one DeviceFrame per device; one AllDevicesFrame for all
 
 The stack of frames is explicit, so the search can stop after any step and go on later, and is not bound
 by Python's recursion limit.
@@ -13,8 +13,8 @@ by Python's recursion limit.
 A branch ends in one of two ways: it fails, or it would exceed the 32 results of a claim (``LIMIT``). The
 latter skips an alternative, or abandons the previous request at once, since no other device changes it.
 
-Most searches succeed or fail within a few steps. One that has failed ``PATIENCE`` times starts again with
-a pruner that cuts branches which cannot hold a solution: the first solution stays the same.
+Most searches succeed or fail within a few steps. One that has failed ``FAILURES_BEFORE_PRUNING`` times starts again
+with a pruner that cuts branches which cannot hold a solution: the first solution stays the same.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Final
 
 from dra_operator.allocator.problem.problem import Problem
 
-from .frames import Alternatives, Frame, enter
-from .pruner import End, MakePruner, Pruner, Remaining
+from .frames import AlternativesFrame, Frame, enter
+from .pruner import BranchEnd, MakePruner, Pruner, Remaining
 from .state import State
 
-PATIENCE: Final = 12
+FAILURES_BEFORE_PRUNING: Final = 12
 PRUNED_COST: Final = 25
 """A step with a pruner takes about so many times longer than one without."""
 
@@ -55,13 +55,13 @@ class Search:
         last = self.steps + steps
         while self.solved is None and self.steps < last:
             self._step(self._stack, self.state)
-            if self.solved is None and self._failures > PATIENCE and self._pruner is None:
+            if self.solved is None and self._failures > FAILURES_BEFORE_PRUNING and self._pruner is None:
                 self._start_again()
         return self.solved
 
     def picks(self) -> list[int]:
         """The chosen alternative of each step, once solved."""
-        return [frame.index for frame in self._stack if isinstance(frame, Alternatives)]
+        return [frame.index for frame in self._stack if isinstance(frame, AlternativesFrame)]
 
     def _begin(self, remaining: Remaining | None) -> None:
         self.state = State(self.problem)
@@ -115,9 +115,9 @@ class Search:
         else:
             self.solved = False
 
-    def _crossing(self, outer: Frame, inner: Frame, end: End) -> End:
+    def _crossing(self, outer: Frame, inner: Frame, end: BranchEnd) -> BranchEnd:
         """Between claims, exceeding the limit is an ordinary failure: another claim has its own 32."""
         domains = self.problem.domains
         if domains[outer.step][0].claim != domains[inner.step][0].claim:
-            return End.FAILED
+            return BranchEnd.FAILED
         return end

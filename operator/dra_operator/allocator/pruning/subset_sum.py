@@ -11,7 +11,7 @@ FINEST: Final = 4096
 
 
 @lru_cache(maxsize=65_536)
-def fill(room: int, sizes: frozenset[int]) -> int:
+def largest_sum(room: int, sizes: frozenset[int]) -> int:
     """The largest sum up to ``room`` of any number of things of these sizes, or a little more than that."""
     fitting = [size for size in sizes if 0 < size <= room]
     if not fitting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_operator.allocator.pruning.knapsack import FINEST, fill
+from dra_operator.allocator.pruning.subset_sum import FINEST, largest_sum
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,11 +24,11 @@ from hypothesis import strategies as st
     ],
 )
 def test_the_largest_sum_of_whole_things(room: int, sizes: set[int], filled: int) -> None:
-    assert fill(room, frozenset(sizes)) == filled
+    assert largest_sum(room, frozenset(sizes)) == filled
 
 
 def test_a_room_of_very_many_units_is_rounded_only() -> None:
-    assert fill(2 * FINEST + 1, frozenset({2 * FINEST, 3})) == 2 * FINEST + 1
+    assert largest_sum(2 * FINEST + 1, frozenset({2 * FINEST, 3})) == 2 * FINEST + 1
 
 
 @given(st.integers(0, 60), st.frozensets(st.integers(1, 20), max_size=4))
@@ -36,4 +36,4 @@ def test_it_is_what_trying_all_sums_finds(room: int, sizes: frozenset[int]) -> N
     reachable = {0}
     for _ in range(room):
         reachable |= {total + size for total in reachable for size in sizes if total + size <= room}
-    assert fill(room, sizes) == max(reachable)
+    assert largest_sum(room, sizes) == max(reachable)

@@ -1,7 +1,7 @@
 """Requests that ask for exactly the same need only be served in order.
 
-Two requests are twins when every device suits one as it suits the other. Exchanging what they took turns a solution
-into a solution, so the first solution gives the earlier twin the earlier devices, and whatever would give a twin a
+Two requests are symmetric when every device suits one as it suits the other. Exchanging what they took turns a solution
+into a solution, so the first solution gives the earlier one the earlier devices, and whatever would give one a
 device before those of an earlier one can be left out. Without that, n equal requests that cannot all be served are
 tried in all n! orders.
 """
@@ -15,10 +15,10 @@ from dra_operator.allocator.problem.ledger import Ledger, Taker
 from dra_operator.allocator.problem.problem import Problem
 
 
-class Twins(Ledger):
-    """The ledger of some twins: admits the devices behind the latest one that any of them took.
+class RequestOrder(Ledger):
+    """The ledger of symmetric requests: admits the devices behind the latest one that any of them took.
 
-    A device that can be shared (one of ``shareable``) may be taken again by the next twin.
+    A device that can be shared (one of ``shareable``) may be taken again by the next one.
     """
 
     lasting = True
@@ -41,7 +41,7 @@ class Twins(Ledger):
 
 
 def introduce(problem: Problem, first: int) -> None:
-    """Gives twins among the steps from ``first`` on their common ledgers, one for each alternative."""
+    """Gives symmetric requests among the steps from ``first`` on their common ledgers, one for each alternative."""
     shareable = problem.node.shareable
     by_claim = problem.plan.wants_admin_access
     """What admin access takes is in use for its own claim, but need not be for another."""
@@ -51,12 +51,12 @@ def introduce(problem: Problem, first: int) -> None:
             families.setdefault(tuple(_wish(domain, by_claim=by_claim) for domain in domains), []).append(domains)
     for family in families.values():
         if len(family) > 1:
-            for twins in zip(*family, strict=True):
-                _connect(twins, Twins(shareable))
+            for members in zip(*family, strict=True):
+                _connect(members, RequestOrder(shareable))
 
 
-def _connect(twins: Iterable[Domain], ledger: Ledger) -> None:
-    for domain in twins:
+def _connect(members: Iterable[Domain], ledger: Ledger) -> None:
+    for domain in members:
         domain.ledgers = (*domain.ledgers, ledger)
 
 

@@ -1,16 +1,16 @@
 """Forward checking: may the rest of the claims still be served after a choice?
 
-For every alternative that is still ahead a set of devices is kept (``Remaining``), narrowed after each choice:
+For every alternative of the remaining requests a set of devices is kept (``Remaining``), narrowed after each choice:
 
 1. by what is taken, and by the ledgers that the choice changed;
 2. along ``matchAttribute`` constraints: a value stays possible only if every request in its scope finds
    enough devices with it, and all of them together enough different ones that suit their other common
    constraints as well; this is repeated until nothing changes, so that chains of constraints are followed to their end;
-3. by bounds over everything ahead (``bounds``).
+3. by bounds over all remaining requests (``bounds``).
 
 Only branches without any solution are cut. A branch in which a fatal error may be met is never cut, since
-the reference would meet it: of the first step that is not ``quiet`` is only asked whether a device is left to choose
-or to fail on, and nothing of what is behind it.
+the reference would meet it: of the first fallible step is only asked whether a device is left to choose or to fail on,
+and nothing of what is behind it.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.search.pruner import Remaining
 from dra_operator.allocator.search.state import State
 
-from .ahead import Open
 from .bounds import Bounds
-from .horizon import find_horizons
+from .error_horizon import find_error_horizons
+from .open_request import OpenRequest
 
 
-class Lookahead:
-    """Narrows what is ahead. Stateless apart from what can be computed once per problem."""
+class Propagation:
+    """Narrows what remains. Stateless apart from what can be computed once per problem."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._horizons = find_horizons(problem)
+        self._error_horizons = find_error_horizons(problem)
         self._bounds = Bounds(problem)
-        self._steps = [Open.of(*((domain, domain.need) for domain in domains)) for domains in problem.domains]
+        self._steps = [OpenRequest.of(*((domain, domain.need) for domain in domains)) for domains in problem.domains]
 
     @property
-    def quiet_from(self) -> int:
+    def cannot_raise_from(self) -> int:
         """The first step from which on no fatal error can be met."""
-        return self._horizons.index(len(self._problem.domains))
+        return self._error_horizons.index(len(self._problem.domains))
 
     def may_prune(self, step: int) -> bool:
         """No fatal error can be met at the step itself, so that looking ahead from it is of use."""
-        return self._horizons[step] > step
+        return self._error_horizons[step] > step
 
     def everything(self) -> Remaining:
-        """What is ahead before anything is known."""
+        """What remains before anything is known."""
         return {
             domain.number: domain.collected if domain.alternative.everything else domain.usable
             for domains in self._problem.domains
@@ -59,19 +59,19 @@ class Lookahead:
         }
 
     def start(self) -> Remaining | None:
-        """What is ahead before the first choice; None when there is no solution."""
-        opened = self._steps[: self._horizons[0]]
+        """What remains before the first choice; None when there is no solution."""
+        opened = self._steps[: self._error_horizons[0]]
         touched = {constraint for request in opened for constraint in request.touching}
-        ahead = self._narrowed(self.everything(), opened, touched)
-        return ahead if ahead is not None and self._arrives(0, ahead, opened, None) else None
+        remaining = self._propagated(self.everything(), opened, touched)
+        return remaining if remaining is not None and self._arrives(0, remaining, opened, None) else None
 
-    def after(
+    def propagate(
         self, before: Remaining, state: State, step: int, chosen: Domain, missing: int, rest: int
     ) -> Remaining | None:
-        """What is ahead after ``chosen`` took a device and still misses some from ``rest``."""
-        ahead: Remaining = {}
+        """What remains after ``chosen`` took a device and still misses some from ``rest``."""
+        remaining: Remaining = {}
         touched: set[Ledger] = set(chosen.comparing)
-        opened = [Open.of((chosen, missing))] if missing else []
+        opened = [OpenRequest.of((chosen, missing))] if missing else []
         for request in opened + self._steps[step + 1 :]:
             for domain, _ in request.alternatives:
                 if domain.number not in before:
@@ -85,72 +85,74 @@ class Lookahead:
                     touched.update(domain.comparing)
                     if domain.alternative.everything:
                         continue
-                ahead[domain.number] = new
-        opened += self._steps[step + 1 : self._horizons[step]]
-        narrowed = self._narrowed(ahead, opened, touched)
+                remaining[domain.number] = new
+        opened += self._steps[step + 1 : self._error_horizons[step]]
+        narrowed = self._propagated(remaining, opened, touched)
         return narrowed if narrowed is not None and self._arrives(step, narrowed, opened, state) else None
 
-    def _arrives(self, step: int, ahead: Remaining, opened: list[Open], state: State | None) -> bool:
+    def _arrives(self, step: int, remaining: Remaining, opened: list[OpenRequest], state: State | None) -> bool:
         """The first step at which an error may be met finds a device to choose or to fail on."""
         devices = 0
-        for domain in chain.from_iterable(self._problem.domains[self._horizons[step] :][:1]):
+        for domain in chain.from_iterable(self._problem.domains[self._error_horizons[step] :][:1]):
             if domain.alternative.everything or domain.alternative.admin or not domain.need:
                 return True
             devices |= (domain.usable | domain.raised) & ~(state.blocked(domain) if state is not None else 0)
-        return self._horizons[step] == len(self._problem.domains) or self._bounds.one_is_left(devices, ahead, opened)
+        return self._error_horizons[step] == len(self._problem.domains) or self._bounds.one_is_left(
+            devices, remaining, opened
+        )
 
-    def _narrowed(self, ahead: Remaining, opened: list[Open], touched: set[Ledger]) -> Remaining | None:
-        if not all(request.alive(ahead) for request in opened):
+    def _propagated(self, remaining: Remaining, opened: list[OpenRequest], touched: set[Ledger]) -> Remaining | None:
+        if not all(request.alive(remaining) for request in opened):
             return None
         queue = [ledger for ledger in touched if ledger.agrees_on is not None]
         while queue:
             constraint = queue.pop()
-            changed = self._match(constraint, ahead, opened)
+            changed = self._match(constraint, remaining, opened)
             if changed is None:
                 return None
             queue.extend(other for other in changed if other is not constraint and other not in queue)
-        return ahead if self._bounds.suffice(ahead, opened) else None
+        return remaining if self._bounds.suffice(remaining, opened) else None
 
-    def _match(self, constraint: Ledger, ahead: Remaining, opened: list[Open]) -> set[Ledger] | None:
+    def _match(self, constraint: Ledger, remaining: Remaining, opened: list[OpenRequest]) -> set[Ledger] | None:
         """Keeps devices with values that can still be common; the other constraints that this concerns."""
         forced = [request for request in opened if constraint in request.bound]
         if not forced:
             return set()
         together = 0
         for request in forced:
-            together |= request.devices(ahead)
+            together |= request.devices(remaining)
         others = frozenset.intersection(*(request.bound for request in forced)) - {constraint}
-        least = 0 if together & self._bounds.several else sum(request.need(ahead) for request in forced)
+        least = 0 if together & self._bounds.several else sum(request.need(remaining) for request in forced)
         allowed = 0
         for devices in _columns(constraint, together):
-            if devices.bit_count() >= least and self._common(devices, forced, others, ahead):
+            if devices.bit_count() >= least and self._common(devices, forced, others, remaining):
                 allowed |= devices
         changed: set[Ledger] = set()
         for request in opened:
             if constraint not in request.touching:
                 continue
             for domain, need in request.alternatives:
-                old = ahead.get(domain.number)
+                old = remaining.get(domain.number)
                 if old is None or constraint not in domain.ledgers or not old & ~allowed:
                     continue
                 changed.update(c for c in domain.comparing if c.agrees_on is not None)
                 if domain.alternative.everything or (old & allowed).bit_count() < need:
-                    del ahead[domain.number]
+                    del remaining[domain.number]
                 else:
-                    ahead[domain.number] = old & allowed
-            if not request.alive(ahead):
+                    remaining[domain.number] = old & allowed
+            if not request.alive(remaining):
                 return None
         return changed
 
-    def _common(self, devices: int, forced: list[Open], others: frozenset[Ledger], ahead: Remaining) -> bool:
+    def _common(self, devices: int, forced: list[OpenRequest], others: frozenset[Ledger], remaining: Remaining) -> bool:
         """All requests find enough of these devices, and together enough different ones under all constraints."""
         together = total = 0
         for request in forced:
             least = 0
             found = False
             for domain, need in request.alternatives:
-                mine = ahead.get(domain.number, 0) & devices
-                if domain.number in ahead and mine.bit_count() >= need:
+                mine = remaining.get(domain.number, 0) & devices
+                if domain.number in remaining and mine.bit_count() >= need:
                     together |= mine
                     least = min(least, need) if found else need
                     found = True

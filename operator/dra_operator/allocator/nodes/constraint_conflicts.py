@@ -1,7 +1,7 @@
 """On which nodes a request for all devices may violate a constraint of its claim, which is fatal (section 7).
 
 The devices that the request collects, and those that requests before it may have taken, are compared per node. As
-long as they all agree, nothing can go wrong; otherwise the node is worth a look. Kept up like the tallies.
+long as they all agree, nothing can go wrong; otherwise the node is worth a look. Kept up like the device counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dra_operator.allocator.published.inventory import Inventory
 from dra_operator.allocator.published.pools import Pool
 from dra_operator.allocator.usage import Usage
 
-from .summaries import Query, Summary
+from .incremental import IncrementalAggregate, Query
 
 Value = tuple[str, object]
 MISSING: Final[Value] = ("missing", None)
@@ -38,7 +38,7 @@ class Spread(NamedTuple):
     values: Counter[Value]
 
 
-class Conflicts(Summary[Spread]):
+class ConstraintConflicts(IncrementalAggregate[Spread]):
     """One scope over all pools."""
 
     def __init__(self, scope: Scope) -> None:
@@ -46,10 +46,10 @@ class Conflicts(Summary[Spread]):
         self._scope = scope
         self._nodes: dict[str, Spread] = {}
         self._conflicting: set[str] = set()
-        self.wild = 0
+        self.cluster_wide = 0
         """Devices that every node may see: with them nobody knows which nodes conflict."""
 
-    def suspects(self) -> list[str]:
+    def may_error(self) -> list[str]:
         """Nodes whose own devices do not all agree."""
         return sorted(self._conflicting)
 
@@ -57,7 +57,7 @@ class Conflicts(Summary[Spread]):
         view = pool.own_view()
         values: Counter[Value] = Counter()
         devices = 0
-        for slice_ in () if view is None else view.slices if pool.home is not None else pool.slices:
+        for slice_ in () if view is None else view.slices if pool.owning_node is not None else pool.slices:
             for query in self._scope.queries:
                 for number in each(query.matches(pool, slice_, usage, inventory.compiled).true):
                     attribute = lookup(slice_.devices[number], slice_.pool.driver, self._scope.attribute)
@@ -66,24 +66,24 @@ class Conflicts(Summary[Spread]):
                     devices += 1
         return Spread(devices, values)
 
-    def add(self, home: str | None, part: Spread, sign: int) -> None:
-        if home is None:
-            self.wild += sign * part.devices
+    def add(self, owning_node: str | None, part: Spread, sign: int) -> None:
+        if owning_node is None:
+            self.cluster_wide += sign * part.devices
             return
         if not part.devices:
             return
-        old = self._nodes.pop(home, Spread(0, Counter()))
+        old = self._nodes.pop(owning_node, Spread(0, Counter()))
         values = old.values.copy()
         for value, count in part.values.items():
             values[value] += sign * count
             if not values[value]:
                 del values[value]
         new = Spread(old.devices + sign * part.devices, values)
-        self._conflicting.discard(home)
+        self._conflicting.discard(owning_node)
         if new.devices:
-            self._nodes[home] = new
+            self._nodes[owning_node] = new
             if not self._agrees(new):
-                self._conflicting.add(home)
+                self._conflicting.add(owning_node)
 
     def _agrees(self, spread: Spread) -> bool:
         """The devices satisfy the constraint whatever is taken of them, and in whatever order.

@@ -14,14 +14,14 @@ from dra_operator.allocator.problem.ledger import Budget, Ledger
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.counter_table import Block, Kind
 
-from .knapsack import fill
+from .subset_sum import largest_sum
 
 Found = TypeVar("Found")
 Limit = tuple[int, int]
 """Devices, and how many of them can be taken together at most."""
 
 
-class Headroom:
+class CounterBounds:
     """Looks at a budget as it is at the moment."""
 
     def __init__(self, problem: Problem, ledger: Ledger, budget: Budget) -> None:
@@ -51,7 +51,7 @@ class Headroom:
     def _remembered(
         self, known: dict[object, Found], devices: int, work_out: Callable[[Block, int], Found]
     ) -> Iterator[Found]:
-        devices = (devices & ~self._budget.paid) >> self._budget.offset
+        devices = (devices & ~self._budget.already_charged) >> self._budget.offset
         left = self._budget.left
         for block in self._budget.blocks:
             mine = devices & block.devices
@@ -69,7 +69,7 @@ class Headroom:
                     sizes.setdefault(number, set()).add(amount)
         room: dict[Kind, int] = {}
         for number, amounts in sizes.items():
-            usable = fill(self._budget.left[number], frozenset(amounts))
+            usable = largest_sum(self._budget.left[number], frozenset(amounts))
             for kind in self._budget.kinds[number]:
                 room[kind] = room.get(kind, 0) + usable
         return room

@@ -1,4 +1,4 @@
-"""Bounds by addition: what everything ahead takes at least, against what is left of counters and capacities.
+"""Bounds by addition: what all remaining requests take at least, against what is left of counters and capacities.
 
 What is left counts only as far as the devices that may still be taken can use it up: of 10Gi, shares of 4Gi use 8Gi.
 Requests that could be served without drawing on a counter or capacity take nothing of it.
@@ -17,37 +17,38 @@ from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.counter_table import Kind
 from dra_operator.allocator.search.pruner import Remaining
 
-from .ahead import Open
-from .headroom import Headroom
-from .knapsack import fill
+from .counter_bounds import CounterBounds
+from .open_request import OpenRequest
 from .sharing import Portioning, portionings
+from .subset_sum import largest_sum
 
 Name = TypeVar("Name")
 
 
-class Sums:
-    """Each method is False only when the requests ahead certainly cannot all be served."""
+class AggregateBounds:
+    """Each method is False only when the remaining requests certainly cannot all be served."""
 
-    def __init__(self, problem: Problem, headrooms: Sequence[Headroom], several: int) -> None:
+    def __init__(self, problem: Problem, counter_bounds: Sequence[CounterBounds], several: int) -> None:
         self._problem = problem
-        self._headrooms = headrooms
+        self._counter_bounds = counter_bounds
         self._several = several
         self._shares = [(one.portions, _shares(problem, one)) for one in portionings(problem)]
         self._drawing = _drawing(problem)
         self._least_charges: dict[tuple[int, Drawing], Mapping[Kind, int]] = {}
 
-    def counters_suffice(self, ahead: Remaining, opened: list[Open]) -> bool:
+    def counters_suffice(self, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """Summed over all sets, no kind of counter may be asked for more than can be had of it."""
-        if not self._headrooms:
+        if not self._counter_bounds:
             return True
         ordinary = [request for request in opened if not request.admin]
         together = 0
         for request in ordinary:
-            together |= request.devices(ahead)
-        room = _total(room for headroom in self._headrooms for room in headroom.rooms(together))
+            together |= request.devices(remaining)
+        room = _total(room for counter_bound in self._counter_bounds for room in counter_bound.rooms(together))
         alike = Counter(
             tuple(
-                (need, ahead[domain.number], self._drawing[domain.number]) for domain, need in request.ruled_in(ahead)
+                (need, remaining[domain.number], self._drawing[domain.number])
+                for domain, need in request.ruled_in(remaining)
             )
             for request in ordinary
         )
@@ -57,25 +58,25 @@ class Sums:
         )
         return all(amount <= room.get(kind, 0) for kind, amount in wanted.items())
 
-    def capacity_suffices(self, ahead: Remaining, opened: list[Open]) -> bool:
+    def capacity_suffices(self, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """Summed over all devices that can be shared, no capacity may be asked for more than can be had of it."""
         ordinary = [request for request in opened if not request.admin] if self._shares else []
-        return all(self._suffices(portions, shares, ahead, ordinary) for portions, shares in self._shares)
+        return all(self._suffices(portions, shares, remaining, ordinary) for portions, shares in self._shares)
 
     def _suffices(
-        self, portions: Portions, shares: Sequence[Share], ahead: Remaining, ordinary: Sequence[Open]
+        self, portions: Portions, shares: Sequence[Share], remaining: Remaining, ordinary: Sequence[OpenRequest]
     ) -> bool:
         wanted = _total(
-            _least(_times(need, shares[domain.number].least) for domain, need in request.ruled_in(ahead))
+            _least(_times(need, shares[domain.number].least) for domain, need in request.ruled_in(remaining))
             for request in ordinary
         )
         if not any(wanted.values()):
             return True
         room: dict[str, int] = {}
-        for device, sizes in _sizes(shares, ordinary, ahead).items():
+        for device, sizes in _sizes(shares, ordinary, remaining).items():
             left = portions.left(device)
             for name, amounts in sizes.items():
-                room[name] = room.get(name, 0) + fill(left[name], frozenset(amounts))
+                room[name] = room.get(name, 0) + largest_sum(left[name], frozenset(amounts))
         return all(amount <= room.get(name, 0) for name, amount in wanted.items())
 
     def _charges(self, devices: int, drawing: Drawing) -> Mapping[Kind, int]:
@@ -89,13 +90,15 @@ class Sums:
         return known
 
 
-def _sizes(shares: Sequence[Share], requests: Iterable[Open], ahead: Remaining) -> dict[int, dict[str, set[int]]]:
+def _sizes(
+    shares: Sequence[Share], requests: Iterable[OpenRequest], remaining: Remaining
+) -> dict[int, dict[str, set[int]]]:
     """For each device that can be shared, and each of its capacities, the shares that may be taken of it."""
     devices: dict[Share, int] = {}
     for request in requests:
-        for domain, _ in request.ruled_in(ahead):
+        for domain, _ in request.ruled_in(remaining):
             share = shares[domain.number]
-            devices[share] = devices.get(share, 0) | ahead[domain.number]
+            devices[share] = devices.get(share, 0) | remaining[domain.number]
     sizes: dict[int, dict[str, set[int]]] = {}
     for share, wanted in devices.items():
         for device, amounts in share.amounts.items():
@@ -162,9 +165,9 @@ def _drawing(problem: Problem) -> list[Drawing]:
 
 def _make_drawing(budgets: Iterable[Budget]) -> Drawing:
     costs: list[tuple[Mapping[Kind, int], int]] = []
-    drawing = paid = 0
+    drawing = already_charged = 0
     for budget in budgets:
-        paid |= budget.paid
+        already_charged |= budget.already_charged
         for more, devices in budget.costs_by_kind:
             both: list[tuple[Mapping[Kind, int], int]] = []
             if devices & drawing:  # some draw on another budget, too
@@ -172,7 +175,7 @@ def _make_drawing(budgets: Iterable[Budget]) -> Drawing:
                 costs = [(other, group & ~devices) for other, group in costs]
             costs += [*both, (more, devices & ~drawing)]
             drawing |= devices
-    return Drawing(costs, ~drawing | paid)
+    return Drawing(costs, ~drawing | already_charged)
 
 
 def _least(choices: Iterable[Mapping[Name, int]]) -> dict[Name, int]:

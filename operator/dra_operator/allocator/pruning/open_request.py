@@ -1,4 +1,4 @@
-"""What a search may still use for the requests that are ahead."""
+"""What a search may still use for the remaining requests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.search.pruner import Remaining
 
 
-class Open(NamedTuple):
-    """One request ahead: any of its alternatives must find its need."""
+class OpenRequest(NamedTuple):
+    """One remaining request: any of its alternatives must find its need."""
 
     alternatives: tuple[tuple[Domain, int], ...]
     bound: frozenset[Ledger]
@@ -21,7 +21,7 @@ class Open(NamedTuple):
     """Some alternative has admin access, which the requests of other claims do not get in the way of."""
 
     @classmethod
-    def of(cls, *alternatives: tuple[Domain, int]) -> Open:
+    def of(cls, *alternatives: tuple[Domain, int]) -> OpenRequest:
         """A request with these alternatives and needs."""
         scopes = [frozenset(domain.comparing if need else ()) for domain, need in alternatives]
         admin = any(domain.alternative.admin for domain, _ in alternatives)
@@ -32,25 +32,25 @@ class Open(NamedTuple):
         """The claim that the request is of."""
         return self.alternatives[0][0].claim
 
-    def ruled_in(self, ahead: Remaining) -> list[tuple[Domain, int]]:
+    def ruled_in(self, remaining: Remaining) -> list[tuple[Domain, int]]:
         """The alternatives that are still possible."""
-        return [(domain, need) for domain, need in self.alternatives if domain.number in ahead]
+        return [(domain, need) for domain, need in self.alternatives if domain.number in remaining]
 
-    def need(self, ahead: Remaining) -> int:
+    def need(self, remaining: Remaining) -> int:
         """The least that the request takes."""
-        return min(need for _, need in self.ruled_in(ahead))
+        return min(need for _, need in self.ruled_in(remaining))
 
-    def devices(self, ahead: Remaining) -> int:
+    def devices(self, remaining: Remaining) -> int:
         """All devices that the request may still use."""
         devices = 0
         for domain, _ in self.alternatives:
-            devices |= ahead.get(domain.number, 0)
+            devices |= remaining.get(domain.number, 0)
         return devices
 
-    def alive(self, ahead: Remaining) -> bool:
+    def alive(self, remaining: Remaining) -> bool:
         """Some alternative finds enough devices."""
         for domain, need in self.alternatives:
-            devices = ahead.get(domain.number)
+            devices = remaining.get(domain.number)
             if devices is not None and (
                 bool(devices) if domain.alternative.everything else devices.bit_count() >= need
             ):

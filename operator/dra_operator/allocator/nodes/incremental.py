@@ -3,8 +3,8 @@
 Changes of the inventory and of the allocated state come from journals, so keeping up costs as much as what
 changed, whatever the number of nodes.
 
-Only pools whose slices all name the same node belong to that node (their *home*). All others (for all nodes, by
-node selector, spanning nodes) are *wild*: their devices count for every node.
+Only pools whose slices all name the same node belong to that node (their *owning node*). All others (for all nodes, by
+node selector, spanning nodes) are *cluster-wide*: their devices count for every node.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Query(NamedTuple):
         return Verdicts(true, raised)
 
 
-class Summary(Generic[Part]):
+class IncrementalAggregate(Generic[Part]):
     """The parts of all pools, added up."""
 
     def __init__(self) -> None:
@@ -80,11 +80,11 @@ class Summary(Generic[Part]):
                 yield
 
     def part(self, inventory: Inventory, usage: Usage, pool: Pool) -> Part:
-        """What a pool contributes: with a home what its node may use, a wild one all that any node might."""
+        """What a pool contributes: to its owning node what that may use, cluster-wide all that any node might use."""
         raise NotImplementedError
 
-    def add(self, home: str | None, part: Part, sign: int) -> None:
-        """Counts a part in (1) or out (-1); ``home`` is None for a wild pool."""
+    def add(self, owning_node: str | None, part: Part, sign: int) -> None:
+        """Counts a part in (1) or out (-1); ``owning_node`` is None for a cluster-wide pool."""
         raise NotImplementedError
 
     def _recount(self, inventory: Inventory, usage: Usage, id_: PoolId) -> None:
@@ -93,5 +93,5 @@ class Summary(Generic[Part]):
             self.add(*old, -1)
         pool = inventory.pool(id_)
         if pool is not None:
-            new = self._parts[id_] = (pool.home, self.part(inventory, usage, pool))
+            new = self._parts[id_] = (pool.owning_node, self.part(inventory, usage, pool))
             self.add(*new, 1)

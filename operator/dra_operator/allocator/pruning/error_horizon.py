@@ -14,14 +14,14 @@ from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
 
 
-def find_horizons(problem: Problem) -> list[int]:
+def find_error_horizons(problem: Problem) -> list[int]:
     """For each step the first one from there on at which a fatal error may be met; the end when there is none."""
     reached, end = problem.reached, len(problem.domains)
-    loud = {step for step, domains in enumerate(reached) if not all(domain.quiet for domain in domains)}
-    loud |= _limited(reached, {reached[step][0].claim for step in loud})
+    fallible = {step for step, domains in enumerate(reached) if not all(domain.cannot_raise for domain in domains)}
+    fallible |= _limited(reached, {reached[step][0].claim for step in fallible})
     horizons = [end] * (end + 1)
     for step in reversed(range(len(reached))):
-        horizons[step] = step if step in loud else horizons[step + 1]
+        horizons[step] = step if step in fallible else horizons[step + 1]
     return horizons
 
 
