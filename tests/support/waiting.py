@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -28,6 +29,15 @@ async def until(what: str, look: Callable[[], Awaitable[T | None]], seconds: flo
         if time.monotonic() > deadline:
             raise NotObserved(f"{what}: not observed within {seconds:.0f} s, but {last!r}")
         await asyncio.sleep(0.05)
+
+
+async def becomes(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until a condition about the test's own process or files is true. Raises NotObserved."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise NotObserved(f"{inspect.getsource(condition).strip()}: not true within {seconds:.0f} s")
+        await asyncio.sleep(0.01)
 
 
 async def stays(what: str, look: Callable[[], Awaitable[Any]], seconds: float) -> None:

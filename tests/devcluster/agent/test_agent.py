@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from dra_devcluster.agent import CheckpointCorrupted, LocalRuntime, NodeAgent
 from dra_kube import NODES
+from one_node import OneNode
+from waiting import becomes
 
 
-async def test_km11_an_agent_with_a_damaged_checkpoint_does_not_start(node: Any) -> None:
+async def test_km11_an_agent_with_a_damaged_checkpoint_does_not_start(node: OneNode) -> None:
     await node.stop()
     (node.root / "dra_manager_state").write_text("damaged")
     with pytest.raises(CheckpointCorrupted, match="drain the node, remove this file"):
@@ -19,7 +20,7 @@ async def test_km11_an_agent_with_a_damaged_checkpoint_does_not_start(node: Any)
     await node.start()
 
 
-async def test_several_agents_live_in_one_process_and_run_only_their_own_pods(node: Any, short_path: Path) -> None:
+async def test_several_agents_live_in_one_process_and_run_only_their_own_pods(node: OneNode, short_path: Path) -> None:
     async with NodeAgent(node.api, "node-2", root=short_path / "2", settings=node.settings):
         nodes, _ = await node.api.list(NODES)
         assert [one["metadata"]["name"] for one in nodes] == ["node-1", "node-2"]
@@ -31,10 +32,10 @@ async def test_several_agents_live_in_one_process_and_run_only_their_own_pods(no
         assert len(list((short_path / "2" / "pods").iterdir())) == 1
 
 
-async def test_what_is_kept_of_pods_that_are_gone_is_removed_at_the_start(node: Any) -> None:
+async def test_what_is_kept_of_pods_that_are_gone_is_removed_at_the_start(node: OneNode) -> None:
     await node.stop()
     async with LocalRuntime(node.root) as runtime:
         runtime.start("gone", "c", ["true"], {"PATH": node.settings.search_path})
         await runtime.wait("gone", "c")
     await node.start()
-    await node.until(lambda: not (node.root / "pods" / "gone").exists())
+    await becomes(lambda: not (node.root / "pods" / "gone").exists())

@@ -12,6 +12,9 @@ from dra_api.core import Pod
 from dra_devcluster.agent.claims import ClaimCache, ClaimInfo, PreparedDevice
 from dra_devcluster.agent.devices import cdi_devices
 from dra_devcluster.agent.errors import ClaimError
+from fake_plugin import FakePlugin, MakePlugin
+from one_node import OneNode
+from waiting import becomes
 
 Json = dict[str, Any]
 
@@ -94,7 +97,9 @@ def using(name: str, *references: Json, script: str = "env | grep ^CLAIM | sort"
     return {"name": name, "image": "busybox", "command": command, "resources": {"claims": list(references)}}
 
 
-async def test_e2e015_each_container_sees_exactly_the_environment_of_its_claims(node: Any, plugin: Any) -> None:
+async def test_e2e015_each_container_sees_exactly_the_environment_of_its_claims(
+    node: OneNode, plugin: FakePlugin
+) -> None:
     await node.pod(
         "pod-a",
         containers=[using("both", {"name": "x"}, {"name": "y"}), using("one", {"name": "y"}), using("none")],
@@ -107,7 +112,9 @@ async def test_e2e015_each_container_sees_exactly_the_environment_of_its_claims(
     assert logs == ["CLAIM_x=true\nCLAIM_y=true\n", "CLAIM_y=true\n", ""]
 
 
-async def test_e2e015_a_container_that_refers_to_one_request_gets_only_its_devices(node: Any, plugin: Any) -> None:
+async def test_e2e015_a_container_that_refers_to_one_request_gets_only_its_devices(
+    node: OneNode, plugin: FakePlugin
+) -> None:
     plugin.devices["gpu"] = [
         {"pool_name": "p", "device_name": name, "request_names": [name], "cdi_device_ids": [f"vendor/dev={name}"]}
         for name in ("first", "second")
@@ -120,13 +127,13 @@ async def test_e2e015_a_container_that_refers_to_one_request_gets_only_its_devic
     assert await node.log("pod-a") == "CLAIM_second=true\n"
 
 
-def write_spec(node: Any, devices: list[Json]) -> None:
+def write_spec(node: OneNode, devices: list[Json]) -> None:
     spec = {"cdiVersion": "0.5.0", "kind": "vendor/dev", "devices": devices}
     (node.cdi_root / "vendor.json").write_text(json.dumps(spec))
 
 
 async def test_a_device_without_a_cdi_file_holds_its_container_up_until_the_file_is_there(
-    node: Any, plugin: Any
+    node: OneNode, plugin: FakePlugin
 ) -> None:
     plugin.devices["gpu"] = [{"pool_name": "p", "device_name": "d", "cdi_device_ids": ["vendor/dev=late"]}]
     await node.pod("pod-a", "echo $LATE", claims=("gpu",))
@@ -140,7 +147,9 @@ async def test_a_device_without_a_cdi_file_holds_its_container_up_until_the_file
     assert await node.log("pod-a") == "here\n"
 
 
-async def test_device_nodes_and_mounts_are_described_to_the_container(node: Any, plugin: Any, tmp_path: Path) -> None:
+async def test_device_nodes_and_mounts_are_described_to_the_container(
+    node: OneNode, plugin: FakePlugin, tmp_path: Path
+) -> None:
     plugin.devices["gpu"] = [{"pool_name": "p", "device_name": "d", "cdi_device_ids": ["vendor/dev=0"]}]
     edits = {
         "deviceNodes": [{"path": "/dev/gpu0", "hostPath": "/dev/null"}],
@@ -154,7 +163,7 @@ async def test_device_nodes_and_mounts_are_described_to_the_container(node: Any,
     assert facts == {"devices": ["vendor/dev=0"], "containerEdits": edits}
 
 
-async def test_a_device_whose_device_node_does_not_exist_is_an_error(node: Any, plugin: Any) -> None:
+async def test_a_device_whose_device_node_does_not_exist_is_an_error(node: OneNode, plugin: FakePlugin) -> None:
     plugin.devices["gpu"] = [{"pool_name": "p", "device_name": "d", "cdi_device_ids": ["vendor/dev=0"]}]
     write_spec(node, [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/no-such-gpu"}]}}])
     await node.pod("pod-a", claims=("gpu",))
@@ -163,7 +172,7 @@ async def test_a_device_whose_device_node_does_not_exist_is_an_error(node: Any, 
     assert event["message"] == "Error: CDI devices need paths that this host does not have: /dev/no-such-gpu"
 
 
-async def test_e2e042_pods_share_a_claim_and_the_last_one_gives_it_back(node: Any, plugin: Any) -> None:
+async def test_e2e042_pods_share_a_claim_and_the_last_one_gives_it_back(node: OneNode, plugin: FakePlugin) -> None:
     names = [f"pod-{index}" for index in range(5)]
     for name in names:
         await node.pod(name, claims=("gpu",))
@@ -180,11 +189,11 @@ async def test_e2e042_pods_share_a_claim_and_the_last_one_gives_it_back(node: An
 
 
 async def test_nod030_a_claim_with_devices_of_two_drivers_is_prepared_by_both(
-    node: Any, plugin: Any, make_plugin: Any
+    node: OneNode, plugin: FakePlugin, make_plugin: MakePlugin
 ) -> None:
     async with make_plugin("nic.example.com", root=node.root, services=("v1beta1.DRAPlugin",)) as other:
         other.cdi_root = node.cdi_root
-        await node.until(lambda: other.statuses)
+        await becomes(lambda: other.statuses)
         await node.pod("pod-a", claims=("gpu",))
         await node.claim("gpu", "pod-a", drivers=("gpu.example.com", "nic.example.com"))
         await node.phase("pod-a", "Running")

@@ -15,6 +15,8 @@ from dra_devcluster.agent.claims import PreparedDevice
 from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.manager import DraManager
 from dra_kube import NotFound
+from fake_plugin import FakePlugin, MakePlugin
+from waiting import becomes
 
 DRIVER = "gpu.example.com"
 OTHER = "nic.example.com"
@@ -77,11 +79,11 @@ async def manager(claims: Claims, tmp_path: Path, fast: AgentSettings) -> AsyncI
 
 
 @pytest.fixture
-async def plugin(manager: DraManager, make_plugin: Callable[..., Any]) -> Any:
+async def plugin(manager: DraManager, make_plugin: MakePlugin) -> FakePlugin:
     return await _registered(manager, make_plugin(DRIVER))
 
 
-async def _registered(manager: DraManager, plugin: Any) -> Any:
+async def _registered(manager: DraManager, plugin: FakePlugin) -> FakePlugin:
     await plugin.serve()
     await manager.register(plugin.driver, str(plugin.service_socket), plugin.services)
     return plugin
@@ -91,7 +93,7 @@ def restarted(manager: DraManager, claims: Claims, tmp_path: Path, settings: Age
     return DraManager(claims, "node-1", tmp_path, settings)  # type: ignore[arg-type]  # reads claims, nothing else
 
 
-async def refused(awaitable: Awaitable[Any]) -> str:
+async def refused(awaitable: Awaitable[object]) -> str:
     with pytest.raises(ClaimError) as caught:
         await awaitable
     return str(caught.value).removeprefix("prepare dynamic resources: ")
@@ -121,7 +123,7 @@ PHASE_1: dict[str, tuple[Callable[[Claims], object], str]] = {
 
 @pytest.mark.parametrize("case", PHASE_1)
 async def test_km12_a_pod_that_fails_the_checks_leaves_no_trace(
-    case: str, claims: Claims, manager: DraManager, plugin: Any
+    case: str, claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     arrange, message = PHASE_1[case]
     arrange(claims)
@@ -132,7 +134,7 @@ async def test_km12_a_pod_that_fails_the_checks_leaves_no_trace(
 
 @pytest.mark.parametrize("owner", ["pod-a", "stranger"])
 async def test_km12_a_generated_claim_must_be_owned_by_the_pod(
-    owner: str, claims: Claims, manager: DraManager, plugin: Any
+    owner: str, claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     claims.add("pod-a-gpu-x", "pod-a", owner=owner)
     pod = convert(
@@ -151,7 +153,7 @@ async def test_km12_a_generated_claim_must_be_owned_by_the_pod(
 
 
 async def test_km12_a_template_entry_without_claim_waits_and_one_that_needs_none_is_skipped(
-    manager: DraManager, plugin: Any
+    manager: DraManager, plugin: FakePlugin
 ) -> None:
     entry = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "template"}]}
     base = {"metadata": {"name": "pod-a", "namespace": "default", "uid": "uid-pod-a"}, "spec": entry}
@@ -162,7 +164,7 @@ async def test_km12_a_template_entry_without_claim_waits_and_one_that_needs_none
 
 
 async def test_km12_an_unregistered_driver_fails_even_a_prepared_claim(
-    claims: Claims, manager: DraManager, plugin: Any
+    claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     claims.add("gpu", "pod-a", "pod-b")
     await manager.prepare(pod_with("pod-a", "gpu"))
@@ -175,7 +177,7 @@ async def test_km12_an_unregistered_driver_fails_even_a_prepared_claim(
 
 
 async def test_km14_devices_are_kept_as_the_driver_reports_them(
-    claims: Claims, manager: DraManager, plugin: Any, tmp_path: Path, fast: AgentSettings
+    claims: Claims, manager: DraManager, plugin: FakePlugin, tmp_path: Path, fast: AgentSettings
 ) -> None:
     plugin.devices["gpu"] = [
         {
@@ -198,7 +200,7 @@ async def test_km14_devices_are_kept_as_the_driver_reports_them(
 
 @pytest.mark.parametrize("devices", [[], [{"pool_name": "p", "device_name": "d"}]])
 async def test_km15_a_device_list_may_be_empty(
-    devices: list[dict[str, Any]], claims: Claims, manager: DraManager, plugin: Any
+    devices: list[dict[str, Any]], claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     plugin.devices["gpu"] = devices
     claims.add("gpu", "pod-a")
@@ -216,7 +218,7 @@ def timeout_of(case: str) -> float:
     return 0.5 if case == "the driver does not answer in time" else 20.0
 
 
-FAILURES: dict[str, tuple[Callable[[Any], Any], str]] = {
+FAILURES: dict[str, tuple[Callable[[FakePlugin], object], str]] = {
     "the driver reports an error": (
         lambda plugin: setattr(plugin, "prepare_error", "no such device"),
         "NodePrepareResources failed for ResourceClaim gpu: no such device",
@@ -242,7 +244,7 @@ FAILURES: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.parametrize(("case", "call_timeout"), [(case, timeout_of(case)) for case in FAILURES], ids=FAILURES)
 async def test_km14_a_failed_prepare_is_retried_and_then_unprepared(
-    case: str, claims: Claims, manager: DraManager, plugin: Any
+    case: str, claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     arrange, message = FAILURES[case]
     arrange(plugin)
@@ -259,7 +261,7 @@ async def test_km14_a_failed_prepare_is_retried_and_then_unprepared(
 
 
 async def test_km16_only_the_new_claim_of_a_second_pod_is_sent_and_nothing_for_a_shared_one(
-    claims: Claims, manager: DraManager, plugin: Any
+    claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     claims.add("shared", "pod-a", "pod-b", "pod-c")
     claims.add("new", "pod-b")
@@ -270,7 +272,7 @@ async def test_km16_only_the_new_claim_of_a_second_pod_is_sent_and_nothing_for_a
 
 
 async def test_km14_one_call_per_driver_carries_all_its_claims(
-    claims: Claims, manager: DraManager, plugin: Any, make_plugin: Callable[..., Any]
+    claims: Claims, manager: DraManager, plugin: FakePlugin, make_plugin: MakePlugin
 ) -> None:
     other = await _registered(manager, make_plugin(OTHER))
     claims.add("one", "pod-a", drivers=(DRIVER, OTHER))
@@ -282,7 +284,7 @@ async def test_km14_one_call_per_driver_carries_all_its_claims(
 
 
 async def test_prj012_prepare_retried_after_a_partial_failure_gives_no_duplicate_ids(
-    claims: Claims, manager: DraManager, plugin: Any, make_plugin: Callable[..., Any]
+    claims: Claims, manager: DraManager, plugin: FakePlugin, make_plugin: MakePlugin
 ) -> None:
     other = await _registered(manager, make_plugin(OTHER))
     other.prepare_error = "injected"
@@ -297,19 +299,19 @@ async def test_prj012_prepare_retried_after_a_partial_failure_gives_no_duplicate
 
 
 async def test_km15_two_pods_preparing_one_claim_at_the_same_time_cause_one_call(
-    claims: Claims, manager: DraManager, plugin: Any, until: Callable[..., Awaitable[Any]]
+    claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     claims.add("gpu", "pod-a", "pod-b")
     plugin.gate.clear()
     both = asyncio.gather(manager.prepare(pod_with("pod-a", "gpu")), manager.prepare(pod_with("pod-b", "gpu")))
-    await until(lambda: plugin.prepared)
+    await becomes(lambda: plugin.prepared)
     plugin.gate.set()
     await both
     assert plugin.prepared == [["gpu"]]
 
 
 async def test_km13_many_pods_prepare_and_unprepare_in_parallel(
-    claims: Claims, manager: DraManager, plugin: Any
+    claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     names = [f"pod-{index}" for index in range(20)]
     claims.add("shared", *names)
@@ -329,7 +331,7 @@ async def test_km13_many_pods_prepare_and_unprepare_in_parallel(
 
 @pytest.mark.parametrize("services", [("v1.DRAPlugin",), ("v1beta1.DRAPlugin",)])
 async def test_km06_both_wire_versions_work(
-    services: tuple[str, ...], claims: Claims, manager: DraManager, make_plugin: Callable[..., Any]
+    services: tuple[str, ...], claims: Claims, manager: DraManager, make_plugin: MakePlugin
 ) -> None:
     plugin = await _registered(manager, make_plugin(OTHER, services=services))
     claims.add("nic", "pod-a", drivers=(OTHER,))
@@ -339,7 +341,7 @@ async def test_km06_both_wire_versions_work(
 
 
 async def test_km14_a_server_without_the_service_gives_a_clear_error(
-    claims: Claims, manager: DraManager, make_plugin: Callable[..., Any]
+    claims: Claims, manager: DraManager, make_plugin: MakePlugin
 ) -> None:
     plugin = make_plugin(OTHER, services=("v1beta1.DRAPlugin",))
     await plugin.serve()
@@ -350,7 +352,7 @@ async def test_km14_a_server_without_the_service_gives_a_clear_error(
 
 
 async def test_the_claim_for_extended_resources_is_prepared_and_mapped(
-    claims: Claims, manager: DraManager, plugin: Any
+    claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     plugin.devices["ext"] = [
         {"pool_name": "p", "device_name": "a", "request_names": ["container-0-request-0"], "cdi_device_ids": ["x/y=a"]},
@@ -383,7 +385,7 @@ async def test_the_claim_for_extended_resources_is_prepared_and_mapped(
 
 
 async def test_km21_a_new_claim_of_the_same_name_waits_until_the_old_one_is_unprepared(
-    claims: Claims, manager: DraManager, plugin: Any
+    claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     claims.add("gpu", "pod-a", uid="old")
     await manager.prepare(pod_with("pod-a", "gpu"))
@@ -398,7 +400,7 @@ async def test_km21_a_new_claim_of_the_same_name_waits_until_the_old_one_is_unpr
 
 
 async def test_prj013_a_pod_that_never_prepared_a_claim_does_not_unprepare_it(
-    claims: Claims, manager: DraManager, plugin: Any
+    claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     claims.add("gpu", "pod-a", uid="old")
     await manager.prepare(pod_with("pod-a", "gpu"))
@@ -412,7 +414,7 @@ async def test_prj013_a_pod_that_never_prepared_a_claim_does_not_unprepare_it(
 # --- unprepare (KM-18, KM-19) ---
 
 
-async def test_km18_a_claim_used_by_another_pod_stays(claims: Claims, manager: DraManager, plugin: Any) -> None:
+async def test_km18_a_claim_used_by_another_pod_stays(claims: Claims, manager: DraManager, plugin: FakePlugin) -> None:
     claims.add("gpu", "pod-a", "pod-b")
     for name in ("pod-a", "pod-b"):
         await manager.prepare(pod_with(name, "gpu"))
@@ -422,7 +424,7 @@ async def test_km18_a_claim_used_by_another_pod_stays(claims: Claims, manager: D
     assert plugin.unprepared == [["gpu"]]
 
 
-UNPREPARE_FAILURES: dict[str, tuple[Callable[[Any], Any], str]] = {
+UNPREPARE_FAILURES: dict[str, tuple[Callable[[FakePlugin], object], str]] = {
     "the driver reports an error": (
         lambda plugin: setattr(plugin, "unprepare_error", "busy"),
         "NodeUnprepareResources failed for ResourceClaim gpu: busy",
@@ -442,7 +444,7 @@ UNPREPARE_FAILURES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ("case", "call_timeout"), [(case, timeout_of(case)) for case in UNPREPARE_FAILURES], ids=UNPREPARE_FAILURES
 )
 async def test_km19_a_failed_unprepare_keeps_the_claim_for_the_next_try(
-    case: str, claims: Claims, manager: DraManager, plugin: Any
+    case: str, claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     arrange, message = UNPREPARE_FAILURES[case]
     claims.add("gpu", "pod-a")
@@ -456,7 +458,9 @@ async def test_km19_a_failed_unprepare_keeps_the_claim_for_the_next_try(
     assert not manager.holds_claims_for("uid-pod-a")
 
 
-async def test_km19_an_unregistered_driver_blocks_unprepare(claims: Claims, manager: DraManager, plugin: Any) -> None:
+async def test_km19_an_unregistered_driver_blocks_unprepare(
+    claims: Claims, manager: DraManager, plugin: FakePlugin
+) -> None:
     claims.add("gpu", "pod-a")
     await manager.prepare(pod_with("pod-a", "gpu"))
     await manager.deregister(DRIVER, str(plugin.service_socket))
@@ -465,7 +469,7 @@ async def test_km19_an_unregistered_driver_blocks_unprepare(claims: Claims, mana
     await manager.unprepare("uid-pod-a")
 
 
-async def test_km19_unprepare_needs_no_claim_object(claims: Claims, manager: DraManager, plugin: Any) -> None:
+async def test_km19_unprepare_needs_no_claim_object(claims: Claims, manager: DraManager, plugin: FakePlugin) -> None:
     claims.add("gpu", "pod-a")
     await manager.prepare(pod_with("pod-a", "gpu"))
     claims.objects.clear()
@@ -474,7 +478,7 @@ async def test_km19_unprepare_needs_no_claim_object(claims: Claims, manager: Dra
 
 
 async def test_km20_claims_of_pods_that_are_not_active_are_given_back(
-    claims: Claims, manager: DraManager, plugin: Any
+    claims: Claims, manager: DraManager, plugin: FakePlugin
 ) -> None:
     for name in ("here", "gone"):
         claims.add(name, name)
@@ -488,7 +492,7 @@ async def test_km20_claims_of_pods_that_are_not_active_are_given_back(
 
 
 async def test_a_restart_prepares_again_because_prepared_is_in_memory_only(
-    claims: Claims, manager: DraManager, plugin: Any, tmp_path: Path, fast: AgentSettings
+    claims: Claims, manager: DraManager, plugin: FakePlugin, tmp_path: Path, fast: AgentSettings
 ) -> None:
     claims.add("gpu", "pod-a")
     await manager.prepare(pod_with("pod-a", "gpu"))
@@ -506,29 +510,28 @@ async def test_a_restart_prepares_again_because_prepared_is_in_memory_only(
 async def test_km09_calls_go_to_the_latest_connected_instance(
     claims: Claims,
     manager: DraManager,
-    plugin: Any,
-    make_plugin: Callable[..., Any],
-    until: Callable[..., Awaitable[Any]],
+    plugin: FakePlugin,
+    make_plugin: MakePlugin,
 ) -> None:
     newer = await _registered(manager, make_plugin(DRIVER, instance="-new"))
-    await until(lambda: all(instance.connected for instance in manager.plugins.instances()))
+    await becomes(lambda: all(instance.connected for instance in manager.plugins.instances()))
     claims.add("one", "pod-a")
     await manager.prepare(pod_with("pod-a", "one"))
     await newer.stop_serving()
-    await until(lambda: not all(instance.connected for instance in manager.plugins.instances()))
+    await becomes(lambda: not all(instance.connected for instance in manager.plugins.instances()))
     claims.add("two", "pod-b")
     await manager.prepare(pod_with("pod-b", "two"))
     assert (newer.prepared, plugin.prepared) == ([["one"]], [["two"]])
 
 
 async def test_km07_a_plugin_whose_service_comes_later_is_called_once_it_is_there(
-    claims: Claims, manager: DraManager, make_plugin: Callable[..., Any], until: Callable[..., Awaitable[Any]]
+    claims: Claims, manager: DraManager, make_plugin: MakePlugin
 ) -> None:
     late = make_plugin(OTHER)
     await manager.register(OTHER, str(late.service_socket), late.services)
     claims.add("nic", "pod-a", drivers=(OTHER,))
     assert "code = Unavailable" in await refused(manager.prepare(pod_with("pod-a", "nic")))
     await late.serve()
-    await until(lambda: manager.plugins.is_usable(OTHER))
+    await becomes(lambda: manager.plugins.is_usable(OTHER))
     await manager.prepare(pod_with("pod-a", "nic"))
     assert late.prepared == [["nic"]]

@@ -5,61 +5,64 @@ The scheduler is not part of it: the test allocates and reserves the claims and 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from dra_devcluster.agent import LocalRuntime
+from fake_plugin import FakePlugin, MakePlugin
+from one_node import OneNode
+from waiting import becomes, until
 
-Until = Callable[..., Awaitable[Any]]
 PRINT = "echo CLAIM_gpu=$CLAIM_gpu"
 
 
-async def make_pod(node: Any, script: str = PRINT, name: str = "pod-a", **spec: Any) -> None:
+async def make_pod(node: OneNode, script: str = PRINT, name: str = "pod-a", **spec: Any) -> None:
     """A pod with one claim; the pod comes first, since the reservation needs its UID."""
     await node.pod(name, script, claims=("gpu",), **spec)
     await node.claim("gpu", name)
 
 
-async def test_nod001_a_restarted_agent_registers_the_plugin_again(node: Any, plugin: Any, until: Until) -> None:
+async def test_nod001_a_restarted_agent_registers_the_plugin_again(node: OneNode, plugin: FakePlugin) -> None:
     await node.stop()
     await node.start()
-    await until(lambda: plugin.statuses == [(True, "")] * 2)
+    await becomes(lambda: plugin.statuses == [(True, "")] * 2)
     await make_pod(node)
     await node.phase("pod-a", "Succeeded")
 
 
-async def test_nod002_a_restarted_plugin_is_registered_again(node: Any, plugin: Any, until: Until) -> None:
+async def test_nod002_a_restarted_plugin_is_registered_again(node: OneNode, plugin: FakePlugin) -> None:
     await plugin.unregister()
     await plugin.stop_serving()
     await plugin.serve()
     await plugin.register()
-    await until(lambda: len(plugin.statuses) == 2)
+    await becomes(lambda: len(plugin.statuses) == 2)
     await make_pod(node)
     await node.phase("pod-a", "Succeeded")
 
 
 async def test_nod003_a_plugin_whose_info_fails_once_is_registered_later(
-    node: Any, make_plugin: Callable[..., Any], until: Until
+    node: OneNode, make_plugin: MakePlugin
 ) -> None:
     plugin = make_plugin(root=node.root)
     plugin.info_failures = 1
     async with plugin:
-        await until(lambda: plugin.statuses == [(True, "")])
+        await becomes(lambda: plugin.statuses == [(True, "")])
     assert plugin.infos >= 2
 
 
 async def test_nod004_a_plugin_whose_notification_fails_once_is_registered_later(
-    node: Any, make_plugin: Callable[..., Any], until: Until
+    node: OneNode, make_plugin: MakePlugin
 ) -> None:
     plugin = make_plugin(root=node.root)
     plugin.notify_failures = 1
     async with plugin:
-        await until(lambda: plugin.statuses == [(True, "")])
+        await becomes(lambda: plugin.statuses == [(True, "")])
     assert plugin.infos >= 2
 
 
-async def test_nod005_a_pod_made_while_the_agent_is_down_runs_after_its_start(node: Any, plugin: Any) -> None:
+async def test_nod005_a_pod_made_while_the_agent_is_down_runs_after_its_start(
+    node: OneNode, plugin: FakePlugin
+) -> None:
     await node.stop()
     await make_pod(node)
     await node.start()
@@ -68,7 +71,7 @@ async def test_nod005_a_pod_made_while_the_agent_is_down_runs_after_its_start(no
 
 
 @pytest.mark.parametrize("call_timeout", [0.5])
-async def test_nod006_a_pod_whose_prepare_hangs_stays_pending(node: Any, plugin: Any, until: Until) -> None:
+async def test_nod006_a_pod_whose_prepare_hangs_stays_pending(node: OneNode, plugin: FakePlugin) -> None:
     plugin.gate.clear()
     await make_pod(node)
     event = await node.event("pod-a", "FailedPrepareDynamicResources", "NodePrepareResources")
@@ -82,10 +85,10 @@ async def test_nod006_a_pod_whose_prepare_hangs_stays_pending(node: Any, plugin:
     await node.phase("pod-a", "Succeeded")
 
 
-async def test_nod007_a_failing_prepare_is_repeated_until_it_succeeds(node: Any, plugin: Any, until: Until) -> None:
+async def test_nod007_a_failing_prepare_is_repeated_until_it_succeeds(node: OneNode, plugin: FakePlugin) -> None:
     plugin.prepare_error = "injected"
     await make_pod(node)
-    await until(lambda: len(plugin.prepared) >= 2)
+    await becomes(lambda: len(plugin.prepared) >= 2)
     status = (await node.get("pod-a"))["status"]
     assert status["phase"] == "Pending"
     assert status["containerStatuses"][0]["state"] == {"waiting": {"reason": "ContainerCreating"}}
@@ -94,12 +97,10 @@ async def test_nod007_a_failing_prepare_is_repeated_until_it_succeeds(node: Any,
     assert await node.log("pod-a") == "CLAIM_gpu=true\n"
 
 
-async def test_nod008_a_pod_succeeds_only_after_its_claims_were_given_back(
-    node: Any, plugin: Any, until: Until
-) -> None:
+async def test_nod008_a_pod_succeeds_only_after_its_claims_were_given_back(node: OneNode, plugin: FakePlugin) -> None:
     plugin.unprepare_error = "injected"
     await make_pod(node)
-    await until(lambda: len(plugin.unprepared) >= 2)
+    await becomes(lambda: len(plugin.unprepared) >= 2)
     status = (await node.get("pod-a"))["status"]
     assert status["phase"] != "Succeeded"
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
@@ -107,10 +108,10 @@ async def test_nod008_a_pod_succeeds_only_after_its_claims_were_given_back(
     await node.phase("pod-a", "Succeeded")
 
 
-async def test_nod009_a_failing_prepare_is_repeated_after_a_restart(node: Any, plugin: Any, until: Until) -> None:
+async def test_nod009_a_failing_prepare_is_repeated_after_a_restart(node: OneNode, plugin: FakePlugin) -> None:
     plugin.prepare_error = "injected"
     await make_pod(node)
-    await until(lambda: plugin.prepared)
+    await becomes(lambda: plugin.prepared)
     await node.stop()
     plugin.prepare_error = ""
     await node.start()
@@ -118,11 +119,11 @@ async def test_nod009_a_failing_prepare_is_repeated_after_a_restart(node: Any, p
 
 
 async def test_nod010_a_failing_unprepare_is_repeated_after_a_restart_and_nothing_runs_twice(
-    node: Any, plugin: Any, until: Until
+    node: OneNode, plugin: FakePlugin
 ) -> None:
     plugin.unprepare_error = "injected"
     await make_pod(node)
-    await until(lambda: plugin.unprepared)
+    await becomes(lambda: plugin.unprepared)
     await node.stop()
     plugin.unprepare_error = ""
     await node.start()
@@ -132,33 +133,33 @@ async def test_nod010_a_failing_unprepare_is_repeated_after_a_restart_and_nothin
 
 
 async def test_nod011_unprepare_of_a_deleted_pod_is_repeated_until_it_succeeds(
-    node: Any, plugin: Any, until: Until
+    node: OneNode, plugin: FakePlugin
 ) -> None:
     plugin.prepare_error = plugin.unprepare_error = "injected"
     await make_pod(node)
-    await until(lambda: plugin.prepared)
+    await becomes(lambda: plugin.prepared)
     await node.delete("pod-a")
-    await until(lambda: len(plugin.unprepared) >= 2)
+    await becomes(lambda: len(plugin.unprepared) >= 2)
     assert (await node.get("pod-a"))["metadata"]["deletionTimestamp"]
     plugin.unprepare_error = ""
     await node.gone("pod-a")
 
 
-async def test_nod012_unprepare_of_a_deleted_pod_survives_a_restart(node: Any, plugin: Any, until: Until) -> None:
+async def test_nod012_unprepare_of_a_deleted_pod_survives_a_restart(node: OneNode, plugin: FakePlugin) -> None:
     plugin.prepare_error = plugin.unprepare_error = "injected"
     await make_pod(node)
-    await until(lambda: plugin.prepared)
+    await becomes(lambda: plugin.prepared)
     await node.delete("pod-a")
-    await until(lambda: plugin.unprepared)
+    await becomes(lambda: plugin.unprepared)
     await node.stop()
     await node.start()
     tries = len(plugin.unprepared)
-    await until(lambda: len(plugin.unprepared) > tries)
+    await becomes(lambda: len(plugin.unprepared) > tries)
     plugin.unprepare_error = ""
     await node.gone("pod-a")
 
 
-async def test_nod013_a_pod_deleted_while_the_agent_was_down_is_not_prepared(node: Any, plugin: Any) -> None:
+async def test_nod013_a_pod_deleted_while_the_agent_was_down_is_not_prepared(node: OneNode, plugin: FakePlugin) -> None:
     await node.stop()
     await make_pod(node)
     await node.delete("pod-a")
@@ -167,13 +168,11 @@ async def test_nod013_a_pod_deleted_while_the_agent_was_down_is_not_prepared(nod
     assert plugin.prepared == []
 
 
-async def test_nod014_a_plugin_may_register_before_it_serves(
-    node: Any, make_plugin: Callable[..., Any], until: Until
-) -> None:
+async def test_nod014_a_plugin_may_register_before_it_serves(node: OneNode, make_plugin: MakePlugin) -> None:
     plugin = make_plugin(root=node.root)
     plugin.cdi_root = node.cdi_root
     await plugin.register()
-    await until(lambda: plugin.statuses == [(True, "")])
+    await becomes(lambda: plugin.statuses == [(True, "")])
     await make_pod(node)
     await node.event("pod-a", "FailedPrepareDynamicResources")
     await plugin.serve()
@@ -181,19 +180,19 @@ async def test_nod014_a_plugin_may_register_before_it_serves(
 
 
 async def test_nod015_a_service_socket_among_the_registration_sockets_is_harmless(
-    node: Any, make_plugin: Callable[..., Any], until: Until
+    node: OneNode, make_plugin: MakePlugin
 ) -> None:
     plugin = make_plugin(root=node.root)
     plugin.cdi_root = node.cdi_root
     plugin.service_socket = plugin.registration_socket.with_name("service.sock")
     async with plugin:
-        await until(lambda: plugin.statuses == [(True, "")])
+        await becomes(lambda: plugin.statuses == [(True, "")])
         await make_pod(node)
         await node.phase("pod-a", "Succeeded")
 
 
 async def test_nod016_a_service_that_stopped_after_prepare_gives_back_after_its_restart(
-    node: Any, plugin: Any, until: Until
+    node: OneNode, plugin: FakePlugin
 ) -> None:
     await make_pod(node, "")
     await node.phase("pod-a", "Running")
@@ -204,26 +203,26 @@ async def test_nod016_a_service_that_stopped_after_prepare_gives_back_after_its_
     assert plugin.unprepared == [["gpu"]]
 
 
-async def test_e2e013_a_pod_deleted_by_force_gives_its_claims_back(node: Any, plugin: Any, until: Until) -> None:
+async def test_e2e013_a_pod_deleted_by_force_gives_its_claims_back(node: OneNode, plugin: FakePlugin) -> None:
     await make_pod(node, "")
     await node.phase("pod-a", "Running")
     await node.delete("pod-a", grace_seconds=0)
     await node.gone("pod-a")
-    await until(lambda: plugin.unprepared == [["gpu"]])
+    await becomes(lambda: plugin.unprepared == [["gpu"]])
 
 
 async def test_km20_a_pod_deleted_by_force_while_the_agent_was_down_gives_its_claims_back(
-    node: Any, plugin: Any, until: Until
+    node: OneNode, plugin: FakePlugin
 ) -> None:
     await make_pod(node, "")
     await node.phase("pod-a", "Running")
     await node.stop()
     await node.delete("pod-a", grace_seconds=0)
     await node.start()
-    await until(lambda: plugin.unprepared == [["gpu"]])
+    await becomes(lambda: plugin.unprepared == [["gpu"]])
 
 
-async def test_e2e014_a_claim_that_no_container_uses_is_prepared(node: Any, plugin: Any) -> None:
+async def test_e2e014_a_claim_that_no_container_uses_is_prepared(node: OneNode, plugin: FakePlugin) -> None:
     container = {"name": "c", "image": "busybox", "command": ["sh", "-c", PRINT]}
     await make_pod(node, containers=[container])
     await node.phase("pod-a", "Succeeded")
@@ -232,7 +231,7 @@ async def test_e2e014_a_claim_that_no_container_uses_is_prepared(node: Any, plug
 
 
 async def test_e2e016_a_pod_of_the_same_name_waits_for_the_teardown_of_the_old_one(
-    node: Any, plugin: Any, until: Until
+    node: OneNode, plugin: FakePlugin
 ) -> None:
     plugin.unprepare_error = "injected"
     await make_pod(node, "")
@@ -245,7 +244,7 @@ async def test_e2e016_a_pod_of_the_same_name_waits_for_the_teardown_of_the_old_o
     await node.phase("pod-a", "Succeeded")
 
 
-async def test_e2e021_an_init_container_sees_its_claim(node: Any, plugin: Any) -> None:
+async def test_e2e021_an_init_container_sees_its_claim(node: OneNode, plugin: FakePlugin) -> None:
     init = {
         "name": "init",
         "image": "busybox",
@@ -257,7 +256,9 @@ async def test_e2e021_an_init_container_sees_its_claim(node: Any, plugin: Any) -
     assert await node.log("pod-a", container="init") == "CLAIM_gpu=true\n"
 
 
-async def test_containers_of_a_longer_living_runtime_survive_the_restart_of_the_agent(node: Any, plugin: Any) -> None:
+async def test_containers_of_a_longer_living_runtime_survive_the_restart_of_the_agent(
+    node: OneNode, plugin: FakePlugin
+) -> None:
     await node.stop()
     async with LocalRuntime(node.root) as runtime:
         node.runtime = runtime
@@ -276,7 +277,7 @@ async def test_containers_of_a_longer_living_runtime_survive_the_restart_of_the_
 
 
 async def test_containers_that_ended_with_the_agent_are_started_again_by_the_next(
-    node: Any, plugin: Any, until: Until
+    node: OneNode, plugin: FakePlugin
 ) -> None:
     await make_pod(node, "", policy="Always")
     await node.phase("pod-a", "Running")
@@ -287,5 +288,5 @@ async def test_containers_that_ended_with_the_agent_are_started_again_by_the_nex
         container = (await node.get("pod-a"))["status"]["containerStatuses"][0]
         return bool(container["restartCount"] == 1 and container["state"].get("running"))
 
-    await until(restarted)
+    await until("restarted", restarted)
     assert plugin.prepared == [["gpu"], ["gpu"]]

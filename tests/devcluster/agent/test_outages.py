@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from dra_kube import Gone, KubeError, ServerError, Unreachable
+from dra_kube import Api, Gone, KubeError, Resource, ServerError, Unreachable
+from fake_plugin import FakePlugin
+from one_node import OneNode
+from waiting import becomes
 
 Json = dict[str, Any]
 
@@ -14,7 +17,7 @@ Json = dict[str, Any]
 class Faults:
     """Makes a method of the client fail for the next few calls."""
 
-    def __init__(self, api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         self._api = api
         self._monkeypatch = monkeypatch
         self.left = 0
@@ -46,18 +49,18 @@ class Faults:
 
 
 @pytest.fixture
-def faults(node: Any, monkeypatch: pytest.MonkeyPatch) -> Faults:
+def faults(node: OneNode, monkeypatch: pytest.MonkeyPatch) -> Faults:
     return Faults(node.api, monkeypatch)
 
 
-async def test_a_status_that_cannot_be_written_is_written_later(node: Any, faults: Faults) -> None:
+async def test_a_status_that_cannot_be_written_is_written_later(node: OneNode, faults: Faults) -> None:
     faults.next_calls("patch", 5, ServerError(500, "InternalError", "injected"))
     await node.pod("pod-a", "exit 0")
     await node.phase("pod-a", "Succeeded")
     assert faults.left == 0
 
 
-async def test_a_deletion_that_fails_is_repeated(node: Any, faults: Faults) -> None:
+async def test_a_deletion_that_fails_is_repeated(node: OneNode, faults: Faults) -> None:
     await node.pod("pod-a")
     await node.phase("pod-a", "Running")
     await node.delete("pod-a")
@@ -66,16 +69,18 @@ async def test_a_deletion_that_fails_is_repeated(node: Any, faults: Faults) -> N
 
 
 @pytest.mark.parametrize("error", [Gone(410, "Expired", "injected"), Unreachable("injected")])
-async def test_pods_are_followed_again_after_a_watch_has_failed(error: KubeError, node: Any, faults: Faults) -> None:
+async def test_pods_are_followed_again_after_a_watch_has_failed(
+    error: KubeError, node: OneNode, faults: Faults
+) -> None:
     await node.stop()
     faults.next_watches(2, error)
     await node.start()
-    await node.until(lambda: faults.left == 0)
+    await becomes(lambda: faults.left == 0)
     await node.pod("pod-a", "exit 0")
     await node.phase("pod-a", "Succeeded")
 
 
-async def test_an_answer_that_nobody_expected_ends_no_loop(node: Any, faults: Faults) -> None:
+async def test_an_answer_that_nobody_expected_ends_no_loop(node: OneNode, faults: Faults) -> None:
     await node.stop()
     faults.next_calls("list", 1, ValueError("injected"))
     await node.start()
@@ -84,29 +89,29 @@ async def test_an_answer_that_nobody_expected_ends_no_loop(node: Any, faults: Fa
     assert faults.left == 0
 
 
-async def test_a_claim_that_cannot_be_read_is_read_again(node: Any, plugin: Any, faults: Faults) -> None:
+async def test_a_claim_that_cannot_be_read_is_read_again(node: OneNode, plugin: FakePlugin, faults: Faults) -> None:
     await node.pod("pod-a", "exit 0", claims=("gpu",))
     await node.claim("gpu", "pod-a")
     faults.next_calls("get", 2, ServerError(503, "ServiceUnavailable", "injected"))
-    await node.until(lambda: plugin.unprepared == [["gpu"]])
+    await becomes(lambda: plugin.unprepared == [["gpu"]])
     assert faults.left == 0
     await node.phase("pod-a", "Succeeded")
 
 
-async def test_events_are_dropped_rather_than_hold_anything_up(node: Any, faults: Faults) -> None:
+async def test_events_are_dropped_rather_than_hold_anything_up(node: OneNode, faults: Faults) -> None:
     await node.pod("pod-a", "exit 0")
     faults.next_calls("create", 1000, Unreachable("injected"))
     await node.phase("pod-a", "Succeeded")
 
 
 async def test_a_pod_that_cannot_be_read_costs_only_itself(
-    node: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    node: OneNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await node.stop()
     original = node.api.list
     bad = {"metadata": {"name": "bad", "namespace": "default", "uid": "bad"}, "spec": {"containers": 5}}
 
-    async def listing(resource: Any, *arguments: Any, **options: Any) -> tuple[list[Json], str]:
+    async def listing(resource: Resource, *arguments: Any, **options: Any) -> tuple[list[Json], str]:
         objects, revision = await original(resource, *arguments, **options)
         return ([bad, *objects] if resource.plural == "pods" else objects), revision
 

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ import aiohttp
 import pytest
 from dra_devcluster.agent.runtime import LocalRuntime
 from dra_kube import CONFIG_MAPS, LEASES, NODES, SECRETS, ApiError
+from one_node import OneNode
+from waiting import becomes, until
 
-Until = Callable[..., Awaitable[Any]]
 Json = dict[str, Any]
 
 
@@ -29,7 +29,7 @@ def container(name: str, script: str, **more: Any) -> Json:
     return {"name": name, "image": "busybox", "command": ["sh", "-c", script]} | more
 
 
-async def state_of(node: Any, pod: str, index: int = 0) -> Json:
+async def state_of(node: OneNode, pod: str, index: int = 0) -> Json:
     """The status of one container."""
     statuses = ((await node.get(pod)).get("status") or {}).get("containerStatuses") or [{}]
     found: Json = statuses[index]
@@ -59,22 +59,22 @@ def program_of(pid: int) -> str:
 # --- the node itself ---
 
 
-async def test_a_node_is_ready_and_renews_its_lease(node: Any, until: Until) -> None:
+async def test_a_node_is_ready_and_renews_its_lease(node: OneNode) -> None:
     found = await node.api.get(NODES, "node-1")
     assert {c["type"]: c["status"] for c in found["status"]["conditions"]}["Ready"] == "True"
     assert found["metadata"]["labels"]["kubernetes.io/hostname"] == "node-1"
     assert found["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] > 0
     assert set(found["status"]["allocatable"]) == {"cpu", "memory", "pods", "ephemeral-storage"}
 
-    async def lease() -> Any:
+    async def lease() -> list[str] | None:
         leases, _ = await node.api.list(LEASES, "kube-node-lease")
-        return [lease["spec"]["holderIdentity"] for lease in leases]
+        return [lease["spec"]["holderIdentity"] for lease in leases] or None
 
-    await until(lease)
+    await until("a lease", lease)
     assert await lease() == ["node-1"]
 
 
-async def test_a_node_that_exists_keeps_its_labels_when_its_agent_starts_again(node: Any) -> None:
+async def test_a_node_that_exists_keeps_its_labels_when_its_agent_starts_again(node: OneNode) -> None:
     await node.stop()
     await node.api.patch(NODES, "node-1", {"metadata": {"labels": {"zone": "a"}}})
     await node.start()
@@ -84,7 +84,7 @@ async def test_a_node_that_exists_keeps_its_labels_when_its_agent_starts_again(n
 # --- phases and conditions ---
 
 
-async def test_a_running_pod_is_ready_and_a_finished_one_is_completed(node: Any) -> None:
+async def test_a_running_pod_is_ready_and_a_finished_one_is_completed(node: OneNode) -> None:
     await node.pod("idle")
     status = await node.phase("idle", "Running")
     assert set(conditions(status).values()) == {"True"}
@@ -117,7 +117,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("case", ENDS)
-async def test_a_pod_ends_as_its_restart_policy_says(case: str, node: Any) -> None:
+async def test_a_pod_ends_as_its_restart_policy_says(case: str, node: OneNode) -> None:
     policy, script, phase, code, restarts = ENDS[case]
     await node.pod("pod-a", script, policy=policy)
     status = await node.phase("pod-a", phase)
@@ -125,27 +125,27 @@ async def test_a_pod_ends_as_its_restart_policy_says(case: str, node: Any) -> No
     assert status["containerStatuses"][0]["restartCount"] == restarts
 
 
-async def test_e2e024_a_container_that_keeps_ending_is_restarted_with_growing_pauses(node: Any, until: Until) -> None:
+async def test_e2e024_a_container_that_keeps_ending_is_restarted_with_growing_pauses(node: OneNode) -> None:
     await node.pod("pod-a", "exit 1", policy="Always")
 
-    async def waits() -> Any:
+    async def waits() -> Json | None:
         status = await state_of(node, "pod-a")
         return status if (status.get("state") or {}).get("waiting", {}).get("reason") == "CrashLoopBackOff" else None
 
-    status = await until(waits)
+    status = await until("CrashLoopBackOff", waits)
     assert status["lastState"]["terminated"]["exitCode"] == 1
     assert "restarting failed container=c pod=pod-a_default(" in status["state"]["waiting"]["message"]
-    await until(lambda: _restarts(node, "pod-a", 3))
+    await until("restarts", lambda: _restarts(node, "pod-a", 3))
     assert (await node.get("pod-a"))["status"]["phase"] == "Running"
     event = await node.event("pod-a", "BackOff")
     assert event["message"].startswith("Back-off restarting failed container c in pod pod-a_default(")
 
 
-async def _restarts(node: Any, pod: str, count: int) -> bool:
+async def _restarts(node: OneNode, pod: str, count: int) -> bool:
     return bool((await state_of(node, pod)).get("restartCount", 0) >= count)
 
 
-async def test_a_pod_over_its_deadline_fails(node: Any) -> None:
+async def test_a_pod_over_its_deadline_fails(node: OneNode) -> None:
     await node.pod("pod-a", activeDeadlineSeconds=1)
     status = await node.phase("pod-a", "Failed")
     assert status["reason"] == "DeadlineExceeded"
@@ -155,7 +155,7 @@ async def test_a_pod_over_its_deadline_fails(node: Any) -> None:
 # --- init containers and sidecars ---
 
 
-async def test_init_containers_run_one_after_the_other_before_the_rest(node: Any, tmp_path: Path) -> None:
+async def test_init_containers_run_one_after_the_other_before_the_rest(node: OneNode, tmp_path: Path) -> None:
     order = tmp_path / "order"
     say = f"echo %s >> {order}"
     await node.pod("pod-a", say % "main", initContainers=[container(name, say % name) for name in ("first", "second")])
@@ -166,27 +166,27 @@ async def test_init_containers_run_one_after_the_other_before_the_rest(node: Any
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure"])
 async def test_after_a_restart_init_containers_run_again_where_the_policy_allows_it(
-    policy: str, node: Any, tmp_path: Path
+    policy: str, node: OneNode, tmp_path: Path
 ) -> None:
     order = tmp_path / "order"
     init = container("init", f"echo init >> {order}")
     main = f"echo main >> {order}; sleep 1000"
     await node.pod("pod-a", main, policy=policy, initContainers=[init])
-    await node.until(lambda: order.exists() and "main" in order.read_text())
+    await becomes(lambda: order.exists() and "main" in order.read_text())
     await node.stop()
     await node.start()
-    await node.until(lambda: order.read_text().count("main") == 2)
+    await becomes(lambda: order.read_text().count("main") == 2)
     assert order.read_text().split() == ["init", "main", *(["init"] if policy == "Always" else []), "main"]
 
 
-async def test_a_failing_init_container_fails_a_pod_that_is_never_restarted(node: Any) -> None:
+async def test_a_failing_init_container_fails_a_pod_that_is_never_restarted(node: OneNode) -> None:
     await node.pod("pod-a", "exit 0", initContainers=[container("init", "exit 4")])
     status = await node.phase("pod-a", "Failed")
     assert status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 4
     assert status["containerStatuses"][0]["state"]["terminated"]["reason"] == "ContainerStatusUnknown"
 
 
-async def test_a_sidecar_runs_beside_the_containers_and_ends_after_them(node: Any, tmp_path: Path) -> None:
+async def test_a_sidecar_runs_beside_the_containers_and_ends_after_them(node: OneNode, tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     sidecar = container("side", f"touch {alive}; sleep 1000", restartPolicy="Always")
     await node.pod("pod-a", f"while ! test -e {alive}; do sleep 0.05; done", initContainers=[sidecar])
@@ -197,7 +197,7 @@ async def test_a_sidecar_runs_beside_the_containers_and_ends_after_them(node: An
 # --- environment and commands ---
 
 
-async def test_a_container_gets_exactly_the_environment_that_the_pod_asks_for(node: Any) -> None:
+async def test_a_container_gets_exactly_the_environment_that_the_pod_asks_for(node: OneNode) -> None:
     await node.api.create(
         CONFIG_MAPS, {"metadata": {"name": "settings", "namespace": "default"}, "data": {"A": "1", "B": "2"}}
     )
@@ -256,25 +256,25 @@ CANNOT_START: dict[str, tuple[Json, str, str]] = {
 
 
 @pytest.mark.parametrize("case", CANNOT_START)
-async def test_a_container_that_cannot_start_says_why_and_keeps_trying(case: str, node: Any, until: Until) -> None:
+async def test_a_container_that_cannot_start_says_why_and_keeps_trying(case: str, node: OneNode) -> None:
     fields, reason, message = CANNOT_START[case]
     await node.pod("pod-a", containers=[{"name": "c", "image": "busybox"} | fields])
 
-    async def waiting() -> Any:
+    async def waiting() -> Json | None:
         found = ((await state_of(node, "pod-a")).get("state") or {}).get("waiting") or {}
         return found if found.get("reason") == reason else None
 
-    assert message in (await until(waiting))["message"]
+    assert message in (await until(f"waiting with {reason}", waiting))["message"]
     event = await node.event("pod-a", "Failed")
     assert message in event["message"]
-    await until(lambda: _counted(node, "pod-a", "Failed"))
+    await until("counted", lambda: _counted(node, "pod-a", "Failed"))
 
 
-async def _counted(node: Any, pod: str, reason: str) -> bool:
+async def _counted(node: OneNode, pod: str, reason: str) -> bool:
     return bool((await node.event(pod, reason))["count"] >= 2)
 
 
-async def test_what_a_plain_process_cannot_have_is_said_in_an_event(node: Any) -> None:
+async def test_what_a_plain_process_cannot_have_is_said_in_an_event(node: OneNode) -> None:
     probe = {"exec": {"command": ["true"]}}
     mounts = [{"name": "data", "mountPath": "/data"}]
     one = container("c", "exit 0", livenessProbe=probe, volumeMounts=mounts)
@@ -283,7 +283,7 @@ async def test_what_a_plain_process_cannot_have_is_said_in_an_event(node: Any) -
     assert (await node.event("pod-a", "NotCarriedOut"))["message"].endswith("without their volumeMounts, livenessProbe")
 
 
-async def test_an_image_with_a_shell_runs_the_arguments(node: Any) -> None:
+async def test_an_image_with_a_shell_runs_the_arguments(node: OneNode) -> None:
     await node.pod("pod-a", containers=[{"name": "c", "image": "docker.io/busybox:1.36", "args": ["echo", "hi"]}])
     await node.phase("pod-a", "Succeeded")
     assert await node.log("pod-a") == "hi\n"
@@ -292,46 +292,46 @@ async def test_an_image_with_a_shell_runs_the_arguments(node: Any) -> None:
 # --- deletion ---
 
 
-async def test_a_deleted_pod_may_clean_up_and_is_then_removed(node: Any, tmp_path: Path) -> None:
+async def test_a_deleted_pod_may_clean_up_and_is_then_removed(node: OneNode, tmp_path: Path) -> None:
     cleaned, ready = tmp_path / "cleaned", tmp_path / "ready"
     script = f"trap 'touch {cleaned}; exit 0' TERM; touch {ready}; while :; do sleep 0.05; done"
     await node.pod("pod-a", script, terminationGracePeriodSeconds=20)
     await node.phase("pod-a", "Running")
-    await node.until(ready.exists)
+    await becomes(ready.exists)
     await node.delete("pod-a")
     await node.gone("pod-a")
     assert cleaned.exists()
     assert (await node.event("pod-a", "Killing"))["message"] == "Stopping container c"
 
 
-async def test_a_pod_that_ignores_the_signal_is_killed_with_all_its_processes(node: Any, tmp_path: Path) -> None:
+async def test_a_pod_that_ignores_the_signal_is_killed_with_all_its_processes(node: OneNode, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     await node.pod("pod-a", f"trap '' TERM; sleep 1000 & touch {ready}; while :; do sleep 0.05; done")
-    await node.until(ready.exists)
+    await becomes(ready.exists)
     await node.delete("pod-a")
     await node.gone("pod-a")
     assert processes_in(node.root) == []
 
 
-async def test_a_second_deletion_shortens_the_grace_period(node: Any, tmp_path: Path) -> None:
+async def test_a_second_deletion_shortens_the_grace_period(node: OneNode, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     script = f"trap '' TERM; touch {ready}; while :; do sleep 0.05; done"
     await node.pod("pod-a", script, terminationGracePeriodSeconds=1000)
-    await node.until(ready.exists)
+    await becomes(ready.exists)
     await node.delete("pod-a")
     await node.event("pod-a", "Killing")
     await node.delete("pod-a", grace_seconds=1)
     await node.gone("pod-a")
 
 
-async def test_a_pending_pod_is_removed_without_ever_running(node: Any) -> None:
+async def test_a_pending_pod_is_removed_without_ever_running(node: OneNode) -> None:
     await node.pod("pod-a", claims=("missing",))
     await node.event("pod-a", "FailedPrepareDynamicResources")
     await node.delete("pod-a")
     await node.gone("pod-a")
 
 
-async def test_no_process_outlives_the_agent(node: Any, until: Until) -> None:
+async def test_no_process_outlives_the_agent(node: OneNode) -> None:
     for index in range(3):
         await node.pod(f"pod-{index}", "sleep 1000 & sleep 1000", policy="Always")
     for index in range(3):
@@ -341,27 +341,27 @@ async def test_no_process_outlives_the_agent(node: Any, until: Until) -> None:
     assert processes_in(node.root) == []
 
 
-async def test_an_agent_that_stops_amid_starting_loses_no_process(node: Any, until: Until) -> None:
+async def test_an_agent_that_stops_amid_starting_loses_no_process(node: OneNode) -> None:
     for index in range(20):
         await node.pod(f"pod-{index}", "sleep 1000")
-    await until(lambda: processes_in(node.root))
+    await becomes(lambda: processes_in(node.root))
     await node.stop()
     assert processes_in(node.root) == []
 
 
-async def test_leftovers_of_a_crashed_runtime_are_killed_and_count_as_killed(short_path: Path, until: Until) -> None:
+async def test_leftovers_of_a_crashed_runtime_are_killed_and_count_as_killed(short_path: Path) -> None:
     crashed = LocalRuntime(short_path)
     crashed.start("uid", "c", ["sleep", "1000"], {"PATH": os.environ["PATH"]})
     async with LocalRuntime(short_path) as runtime:
         state = runtime.state("uid", "c")
         assert state is not None
         assert state.current.exit_code == 137
-        await until(lambda: not processes_in(short_path))
+        await becomes(lambda: not processes_in(short_path))
     await crashed.wait("uid", "c")
 
 
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv is not installed")
-async def test_a_container_dies_when_the_process_of_the_runtime_is_killed(short_path: Path, until: Until) -> None:
+async def test_a_container_dies_when_the_process_of_the_runtime_is_killed(short_path: Path) -> None:
     program = f"""
 import asyncio, pathlib
 from dra_devcluster.agent import LocalRuntime
@@ -372,16 +372,16 @@ async def main():
 asyncio.run(main())
 """
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
-    await until(lambda: "sleep" in map(program_of, processes_in(short_path)))  # it is tied to the runtime before
+    await becomes(lambda: "sleep" in map(program_of, processes_in(short_path)))  # it is tied to the runtime before
     process.kill()
     await process.wait()
-    await until(lambda: not processes_in(short_path))
+    await becomes(lambda: not processes_in(short_path))
 
 
 # --- logs ---
 
 
-async def test_logs_are_filtered_as_asked(node: Any) -> None:
+async def test_logs_are_filtered_as_asked(node: OneNode) -> None:
     await node.pod("pod-a", "echo one; echo two; printf three")
     await node.phase("pod-a", "Succeeded")
     assert await node.log("pod-a") == "one\ntwo\nthree"
@@ -394,13 +394,13 @@ async def test_logs_are_filtered_as_asked(node: Any) -> None:
     assert all(line[10] == "T" and line.split(" ")[0].endswith("Z") for line in stamped)
 
 
-async def test_both_streams_are_logged(node: Any) -> None:
+async def test_both_streams_are_logged(node: OneNode) -> None:
     await node.pod("pod-a", "echo out; echo err >&2")
     await node.phase("pod-a", "Succeeded")
     assert sorted((await node.log("pod-a")).splitlines()) == ["err", "out"]
 
 
-async def test_a_line_that_is_too_long_for_one_entry_comes_back_whole(node: Any) -> None:
+async def test_a_line_that_is_too_long_for_one_entry_comes_back_whole(node: OneNode) -> None:
     await node.pod("pod-a", "head -c 50000 /dev/zero | tr '\\0' x; echo; echo end")
     await node.phase("pod-a", "Succeeded")
     assert await node.log("pod-a") == "x" * 50000 + "\nend\n"
@@ -408,23 +408,23 @@ async def test_a_line_that_is_too_long_for_one_entry_comes_back_whole(node: Any)
     assert await node.log("pod-a", tailLines="1") == "end\n"
 
 
-async def test_logs_of_the_run_before_are_kept(node: Any, until: Until) -> None:
+async def test_logs_of_the_run_before_are_kept(node: OneNode) -> None:
     await node.pod("pod-a", "echo run $(ls | wc -l); touch run-$$; sleep 0.1; exit 1", policy="Always")
-    await until(lambda: _restarts(node, "pod-a", 1))
+    await until("restarts", lambda: _restarts(node, "pod-a", 1))
     assert (await node.log("pod-a", previous="true")).startswith("run ")
 
 
-async def test_logs_are_followed_until_the_container_ends(node: Any, tmp_path: Path) -> None:
+async def test_logs_are_followed_until_the_container_ends(node: OneNode, tmp_path: Path) -> None:
     go = tmp_path / "go"
     await node.pod("pod-a", f"echo before; while ! test -e {go}; do sleep 0.05; done; echo after")
     await node.phase("pod-a", "Running")
     following = asyncio.create_task(node.log("pod-a", follow="true"))
-    await node.until(lambda: _logged(node, "before"))
+    await until("logged", lambda: _logged(node, "before"))
     go.touch()
     assert await following == "before\nafter\n"
 
 
-async def _logged(node: Any, text: str) -> bool:
+async def _logged(node: OneNode, text: str) -> bool:
     return text in await node.log("pod-a")
 
 
@@ -440,7 +440,7 @@ NO_LOG: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize("case", NO_LOG)
-async def test_a_log_that_cannot_be_had_is_refused_with_the_reason(case: str, node: Any) -> None:
+async def test_a_log_that_cannot_be_had_is_refused_with_the_reason(case: str, node: OneNode) -> None:
     query, message = NO_LOG[case]
     await node.pod("pod-a", containers=[container("a", "sleep 100"), container("b", "sleep 100")])
     await node.phase("pod-a", "Running")
@@ -449,7 +449,7 @@ async def test_a_log_that_cannot_be_had_is_refused_with_the_reason(case: str, no
     assert caught.value.code == 400
 
 
-async def test_the_log_of_a_container_that_never_ran_says_what_it_waits_for(node: Any) -> None:
+async def test_the_log_of_a_container_that_never_ran_says_what_it_waits_for(node: OneNode) -> None:
     await node.pod("pod-a", claims=("missing",))
     await node.event("pod-a", "FailedPrepareDynamicResources")
     with pytest.raises(ApiError, match='container "c" in pod "pod-a" is waiting to start: ContainerCreating'):
@@ -459,15 +459,21 @@ async def test_the_log_of_a_container_that_never_ran_says_what_it_waits_for(node
 # --- exec ---
 
 
+def http_client(node: OneNode) -> aiohttp.ClientSession:
+    """A client with the node's own credentials, for what the API does not offer."""
+    link = node.api.connection
+    connector = aiohttp.TCPConnector(ssl=link.tls or True)
+    return aiohttp.ClientSession(link.host, headers={"Authorization": link.authorization() or ""}, connector=connector)
+
+
 async def execute(
-    node: Any, *command: str, stdin: bytes = b"", protocol: str = "v5.channel.k8s.io"
+    node: OneNode, *command: str, stdin: bytes = b"", protocol: str = "v5.channel.k8s.io"
 ) -> tuple[bytes, Json]:
     """Standard output, and the Status at the end."""
-    link = node.api.connection
     query = [("command", word) for word in command] + [("stdout", "true"), ("stdin", "true" if stdin else "false")]
-    url = f"{link.host}/api/v1/namespaces/default/pods/pod-a/exec"
-    async with aiohttp.ClientSession(headers={"Authorization": link.authorization()}) as session:
-        async with session.ws_connect(url, params=query, protocols=[protocol], ssl=link.tls) as socket:
+    url = "/api/v1/namespaces/default/pods/pod-a/exec"
+    async with http_client(node) as session:
+        async with session.ws_connect(url, params=query, protocols=[protocol]) as socket:
             assert socket.protocol == protocol
             if stdin:
                 await socket.send_bytes(b"\0" + stdin)
@@ -478,7 +484,7 @@ async def execute(
             return output.get(1, b""), json.loads(output[3])
 
 
-async def test_exec_runs_a_program_in_the_environment_of_the_container(node: Any) -> None:
+async def test_exec_runs_a_program_in_the_environment_of_the_container(node: OneNode) -> None:
     await node.pod("pod-a", containers=[container("c", "sleep 100", env=[{"name": "X", "value": "seen"}])])
     await node.phase("pod-a", "Running")
     output, status = await execute(node, "sh", "-c", "echo $X; exit 0")
@@ -490,19 +496,17 @@ async def test_exec_runs_a_program_in_the_environment_of_the_container(node: Any
     assert "executable file not found" in status["message"]
 
 
-async def test_what_is_not_offered_is_refused_clearly(node: Any) -> None:
+async def test_what_is_not_offered_is_refused_clearly(node: OneNode) -> None:
     await node.pod("pod-a")
     await node.phase("pod-a", "Running")
-    link = node.api.connection
-    async with aiohttp.ClientSession(headers={"Authorization": link.authorization()}) as session:
+    async with http_client(node) as session:
         for path in ("attach", "portforward", "exec?command=sh&tty=true"):
-            url = f"{link.host}/api/v1/namespaces/default/pods/pod-a/{path}"
-            async with session.get(url, ssl=link.tls) as answer:
+            async with session.get(f"/api/v1/namespaces/default/pods/pod-a/{path}") as answer:
                 assert answer.status == 501
                 assert (await answer.json())["kind"] == "Status"
 
 
-async def test_the_server_of_the_node_answers_only_to_the_api_server(node: Any) -> None:
+async def test_the_server_of_the_node_answers_only_to_the_api_server(node: OneNode) -> None:
     port = (await node.api.get(NODES, "node-1"))["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
     async with aiohttp.ClientSession() as session:
         for key in ("", "Bearer of bad news", "Bearer \u00fc"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from dra_devcluster.agent import AgentSettings, watcher
 from dra_devcluster.agent.errors import RegistrationError
 from dra_devcluster.agent.registration import Registrar
 from dra_kube import RESOURCE_SLICES
-
-Until = Callable[..., Awaitable[Any]]
+from fake_plugin import FakePlugin, MakePlugin
+from one_node import OneNode
+from waiting import becomes, until
 
 
 class Handler:
@@ -25,12 +26,12 @@ class Handler:
         self.invalid = ""
         self.broken = ""
 
-    def validate(self, name: str, endpoint: str, versions: Any) -> None:
+    def validate(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
         self.calls.append(("validate", endpoint))
         if self.invalid:
             raise RegistrationError(self.invalid)
 
-    async def register(self, name: str, endpoint: str, versions: Any) -> None:
+    async def register(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
         self.calls.append(("register", endpoint))
         if self.broken:
             raise RegistrationError(self.broken)
@@ -62,65 +63,65 @@ async def registrar(
 
 
 @pytest.fixture
-def plugin(make_plugin: Callable[..., Any]) -> Any:
+def plugin(make_plugin: MakePlugin) -> FakePlugin:
     return make_plugin()
 
 
 async def test_km04_a_plugin_is_registered_when_its_socket_appears_and_deregistered_when_it_goes(
-    registrar: Registrar, handler: Handler, plugin: Any, until: Until
+    registrar: Registrar, handler: Handler, plugin: FakePlugin
 ) -> None:
     endpoint = str(plugin.service_socket)
     await plugin.register()
-    await until(lambda: plugin.statuses == [(True, "")])
+    await becomes(lambda: plugin.statuses == [(True, "")])
     await plugin.unregister()
-    await until(lambda: handler.calls == [(call, endpoint) for call in ("validate", "register", "deregister")])
+    await becomes(lambda: handler.calls == [(call, endpoint) for call in ("validate", "register", "deregister")])
 
 
 async def test_km01_sockets_that_lie_there_at_the_start_are_registered(
-    plugin: Any, short_path: Path, handler: Handler, fast: AgentSettings, until: Until
+    plugin: FakePlugin, short_path: Path, handler: Handler, fast: AgentSettings
 ) -> None:
     await plugin.register()
     task = asyncio.create_task(Registrar(short_path / "plugins_registry", {"DRAPlugin": handler}, fast).run())
-    await until(lambda: plugin.statuses == [(True, "")])
+    await becomes(lambda: plugin.statuses == [(True, "")])
     task.cancel()
 
 
 async def test_km01_sockets_in_new_sub_directories_count_and_other_files_do_not(
-    registrar: Registrar, plugin: Any, short_path: Path, until: Until
+    registrar: Registrar, plugin: FakePlugin, short_path: Path
 ) -> None:
     folder = short_path / "plugins_registry"
-    await until(folder.is_dir)
+    await becomes(folder.is_dir)
     (folder / "file.sock").write_text("no socket")
     hidden = socket.socket(socket.AF_UNIX)
     hidden.bind(str(folder / ".hidden.sock"))
     plugin.registration_socket = folder / "deep" / "er" / "reg.sock"
     await plugin.register()
-    await until(lambda: plugin.statuses == [(True, "")])
+    await becomes(lambda: plugin.statuses == [(True, "")])
     assert list(registrar.sockets.desired) == [str(plugin.registration_socket)]
     hidden.close()
 
 
 async def test_km02_a_socket_made_anew_registers_again(
-    registrar: Registrar, handler: Handler, plugin: Any, until: Until
+    registrar: Registrar, handler: Handler, plugin: FakePlugin
 ) -> None:
     await plugin.register()
-    await until(lambda: plugin.statuses == [(True, "")])
+    await becomes(lambda: plugin.statuses == [(True, "")])
     await plugin.unregister()
     await plugin.register()
-    await until(lambda: plugin.statuses == [(True, "")] * 2)
+    await becomes(lambda: plugin.statuses == [(True, "")] * 2)
     calls = [call for call, _ in handler.calls]
     assert calls == ["validate", "register", "deregister", "validate", "register"]
 
 
 async def test_km04_without_an_endpoint_the_registration_socket_serves(
-    registrar: Registrar, handler: Handler, plugin: Any, until: Until
+    registrar: Registrar, handler: Handler, plugin: FakePlugin
 ) -> None:
     plugin.endpoint = ""
     await plugin.register()
-    await until(lambda: ("register", str(plugin.registration_socket)) in handler.calls)
+    await becomes(lambda: ("register", str(plugin.registration_socket)) in handler.calls)
 
 
-REFUSALS: dict[str, tuple[Callable[[Handler, Any], Any], str]] = {
+REFUSALS: dict[str, tuple[Callable[[Handler, FakePlugin], object], str]] = {
     "the type is unknown": (lambda handler, plugin: setattr(plugin, "type", "CSIPlugin"), "CSIPlugin"),
     "validation fails": (lambda handler, plugin: setattr(handler, "invalid", "no such version"), "no such version"),
     "registration fails": (lambda handler, plugin: setattr(handler, "broken", "taken"), "taken"),
@@ -129,12 +130,12 @@ REFUSALS: dict[str, tuple[Callable[[Handler, Any], Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSALS)
 async def test_km04_a_refused_plugin_is_told_why_and_tried_again(
-    case: str, registrar: Registrar, handler: Handler, plugin: Any, until: Until
+    case: str, registrar: Registrar, handler: Handler, plugin: FakePlugin
 ) -> None:
     arrange, text = REFUSALS[case]
     arrange(handler, plugin)
     await plugin.register()
-    await until(lambda: len(plugin.statuses) >= 2)
+    await becomes(lambda: len(plugin.statuses) >= 2)
     registered, error = plugin.statuses[0]
     assert not registered
     assert error.startswith("RegisterPlugin error -- plugin registration failed with err: ")
@@ -142,34 +143,34 @@ async def test_km04_a_refused_plugin_is_told_why_and_tried_again(
     assert registrar.sockets.actual == {}
     handler.invalid = handler.broken = ""
     plugin.type = "DRAPlugin"
-    await until(lambda: plugin.statuses[-1] == (True, ""))
+    await becomes(lambda: plugin.statuses[-1] == (True, ""))
 
 
 async def test_km04_a_plugin_that_cannot_be_notified_is_deregistered(
-    registrar: Registrar, handler: Handler, plugin: Any, until: Until
+    registrar: Registrar, handler: Handler, plugin: FakePlugin
 ) -> None:
     plugin.notify_failures = 1
     await plugin.register()
-    await until(lambda: plugin.statuses == [(True, "")])
+    await becomes(lambda: plugin.statuses == [(True, "")])
     calls = [call for call, _ in handler.calls]
     assert calls == ["validate", "register", "deregister", "validate", "register"]
 
 
 async def test_km03_a_socket_on_which_nobody_listens_does_not_hold_up_others(
-    registrar: Registrar, plugin: Any, short_path: Path, until: Until
+    registrar: Registrar, plugin: FakePlugin, short_path: Path
 ) -> None:
-    await until((short_path / "plugins_registry").is_dir)
+    await becomes((short_path / "plugins_registry").is_dir)
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(short_path / "plugins_registry" / "dead.sock"))
     await plugin.register()
-    await until(lambda: plugin.statuses == [(True, "")])
+    await becomes(lambda: plugin.statuses == [(True, "")])
     dead.close()
 
 
 # --- slices (KM-10) ---
 
 
-async def publish(node: Any, name: str, driver: str = "gpu.example.com", node_name: str = "node-1") -> None:
+async def publish(node: OneNode, name: str, driver: str = "gpu.example.com", node_name: str = "node-1") -> None:
     spec: dict[str, Any] = {
         "driver": driver,
         "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
@@ -179,19 +180,19 @@ async def publish(node: Any, name: str, driver: str = "gpu.example.com", node_na
     await node.api.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
 
 
-async def slices(node: Any) -> set[str]:
+async def slices(node: OneNode) -> set[str]:
     found, _ = await node.api.list(RESOURCE_SLICES)
     return {one["metadata"]["name"] for one in found}
 
 
-async def became(node: Any, *names: str) -> None:
+async def became(node: OneNode, *names: str) -> None:
     async def reached() -> bool:
         return await slices(node) == set(names)
 
-    await node.until(reached, what=f"slices to be {names}")
+    await until(f"slices {names}", reached)
 
 
-async def test_nod040_at_the_start_the_slices_of_this_node_go_and_no_others(node: Any) -> None:
+async def test_nod040_at_the_start_the_slices_of_this_node_go_and_no_others(node: OneNode) -> None:
     await became(node)
     await node.stop()
     await publish(node, "own")
@@ -202,36 +203,38 @@ async def test_nod040_at_the_start_the_slices_of_this_node_go_and_no_others(node
     await became(node, "other-node", "network")
 
 
-LOSSES: dict[str, Callable[[Any], Awaitable[None]]] = {
+LOSSES: dict[str, Callable[[FakePlugin], Awaitable[None]]] = {
     "nod041 the plugin unregisters": lambda plugin: plugin.unregister(),
     "nod042 the service stops": lambda plugin: plugin.stop_serving(),
 }
 
 
 @pytest.mark.parametrize("case", LOSSES)
-async def test_slices_of_a_driver_go_when_its_last_instance_is_lost(case: str, node: Any, make_plugin: Any) -> None:
+async def test_slices_of_a_driver_go_when_its_last_instance_is_lost(
+    case: str, node: OneNode, make_plugin: MakePlugin
+) -> None:
     async with make_plugin(root=node.root) as plugin:
-        await node.until(lambda: plugin.statuses)
+        await becomes(lambda: plugin.statuses)
         await publish(node, "gpu")
         await publish(node, "nic", driver="nic.example.com")
         await LOSSES[case](plugin)
         await became(node, "nic")
 
 
-async def test_nod044_slices_of_a_driver_that_is_never_reachable_go(node: Any, make_plugin: Any) -> None:
+async def test_nod044_slices_of_a_driver_that_is_never_reachable_go(node: OneNode, make_plugin: MakePlugin) -> None:
     plugin = make_plugin(root=node.root)
     await plugin.register()
-    await node.until(lambda: plugin.statuses)
+    await becomes(lambda: plugin.statuses)
     await publish(node, "gpu")
     await became(node)
 
 
 @pytest.mark.parametrize("wipe_delay", [3.0])  # a busy machine may need some time for the service to come back
-async def test_nod045_slices_stay_when_the_service_comes_back_in_time(node: Any, make_plugin: Any) -> None:
+async def test_nod045_slices_stay_when_the_service_comes_back_in_time(node: OneNode, make_plugin: MakePlugin) -> None:
     async with make_plugin(root=node.root) as plugin:
         other = make_plugin("nic.example.com", root=node.root)
         async with other:
-            await node.until(lambda: plugin.statuses and other.statuses)
+            await becomes(lambda: plugin.statuses and other.statuses)
             await publish(node, "gpu")
             await plugin.stop_serving()
             await plugin.serve()
@@ -241,12 +244,12 @@ async def test_nod045_slices_stay_when_the_service_comes_back_in_time(node: Any,
             await became(node, "gpu")
 
 
-async def test_e2e031_a_rolling_update_wipes_nothing(node: Any, make_plugin: Any) -> None:
+async def test_e2e031_a_rolling_update_wipes_nothing(node: OneNode, make_plugin: MakePlugin) -> None:
     async with make_plugin(root=node.root) as old:
-        await node.until(lambda: old.statuses)
+        await becomes(lambda: old.statuses)
         await publish(node, "gpu")
         async with make_plugin(root=node.root, instance="-new") as new:
-            await node.until(lambda: new.statuses)
+            await becomes(lambda: new.statuses)
             await old.unregister()
             await old.stop_serving()
             await publish(node, "nic", driver="nic.example.com")

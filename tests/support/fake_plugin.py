@@ -1,0 +1,184 @@
+"""A plugin that speaks the wire protocol and nothing else, with faults to order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from dra_proto.dra.v1 import api_pb2 as v1
+from dra_proto.dra.v1 import api_pb2_grpc as v1_grpc
+from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
+from dra_proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
+from dra_proto.registration.v1 import api_pb2 as registration
+from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
+
+
+class FakePlugin:
+    """A driver's plugin: a registration socket and a service socket.
+
+    ``devices`` maps a claim's name to its devices as keyword arguments of the ``Device`` message (other claims get
+    one device each). With ``cdi_root`` every prepared claim gets a CDI file that sets ``CLAIM_<name>=true``.
+    """
+
+    def __init__(self, folder: Path, driver: str, *, services: tuple[str, ...], instance: str = "") -> None:
+        self.driver = driver
+        self.services = services
+        self.registration_socket = folder / "plugins_registry" / f"{driver}{instance}-reg.sock"
+        self.service_socket = folder / "plugins" / f"{driver}{instance}" / "dra.sock"
+        self.type = "DRAPlugin"
+        self.endpoint: str | None = None
+        self.devices: dict[str, list[dict[str, Any]]] = {}
+        self.cdi_root: Path | None = None
+        self.prepare_error = ""
+        self.unprepare_error = ""
+        self.prepare_aborts = False
+        self.info_failures = 0
+        self.notify_failures = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.prepared: list[list[str]] = []
+        self.unprepared: list[list[str]] = []
+        self.statuses: list[tuple[bool, str]] = []
+        self.infos = 0
+        self.results: Callable[[dict[str, Any]], dict[str, Any]] = lambda results: results
+        self._servers: dict[Path, grpc.aio.Server] = {}
+
+    # --- life ---
+
+    async def __aenter__(self) -> Self:
+        await self.serve()
+        await self.register()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for socket in list(self._servers):
+            await self._end(socket)
+
+    async def serve(self) -> None:
+        """Open the service socket."""
+        server = grpc.aio.server()
+        if "v1.DRAPlugin" in self.services:
+            v1_grpc.add_DRAPluginServicer_to_server(_Dra(self, v1), server)
+        if "v1beta1.DRAPlugin" in self.services:
+            v1beta1_grpc.add_DRAPluginServicer_to_server(_Dra(self, v1beta1), server)
+        await self._begin(self.service_socket, server)
+
+    async def register(self) -> None:
+        """Open the registration socket."""
+        server = grpc.aio.server()
+        registration_grpc.add_RegistrationServicer_to_server(_Registration(self), server)
+        await self._begin(self.registration_socket, server)
+
+    async def stop_serving(self) -> None:
+        """Close the service socket only."""
+        await self._end(self.service_socket)
+
+    async def unregister(self) -> None:
+        """Close the registration socket only."""
+        await self._end(self.registration_socket)
+
+    async def _begin(self, socket: Path, server: grpc.aio.Server) -> None:
+        socket.parent.mkdir(parents=True, exist_ok=True)
+        server.add_insecure_port(f"unix:{socket}")
+        await server.start()
+        self._servers[socket] = server
+
+    async def _end(self, socket: Path) -> None:
+        server = self._servers.pop(socket, None)
+        if server is not None:
+            await server.stop(None)
+            _remove(socket)
+
+    # --- answers ---
+
+    async def prepare(self, request: Any, messages: Any, context: Any) -> Any:
+        self.prepared.append([claim.name for claim in request.claims])
+        await self.gate.wait()
+        if self.prepare_aborts:
+            await context.abort(grpc.StatusCode.INTERNAL, "injected")
+        results = {claim.uid: self._result(claim, messages) for claim in request.claims}
+        return messages.NodePrepareResourcesResponse(claims=self.results(results))
+
+    async def unprepare(self, request: Any, messages: Any) -> Any:
+        self.unprepared.append([claim.name for claim in request.claims])
+        await self.gate.wait()
+        result = messages.NodeUnprepareResourceResponse(error=self.unprepare_error)
+        if self.cdi_root and not self.unprepare_error:
+            for claim in request.claims:
+                _remove(self.cdi_root / f"{self.driver}-{claim.name}.json")
+        return messages.NodeUnprepareResourcesResponse(
+            claims=self.results({claim.uid: result for claim in request.claims})
+        )
+
+    def _result(self, claim: Any, messages: Any) -> Any:
+        if self.prepare_error:
+            return messages.NodePrepareResourceResponse(error=self.prepare_error)
+        ids = self._write_cdi(claim.name)
+        default = [{"pool_name": "pool", "device_name": "device-0", "cdi_device_ids": ids}]
+        devices = self.devices.get(claim.name, default)
+        return messages.NodePrepareResourceResponse(devices=[messages.Device(**device) for device in devices])
+
+    def _write_cdi(self, claim: str) -> list[str]:
+        if self.cdi_root is None:
+            return [f"{self.driver}/claim={claim}"]
+        edits = {"env": [f"CLAIM_{claim}=true"]}
+        spec = {
+            "cdiVersion": "0.6.0",
+            "kind": f"{self.driver}/claim",
+            "devices": [{"name": claim, "containerEdits": edits}],
+        }
+        (self.cdi_root / f"{self.driver}-{claim}.json").write_text(json.dumps(spec))
+        return [f"{self.driver}/claim={claim}"]
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+class _Dra(v1_grpc.DRAPluginServicer, v1beta1_grpc.DRAPluginServicer):
+    """Serves either version: they have the same methods."""
+
+    def __init__(self, plugin: FakePlugin, messages: Any) -> None:
+        self._plugin = plugin
+        self._messages = messages
+
+    async def NodePrepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802  (name of the RPC)
+        return await self._plugin.prepare(request, self._messages, context)
+
+    async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802  (name of the RPC)
+        return await self._plugin.unprepare(request, self._messages)
+
+
+class _Registration(registration_grpc.RegistrationServicer):
+    def __init__(self, plugin: FakePlugin) -> None:
+        self._plugin = plugin
+
+    async def GetInfo(self, request: Any, context: Any) -> Any:  # noqa: N802  (name of the RPC)
+        plugin = self._plugin
+        plugin.infos += 1
+        if plugin.info_failures:
+            plugin.info_failures -= 1
+            await context.abort(grpc.StatusCode.INTERNAL, "injected")
+        endpoint = str(plugin.service_socket) if plugin.endpoint is None else plugin.endpoint
+        return registration.PluginInfo(
+            type=plugin.type, name=plugin.driver, endpoint=endpoint, supported_versions=plugin.services
+        )
+
+    async def NotifyRegistrationStatus(self, request: Any, context: Any) -> Any:  # noqa: N802  (name of the RPC)
+        plugin = self._plugin
+        if plugin.notify_failures:
+            plugin.notify_failures -= 1
+            await context.abort(grpc.StatusCode.INTERNAL, "injected")
+        plugin.statuses.append((request.plugin_registered, request.error))
+        return registration.RegistrationStatusResponse()
+
+
+MakePlugin = Callable[..., FakePlugin]
+"""Makes a plugin that is closed at the end of the test."""
