@@ -262,7 +262,8 @@ def test_excluded_nodes_have_a_reason() -> None:
     candidates = made.allocator.candidates(made.claims, made.usage)
     assert candidates.refusal is not None
     assert candidates.refusal.line() == (
-        "claim default/c, request r: 2 devices: 2 match; needs 3 (the node with most free matching devices)"
+        'cannot satisfy claim default/c request "r" (needs 3 devices; 2 of 2 match; '
+        "on the node with most free devices that match)"
     )
     assert "n1" not in candidates
 

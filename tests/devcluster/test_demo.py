@@ -17,7 +17,7 @@ STORY = [
     r"prepared on node-[12]: simulated\.dra\.example\.com-[-0-9a-f]+-device\.json",
     r"inside pod own-1: admin_color=green, claim_own_1_device_\w+_device=true, user_purpose=demo",
     r"claim shared allocated node-[12]/device-0[01], reserved for shared-1 and shared-2, both on node-[12]",
-    r"pod impossible is pending: 0/2 nodes are available: .*impossible-device-\w+, request device: .*0 match",
+    r"pod impossible is pending: 0/2 nodes are available: .*impossible-device-\w+ request \"device\" .*none of",
     r"event FailedScheduling: 0/2 nodes are available",
     r"pod waiting is pending: 0/2 nodes are available: .*in use",
     r"deleted pod own-1, which held (node-[12]/device-0[01])",

@@ -113,8 +113,8 @@ def test_who_holds_the_devices_is_told() -> None:
 @pytest.mark.parametrize(
     ("nodes", "last"),
     [
-        (2, "  likewise 1 more node, which is not closer: n2"),
-        (10, "  likewise 9 more nodes, none of them closer: n2, n3, n4, n5, n6, n7, n8, n9 and 1 more"),
+        (2, "  1 other node fails for the same reason: n2"),
+        (10, "  9 other nodes fail for the same reason: n2, n3, n4, n5, n6, n7, n8, n9 and 1 more"),
     ],
 )
 def test_nodes_with_the_same_obstacle_are_only_named(nodes: int, last: str) -> None:

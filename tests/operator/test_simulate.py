@@ -273,7 +273,7 @@ def test_a_refusal_is_told_in_full(capsys: pytest.CaptureFixture[str], tmp_path:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
     told = verdict(capsys, tmp_path, CLASS, *SLICES, wanted, node, options=["--node", "n1", "--node", "n2"])
     assert "node n1: does not fit" in told
-    assert "default/c, request r needs 3 devices" in told
+    assert 'default/c request "r" needs 3 devices' in told
     assert "node n2: does not fit" in told
     assert told.startswith("node n2 is not in the files, and tried as one without labels\n")
 
@@ -332,7 +332,9 @@ def test_each_pod_finds_what_the_pods_before_it_have_left(capsys: pytest.Capture
     assert [told.count(f"r: drv/p/{name}") for name in "ab"] == [1, 1]
     ends = [line for line in told.splitlines() if line.startswith(("gets", "waits"))]
     assert ends[:2] == ["gets node n1", "gets node n1"]
-    assert ends[2].startswith("waits: 0/1 nodes are available: 1 claim default/three-gpu, request r")
+    assert ends[2].startswith(
+        'waits: 0/1 nodes are available: 1 cannot satisfy claim default/three-gpu request "r" (needs 1 device; '
+    )
 
 
 def test_extended_resources_are_tried_as_the_class_serves_them(
@@ -354,7 +356,7 @@ def test_extended_resources_are_tried_as_the_class_serves_them(
     told = verdict(capsys, tmp_path, serving, *SLICES, pod, plugin, bare)
     assert "node plugin: the pod cannot run there: Insufficient example.com/gpu" in told
     assert "node bare: does not fit" in told
-    assert "extended resource example.com/gpu (device class any), request container-0-request-0" in told
+    assert 'extended resource example.com/gpu (device class any) request "container-0-request-0"' in told
 
 
 def test_taint_rules_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

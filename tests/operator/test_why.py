@@ -50,7 +50,7 @@ async def test_a_claim_that_is_too_big_is_explained_for_every_node(
     assert code == 0
     assert "pod ns/pod would fit 0 of 2 nodes" in output
     assert "node node-0: does not fit" in output
-    assert "ns/claim, request req needs 3 devices" in output
+    assert 'ns/claim request "req" needs 3 devices' in output
 
 
 async def test_a_pod_that_fits_says_where(
@@ -93,7 +93,7 @@ async def test_a_wrong_selector_is_shown_beside_what_devices_publish(
     _, output = await ask(capsys, kubeconfig, "pod", "pod")
     assert 'selector #0 of class gpu matches 0 of 1 device: device.driver == "other.example.com"' in output
     assert "drivers of the devices: gpu.example.com (1)" in output
-    assert "likewise 1 more node, which is not closer: node-1" in output
+    assert "1 other node fails for the same reason: node-1" in output
 
 
 async def test_an_error_on_one_node_is_told_as_what_holds_the_pod_back(
@@ -122,7 +122,7 @@ async def test_a_pod_that_waits_for_an_extended_resource_is_told_class_and_count
     await cluster.api.patch(DEVICE_CLASSES, "gpu", {"spec": {"extendedResourceName": "example.com/gpu"}})
     _, output = await ask(capsys, kubeconfig, "pod", "pod")
     assert "pod ns/pod would fit 0 of 1 node\n" in output
-    assert "extended resource example.com/gpu (device class gpu), request container-0-request-0" in output
+    assert 'extended resource example.com/gpu (device class gpu) request "container-0-request-0"' in output
     assert "needs 2" in output
     assert "selector #0 of class gpu" in output
     await cluster.add_node("node-1", devices=2)

@@ -222,7 +222,7 @@ CLAIMS: dict[str, tuple[ResourceClaim, list[Object], list[str]]] = {
             "claim ns/c: not allocated",
             "  pod ns/web would fit 0 of 1 node",
             "    node n1: does not fit (selector)",
-            "      claim ns/c, request r needs 2 devices",
+            '      claim ns/c request "r" needs 2 devices',
             "        the node has 1 device",
             "        1 matches the selectors",
             "      nearest fix: ask for at most 1 device; 1 more would have to be published",

@@ -119,13 +119,14 @@ REFUSED: dict[str, tuple[Pod, NodeState, dict[str, list[str]], str]] = {
         asking({GPU: "2"}),
         node("n"),
         {},
-        "extended resource example.com/gpu (device class gpu), request container-0-request-0: no devices; needs 2",
+        'cannot satisfy extended resource example.com/gpu (device class gpu) request "container-0-request-0" '
+        "(needs 2 devices; no devices)",
     ),
     "too few devices": (
         asking({NIC: "1"}, {GPU: "3"}),
         node("n"),
         {"n": ["x", "x"]},
-        "extended resource example.com/gpu (device class gpu), request container-1-request-0: 2 devices: 2 match",
+        'cannot satisfy extended resource example.com/gpu (device class gpu) request "container-1-request-0"',
     ),
     "devices, but no cpu": (asking({GPU: "1", "cpu": "9"}), node("n"), {"n": ["x"]}, "Insufficient cpu"),
     "the device plugin's share is used up": (
@@ -155,7 +156,9 @@ def test_a_pod_is_told_which_resource_and_class_it_waits_for(case: str) -> None:
 def test_nodes_are_refused_each_for_what_it_would_have_to_do() -> None:
     answer = placed(asking({GPU: "2"}), counting("plugin", gpu="1"), *(node(f"n{number}") for number in range(3)))
     assert isinstance(answer, NoPlace)
-    assert answer.message.startswith("0/4 nodes are available: 3 extended resource example.com/gpu (device class gpu)")
+    assert answer.message.startswith(
+        "0/4 nodes are available: 3 cannot satisfy extended resource example.com/gpu (device class gpu)"
+    )
     assert answer.message.endswith("1 Insufficient example.com/gpu")
 
 

@@ -81,7 +81,7 @@ async def test_the_second_pod_waits_for_the_resource_until_the_first_is_done(wor
     async with world.running():
         await world.quiet()
         assert node_of(world, "second") is None
-        text = f"1 extended resource {GPU} (device class gpu), request container-0-request-0: 1 device"
+        text = f'1 cannot satisfy extended resource {GPU} (device class gpu) request "container-0-request-0"'
         assert text in message(world, "second")
         assert text in world.messages("FailedScheduling")[0]
         world.api.change(PODS, "ns/first", lambda pod: pod["status"].update(phase="Succeeded"))

@@ -12,7 +12,7 @@ from .nodes.candidates import Candidates
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .published.inventory import Inventory
 from .published.node_selectors import matches as node_matches
-from .refusal import Refusal, Rule, Tally
+from .refusal import Refusal, RefusedClaim, Rule, Tally
 from .request.plan import Plan
 from .usage import Usage
 
@@ -37,6 +37,7 @@ __all__ = [
     "PoolId",
     "Refusal",
     "Refused",
+    "RefusedClaim",
     "Rule",
     "Rules",
     "SelectorError",

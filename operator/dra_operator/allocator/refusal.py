@@ -2,7 +2,7 @@
 
 A refusal names the node, the claim and request that could not be served, the rule that stopped it, and how
 many devices were left after each check. Events, logs, metrics and the command line all render the same
-value: ``line()`` for one line, ``explain()`` for everything.
+value: ``line()`` for one line, ``explain()`` for everything. Nothing decides by these texts.
 """
 
 from __future__ import annotations
@@ -40,9 +40,15 @@ class Tally:
     devices: int
 
     def __str__(self) -> str:
+        return self.of(self.devices + 1)
+
+    def of(self, matching: int) -> str:
+        """The tally beside so many devices that match: ``3 in use``, ``all in use``."""
         if self.rule is Rule.BINDING_CONDITIONS:
-            return f"{counted(self.devices, 'needs', 'need')} binding conditions, which are off"
-        return f"{self.devices} {_LOST[self.rule]}"
+            lost = f"{'needs' if self.devices == 1 else 'need'} binding conditions, which are off"
+        else:
+            lost = _LOST[self.rule]
+        return f"{'all' if self.devices == matching > 1 else self.devices} {lost}"
 
 
 _LOST = {
@@ -56,19 +62,39 @@ _LOST = {
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedClaim:
+    """The claim that a node cannot serve. A claim for an extended resource is known to its author by that resource."""
+
+    key: str
+    """Namespace and name."""
+    resource: str = ""
+    device_class: str = ""
+    """The class that serves the resource."""
+
+    def __str__(self) -> str:
+        if self.resource:
+            return f"extended resource {self.resource} (device class {self.device_class})"
+        return f"claim {self.key}"
+
+    def named(self, request: str) -> str:
+        """One of its requests, in a sentence."""
+        return f'{self} request "{request}"'
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """One node's "no". ``devices`` counts what the usable pools offer; each tally what a check removed."""
 
     node: str
     rule: Rule
-    claim: str
+    claim: RefusedClaim
     request: str
     needs: int = 0
     devices: int = 0
     matching: int = 0
     lost: tuple[Tally, ...] = ()
     detail: str = ""
-    """What the rule found, for a reader of one line; goes on from "needs 2"."""
+    """What the rule found; goes on from "needs 2 devices". What is said of other devices stands behind a semicolon."""
     fix: str = ""
     """The nearest change that would help, as far as one look tells."""
     pools: tuple[str, ...] = ()
@@ -77,24 +103,34 @@ class Refusal:
     """The first matching devices that are in use."""
 
     @property
-    def closeness(self) -> tuple[int, int, int]:
-        """How near the node is to serving the request, for comparing nodes: devices left, matching ones, all."""
-        return (self.matching - sum(tally.devices for tally in self.lost), self.matching, self.devices)
+    def closeness(self) -> tuple[int, int, bool, int]:
+        """How near the node is to serving the request, for comparing nodes: devices left, matching ones, all.
 
-    def line(self) -> str:
-        """One line for an event, without the node."""
-        pools = f" ({listed(self.pools, 2, '; ')})" if self.pools else ""
-        offered = "no devices"
-        if self.devices:
-            numbers = [counted(self.matching, "matches", "match"), *map(str, self.lost)]
-            offered = f"{counted(self.devices, 'device')}: {', '.join(numbers)}"
-        return f"{self.claim}, request {self.request}: {offered}; needs {self.needs}{self.detail}{pools}"
+        A pool that cannot be used may have the devices: it counts for more than devices that do not match.
+        """
+        left = self.matching - sum(tally.devices for tally in self.lost)
+        return (left, self.matching, bool(self.pools), self.devices)
+
+    @property
+    def has_prospects(self) -> bool:
+        """The node has devices that match, or a pool that may have some."""
+        return bool(self.matching or self.pools)
+
+    def line(self, *more: str) -> str:
+        """One line for an event, without the node: what the node cannot do, as a number of nodes would say it."""
+        amount, _, found = self.detail.partition("; ")
+        clauses = [f"{self._needed}{amount}", self._offered(), found, listed(self.pools, 2, "; "), *more]
+        return self._cannot(*filter(None, clauses))
+
+    def without_numbers(self, remark: str) -> str:
+        """The same for nodes of which the numbers say nothing."""
+        return self._cannot(self._needed, remark)
 
     def explain(self, more: Iterable[str] = ()) -> str:
         """Everything that is known, on several lines; with what the caller knows besides."""
         lines = [f"node {self.node}: does not fit ({self.rule.value})"]
-        lines.append(f"  {self.claim}, request {self.request} needs {counted(self.needs, 'device')}{self.detail}")
-        lines.append(f"    the node has {counted(self.devices, 'device') if self.devices else 'no devices'}")
+        lines.append(f"  {self.claim.named(self.request)} {self._needed}{self.detail}")
+        lines.append(f"    the node has {counted(self.devices, 'device') if self.devices else self._none}")
         if self.devices:
             lines.append(f"    {counted(self.matching, 'matches', 'match')} the selectors")
         lines += [f"    {tally}" for tally in self.lost]
@@ -103,3 +139,22 @@ class Refusal:
         if self.fix:
             lines.append(f"  nearest fix: {self.fix}")
         return "\n".join(lines)
+
+    @property
+    def _needed(self) -> str:
+        return f"needs {counted(self.needs, 'device')}"
+
+    @property
+    def _none(self) -> str:
+        return "no usable devices" if self.pools else "no devices"
+
+    def _offered(self) -> str:
+        if not self.devices:
+            return self._none
+        if self.devices == 1 and not self.matching:
+            return "the only device does not match"
+        matching = f"{self.matching or 'none'} of {self.devices} {'matches' if self.matching == 1 else 'match'}"
+        return ", ".join([matching, *(tally.of(self.matching) for tally in self.lost)])
+
+    def _cannot(self, *clauses: str) -> str:
+        return f"cannot satisfy {self.claim.named(self.request)} ({'; '.join(clauses)})"

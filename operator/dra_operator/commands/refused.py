@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 
-from dra_operator.allocator import DeviceId, Inventory, Plan, Refusal, Rule
+from dra_operator.allocator import DeviceId, Inventory, Plan, Refusal, RefusedClaim, Rule
 from dra_operator.allocator.basics.wording import counted, listed
 from dra_operator.allocator.request.selectors import Selector
 
@@ -33,7 +33,7 @@ def holders(claims: Iterable[ResourceClaim]) -> dict[DeviceId, str]:
 
 def grouped(refusals: Iterable[tuple[Node, Refusal]], inventory: Inventory, plan: Plan, held: Holders) -> Iterator[str]:
     """Lines for each request and rule that stopped nodes: the closest node in full, the others by name."""
-    groups: dict[tuple[str, str, Rule], list[tuple[Node, Refusal]]] = {}
+    groups: dict[tuple[RefusedClaim, str, Rule], list[tuple[Node, Refusal]]] = {}
     for node, refusal in refusals:
         groups.setdefault((refusal.claim, refusal.request, refusal.rule), []).append((node, refusal))
     for members in sorted(groups.values(), key=len, reverse=True):
@@ -41,8 +41,8 @@ def grouped(refusals: Iterable[tuple[Node, Refusal]], inventory: Inventory, plan
         yield from in_full(best, node, inventory, plan, held)
         others = [other.metadata.name for other, _ in members if other is not node]
         if others:
-            more = counted(len(others), "more node, which is not closer", "more nodes, none of them closer")
-            yield f"  likewise {more}: {names(others)}"
+            more = counted(len(others), "other node fails", "other nodes fail")
+            yield f"  {more} for the same reason: {names(others)}"
 
 
 def in_full(refusal: Refusal, node: Node, inventory: Inventory, plan: Plan, held: Holders) -> Iterator[str]:
@@ -54,14 +54,15 @@ def in_full(refusal: Refusal, node: Node, inventory: Inventory, plan: Plan, held
 
 
 def _selectors(refusal: Refusal, plan: Plan) -> Sequence[Selector]:
-    """Those of the refused request. Two claims may have requests of one name; the claim may be named in other words."""
-    found = {
-        f"claim {plan.claims[step.claim].key}": alternative.selectors
+    """Those of the refused request. Two claims may have requests of one name."""
+    found = (
+        alternative.selectors
         for step in plan.steps
+        if plan.claims[step.claim].key == refusal.claim.key
         for alternative in step.alternatives
         if alternative.request == refusal.request
-    }
-    return found.get(refusal.claim) or next(iter(found.values()), ())
+    )
+    return next(found, ())
 
 
 def names(nodes: list[str]) -> str:

@@ -1,17 +1,21 @@
 """Why no node takes the pod, in one line: equal reasons counted together, the most frequent first.
 
 Nodes that cannot serve the same request differ in their numbers, which change all the time and tell little. They count
-as one reason, with the numbers of the node that comes closest.
+as one reason, with the numbers of the node that comes closest; without numbers where no node has a device that
+matches, since then none is close.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from dra_operator.allocator import Refusal
+from dra_operator.allocator import Refusal, RefusedClaim
 
 from .obstacle import ENDS_WITH_ANOTHER_POD, Kind, Obstacle
 from .wording import text
+
+Asked = tuple[RefusedClaim, str]
+"""A claim, and the name of one of its requests."""
 
 SHOWN = 4
 LONGEST = 1024  # characters of an event's message
@@ -22,9 +26,9 @@ class Reasons:
 
     def __init__(self) -> None:
         self.obstacles: Counter[Obstacle] = Counter()
-        self._refused: Counter[tuple[str, str]] = Counter()
-        self._best: dict[tuple[str, str], Refusal] = {}
-        self._lines: dict[tuple[str, str], set[str]] = {}
+        self._refused: Counter[Asked] = Counter()
+        self._best: dict[Asked, Refusal] = {}
+        self._lines: dict[Asked, Counter[str]] = {}
 
     def add(self, obstacle: Obstacle, nodes: int = 1) -> None:
         """So many nodes have the obstacle."""
@@ -34,17 +38,17 @@ class Reasons:
         """A node whose devices do not serve the claims."""
         request = (refusal.claim, refusal.request)
         self._refused[request] += 1
-        self._lines.setdefault(request, set()).add(refusal.line())
+        self._lines.setdefault(request, Counter())[refusal.line()] += 1
         best = self._best.get(request)
         if best is None or refusal.closeness > best.closeness:
             self._best[request] = refusal
 
-    def refuse_others(self, claim: str, request: str, nodes: int) -> None:
+    def refuse_others(self, claim: RefusedClaim, request: str, nodes: int) -> None:
         """So many nodes, not looked at one by one, cannot serve the request either."""
         if (claim, request) in self._best:
             self._refused[(claim, request)] += nodes
         else:
-            self.add(Obstacle(Kind.TOO_FEW_DEVICES, f"{claim}, request {request}"), nodes)
+            self.add(Obstacle(Kind.TOO_FEW_DEVICES, claim.named(request)), nodes)
 
     @property
     def of_room(self) -> bool:
@@ -52,7 +56,7 @@ class Reasons:
         return any(obstacle.kind in ENDS_WITH_ANOTHER_POD for obstacle in self.obstacles)
 
     def line(self, nodes: int) -> str:
-        """``0/3 nodes are available: 2 Insufficient cpu; 1 ...``; rare reasons are only counted."""
+        """``0/3 nodes are available: 2 Insufficient cpu, 1 ...``; rare reasons are only counted."""
         if not nodes:
             return "0/0 nodes are available: the cluster has no nodes"
         told = [(count, text(obstacle)) for obstacle, count in self.obstacles.items()]
@@ -63,12 +67,15 @@ class Reasons:
             parts = [f"{count} {reason}" for count, reason in told[:shown]]
             hidden = sum(count for count, _ in told[shown:])
             parts += [f"{hidden} for other reasons"] if hidden else []
-            line = f"0/{nodes} nodes are available: {'; '.join(parts)}"
+            line = f"0/{nodes} nodes are available: {', '.join(parts)}"
             if len(line) <= LONGEST:
                 return line
         return line[: LONGEST - 3] + "..."
 
-    def _told(self, request: tuple[str, str]) -> str:
-        best = self._best[request]
-        differ = len(self._lines[request]) > 1
-        return best.line() + (f" (best node: {best.node})" if differ else "")
+    def _told(self, request: Asked) -> str:
+        best, lines = self._best[request], self._lines[request]
+        looked_at = lines.total()
+        if not best.has_prospects and (len(lines) > 1 or looked_at < self._refused[request]):
+            where = f" on the {looked_at} nodes looked at" if looked_at < self._refused[request] else ""
+            return best.without_numbers(f"no device matches{where}")
+        return best.line(*([f"best node: {best.node}"] if len(lines) > 1 else []))

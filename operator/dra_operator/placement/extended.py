@@ -40,12 +40,13 @@ class ExtendedClaim:
 
     def told(self, refusal: Refusal) -> Refusal:
         """The refusal in terms of the resource that the pod asks for; one about another claim stays as it is."""
-        if refusal.claim != f"claim {self.claim.key}":
+        if refusal.claim.key != self.claim.key:
             return refusal
         resources = {mapping.request_name: mapping.resource_name for mapping in self.mappings}
         classes = {request.name: request.exactly.device_class_name for request in self.requests if request.exactly}
         resource, class_ = resources.get(refusal.request), classes.get(refusal.request)
-        return replace(refusal, claim=f"extended resource {resource} (device class {class_})") if resource else refusal
+        named = replace(refusal.claim, resource=resource or "", device_class=class_ or "")
+        return replace(refusal, claim=named)
 
 
 class ExtendedResources:

@@ -20,7 +20,7 @@ _TEXTS: Final[dict[Kind, str]] = {
     Kind.RESOURCE: "Insufficient {subject}",
     Kind.NOT_OFFERED: "cannot fit resource {subject}: neither the node nor a device class offers it",
     Kind.CLAIM_ELSEWHERE: "resourceclaim not available on the node",
-    Kind.TOO_FEW_DEVICES: "too few free devices match {subject}",
+    Kind.TOO_FEW_DEVICES: "cannot satisfy {subject} (too few free devices match)",
     Kind.CLAIM_REFERENCE: "{detail}",
     Kind.CLAIM_UNMADE: "{detail}",
     Kind.CLAIM_MISSING: 'resourceclaim "{subject}" not found',

@@ -12,7 +12,7 @@ from itertools import islice
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.refusal import Refusal, Rule, Tally
+from dra_operator.allocator.refusal import Refusal, RefusedClaim, Rule, Tally
 
 from .hints import hint
 from .shortage import Hint, Shortage, losses
@@ -54,7 +54,7 @@ def _shortage(problem: Problem, domain: Domain, alternatives: int) -> Refusal:
     assert rule is not None, "a request that is short has lost devices to some check"
     told = hint(Shortage(problem, domain, rule, gone))
     if alternatives > 1:
-        told = Hint(f"{told.detail} (the closest of {alternatives} alternatives)", told.fix)
+        told = Hint(f"{told.detail}; the closest of {alternatives} alternatives", told.fix)
     return _refusal(problem, domain, rule, told, lost=tuple(lost))
 
 
@@ -73,7 +73,7 @@ def _refusal(
     return Refusal(
         node=problem.view.name,
         rule=rule,
-        claim=f"claim {problem.plan.claims[domain.claim].key}",
+        claim=RefusedClaim(problem.plan.claims[domain.claim].key),
         request=domain.alternative.request,
         needs=needs or max(1, domain.need),
         devices=len(problem.view.devices),

@@ -37,9 +37,9 @@ def _selectors(shortage: Shortage) -> Hint:
         return Hint("", f"ask for at most {counted(usable, 'device')}; {more}" if usable else more)
     idle = [one for one in selectors if not problem.view.selected((one.expression,), problem.node.compiled).true]
     if not idle:
-        return Hint(f" (no device matches all {len(selectors)} selectors)", "change selectors that exclude each other")
+        return Hint(f"; no device matches all {len(selectors)} selectors", "change selectors that exclude each other")
     one = str(idle[0]) if idle[0].is_foreign else f"selector #{idle[0].position} of the request"
-    return Hint(f" ({one} matches none)", f"change {one}, or publish devices that it matches")
+    return Hint(f"; {one} matches none", f"change {one}, or publish devices that it matches")
 
 
 def _in_use(shortage: Shortage) -> Hint:
@@ -74,7 +74,7 @@ def _taints(shortage: Shortage) -> Hint:
     fix = tolerate(domain, [taint for taint in order if taint in enough])
     if (rest := missing - back(enough)) > 0:
         fix += f", and {rest} more would have to become usable"
-    return Hint(f" (not tolerated: {listed(names)})", fix)
+    return Hint(f"; not tolerated: {listed(names)}", fix)
 
 
 def _attributes(shortage: Shortage) -> Hint:

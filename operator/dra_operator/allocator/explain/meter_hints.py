@@ -121,7 +121,7 @@ def counter_hint(shortage: Shortage) -> Hint:
         place = view.pool_of[device]
         table = view.pools[place].counters
         if not table.names:
-            return Hint(" (partitionable devices are off)", "enable DRAPartitionableDevices")
+            return Hint("; partitionable devices are off", "enable DRAPartitionableDevices")
         left = table.available(problem.node.usages[place].charged)
         charges = table.charges[view.devices[device].name]
         gaps[device] = [

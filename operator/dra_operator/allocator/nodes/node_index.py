@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from dra_operator.allocator.published.inventory import Inventory
-from dra_operator.allocator.refusal import Refusal, Rule
+from dra_operator.allocator.refusal import Refusal, RefusedClaim, Rule
 from dra_operator.allocator.request.plan import Alternative, Plan
 from dra_operator.allocator.usage import Usage
 
@@ -91,12 +91,12 @@ class NodeIndex:
         return Refusal(
             node="",
             rule=Rule.SELECTOR,
-            claim=f"claim {plan.claims[step.claim].key}",
+            claim=RefusedClaim(plan.claims[step.claim].key),
             request=step.alternatives[0].request,
             needs=want.need,
             devices=want.counts.best(),
             matching=want.counts.best(),
-            detail=" (the node with most free matching devices)",
+            detail="; on the node with most free devices that match",
         )
 
 
