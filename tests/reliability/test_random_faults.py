@@ -75,8 +75,8 @@ async def come_and_go(ground: ProvingGround, seed: int) -> None:
 async def test_sixty_pods_survive_all_kinds_of_faults(tmp_path: Path, seed: int) -> None:
     async with proving_ground(tmp_path, seed) as ground:
         await ground.furnish(nodes=4, devices=DEVICES // 4)
-        async with ground.operator("--no-leader-elect") as operator:  # leases have scenarios of their own
-            await operator.becomes_ready()
+        async with ground.kept_running():
+            await ground.becomes_ready()
             with ground.proxy.suffering(*bad_weather(seed)):
                 await come_and_go(ground, seed)
                 await asyncio.sleep(SPELL / 5)

@@ -42,6 +42,10 @@ class OperatorProcess:
         self.signal(signal.SIGKILL)
         await self._process.wait()
 
+    async def ended(self) -> int:
+        """Wait until it ends by itself; its exit code."""
+        return await self._process.wait()
+
     async def stop(self) -> int:
         """End it as Kubernetes does; its exit code."""
         self.signal(signal.SIGTERM)

@@ -80,6 +80,33 @@ class ProvingGround:
             self.operators.append(operator)
             yield operator
 
+    @asynccontextmanager
+    async def kept_running(self, *options: str, client: str = "operator") -> AsyncIterator[None]:
+        """An operator that is started again, as a kubelet does it, whenever it ends with exit code 1."""
+        keeping = asyncio.create_task(self._keep_running(options, client))
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.wait((keeping,))
+        if not keeping.cancelled():
+            keeping.result()
+
+    async def _keep_running(self, options: tuple[str, ...], client: str) -> None:
+        for number in itertools.count():
+            async with self.operator(*options, client=client) as operator:
+                code = await operator.ended()
+            assert code == 1, f"the operator ended with exit code {code}: {operator.text}"
+            await asyncio.sleep(min(0.25 * 2**number, 5.0))
+
+    async def becomes_ready(self) -> None:
+        """Wait for the operator that runs at present, or the next one."""
+
+        async def is_ready() -> bool:
+            return bool(self.operators) and await self.operators[-1].probe("/readyz") == 200
+
+        await until("an operator is ready", is_ready)
+
     # --- objects ---
 
     async def furnish(self, *, nodes: int, devices: int, pods: int = 110) -> None:
