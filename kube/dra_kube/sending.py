@@ -2,8 +2,7 @@
 
 **Once.** A write whose answer is lost may have taken effect, so only the caller can tell whether to repeat it. aiohttp
 repeats PUT and DELETE by itself when a connection breaks; ``at_most_once`` keeps such an error from it. Reads may be
-repeated. ``settle`` ends the
-sending of writes and knows whether one is left whose fate is unknown.
+repeated. ``settle`` ends the sending of writes and knows whether one is left whose fate is unknown.
 
 **Not on a dead connection.** A connection that the server closed while it was idle would fail the next write for
 nothing. aiohttp notices once the event loop has read the end of the stream; the loop may be late (a long calculation),
@@ -14,9 +13,10 @@ read. If there is, nothing was sent, and the request takes another connection.
 parameter ``timeout`` says otherwise. It is set below the client's own limit, so that a write does not take effect long
 after the client gave up on it.
 
-**Guarded.** The guard raises when no write may be sent, and otherwise gives the seconds that the server may spend. It
-is asked when the connection stands, and once more when the first byte goes out: before Python 3.12 aiohttp leaves that
-to a task, which the event loop starts later.
+**Guarded.** The guard raises when no write may be sent, and otherwise gives the seconds within which one must have
+taken effect. It is asked when the connection stands, and once more when the first byte goes out: before Python 3.12
+aiohttp leaves that to a task, which a busy event loop starts late. So the server is given half of the seconds, and the
+other half may pass between the two questions.
 """
 
 from __future__ import annotations
@@ -49,14 +49,10 @@ class _Stale(Exception):
     """The connection is dead and nothing was sent on it."""
 
 
-SLACK = 0.25
-"""Seconds that may pass between the two answers of the guard."""
-
-
 class Sending:
     """What a session needs: ``request_type`` as its request class, and ``at_most_once`` as its middleware.
 
-    Writes may spend ``limit`` seconds on the server, less if the guard says so.
+    Writes may spend ``limit`` seconds on the server, and half of what the guard allows.
     """
 
     def __init__(self, limit: float, guard: Guard) -> None:
@@ -74,15 +70,15 @@ class Sending:
         sending = self
 
         class Request(aiohttp.ClientRequest):
-            allowed = math.inf
+            time_on_server = 0.0
 
             async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-                self.allowed = sending._before(self, conn)
+                self.time_on_server = sending._before(self, conn)
                 return await super().send(conn)
 
             async def write_bytes(self, writer: Any, conn: Connection, *length: Any) -> None:
                 try:
-                    if self.method not in READS and sending._guard() < self.allowed - SLACK:
+                    if self.method not in READS and sending._guard() < self.time_on_server:
                         raise NotSent("the write was held up too long before it was sent")
                 except KubeError as error:
                     assert conn.protocol is not None
@@ -132,15 +128,15 @@ class Sending:
         return boot_time() >= self._open_until
 
     def _before(self, request: aiohttp.ClientRequest, conn: Connection) -> float:
-        """What the guard allows to a write."""
+        """The seconds that the server is given for a write."""
         if conn.protocol in self._used and _is_stale(conn):
             raise _Stale
-        allowed = math.inf
+        seconds = 0.0
         if request.method not in READS:
-            allowed = self._guard()
-            request.url = request.url.update_query(timeout=f"{min(self._limit, allowed):.3f}s")
+            seconds = min(self._limit, self._guard() / 2)
+            request.url = request.url.update_query(timeout=f"{seconds:.3f}s")
         self._used.add(conn.protocol)
-        return allowed
+        return seconds
 
 
 async def _on_a_good_connection(

@@ -183,8 +183,8 @@ async def test_a_good_connection_is_used_again(any_server: Server) -> None:
 @EACH_WRITE
 @pytest.mark.parametrize(
     ("allowed", "says"),
-    [(math.inf, "9.000s"), (2.5, "2.500s"), (9.5, "9.000s")],
-    ids=["by the client's own limit", "by the guard, which gives less", "by the limit, the guard gives more"],
+    [(math.inf, "9.000s"), (2.5, "1.250s"), (19.0, "9.000s")],
+    ids=["the client's own limit", "half of what the guard gives", "the limit, half of what the guard gives is more"],
 )
 async def test_the_server_is_told_how_long_a_write_may_take(
     server: Server, method: str, allowed: float, says: str
@@ -238,6 +238,16 @@ async def test_the_guard_is_asked_once_more_when_the_first_byte_goes_out(
         await api.get(PODS, "p", "ns")
         assert await api.settle(1)
     assert server.methods == ["GET"]
+
+
+@EACH_WRITE
+async def test_a_write_that_the_event_loop_held_up_is_sent_while_the_server_has_the_time_that_it_is_told(
+    server: Server, method: str
+) -> None:
+    answers = iter((9.0, 4.5))
+    async with client(server, guard=lambda: next(answers)) as api:
+        await WRITES[method](api)
+    assert [query["timeout"] for _, query, _ in server.requests] == ["4.500s"]
 
 
 async def test_the_guard_is_asked_when_the_connection_stands(server: Server) -> None:
