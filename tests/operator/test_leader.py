@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from command import Command, running
 from dra_kube import LEASES, Api, connection
-from faults import Entry, FaultProxy, Refuse, Target
+from faults import CutAfter, Delay, Entry, Fault, FaultProxy, Refuse, Target
 from live_cluster import LiveCluster
 from waiting import until
 
@@ -231,6 +231,22 @@ async def test_what_keeps_it_from_the_lease_is_named_with_the_remedy(
     for text in says:
         assert text in operator.command.output
     assert "Traceback" not in operator.command.output
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Refuse(Target(resource="leases"), count=2, code=503),
+        Refuse(Target(resource="leases"), count=2, code=429),
+        CutAfter(Target(resource="leases", verbs=("create",)), count=1),
+        Delay(Target(resource="leases"), count=1, before=(3, 3)),
+    ],
+    ids=["an API server that is not up yet", "one that is busy", "a lost answer", "an answer that comes late"],
+)
+async def test_a_candidate_asks_again_after(fault: Fault, site: Site) -> None:
+    with site.proxy.suffering(fault):
+        operator = await site.start("operator")
+        await operator.command.says("leading")
 
 
 async def test_without_election_no_lease_is_touched(site: Site, api: Api) -> None:

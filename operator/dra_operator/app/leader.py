@@ -17,7 +17,21 @@ import random
 import socket
 import uuid
 
-from dra_kube import LEASES, Api, Connection, Election, Forbidden, KubeError, LeaseLock, LeaseLost, NotFound, Timing
+from dra_kube import (
+    LEASES,
+    Api,
+    Connection,
+    Election,
+    Forbidden,
+    KubeError,
+    LeaseLock,
+    LeaseLost,
+    NotFound,
+    ServerError,
+    Timing,
+    TooManyRequests,
+    Unreachable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +62,7 @@ class Leader:
     ) -> None:
         self._election = Election(identity(), timing)
         self._timing = self._election.timing
+        self._connection = connection
         # Its own client: not guarded, and one request without an answer must not cost the lease.
         self._api = Api(connection, timeout=self._timing.renew / 3)
         self._lock = LeaseLock(self._api, namespace, name, self._election)
@@ -59,19 +74,13 @@ class Leader:
 
     async def acquire(self) -> None:
         """Stand by until this process leads; from then on the lease is renewed. Raises CannotElect, KubeError."""
+        async with Api(self._connection) as api:
+            await api.raw_get("/version")  # may take longer than an attempt: a machine that starts is busy
         await self._api.__aenter__()
-        try:
-            leads = await self._lock.attempt()
-        except KubeError as error:
-            raise self._explained(error) from error
+        leads = await self._attempt(is_first=True)
         while not leads:
-            self._tell(logging.INFO, f"standing by, the leader is {self._election.holder or 'not known yet'}")
             await asyncio.sleep(self._timing.retry * random.uniform(1 - JITTER, 1))
-            try:
-                leads = await self._lock.attempt()
-            except KubeError as error:
-                self._tell(logging.WARNING, f"standing by, cannot use the {self._where}: {error}")
-        self._tell(logging.INFO, "")
+            leads = await self._attempt()
         logger.info("leading: %s is held by %s", self._where, self._election.identity)
         self._task = asyncio.create_task(self._keep(), name="lease")
 
@@ -106,6 +115,19 @@ class Leader:
         """Disconnect. A lease that is not released is free after its time."""
         await self._end_renewals()
         await self._api.__aexit__(None, None, None)
+
+    async def _attempt(self, *, is_first: bool = False) -> bool:
+        """Whether the lease is ours now. Raises what the first attempt is refused for, unless it may pass by itself."""
+        try:
+            leads = await self._lock.attempt()
+        except KubeError as error:
+            if is_first and not isinstance(error, Unreachable | ServerError | TooManyRequests):
+                raise self._explained(error) from error
+            self._tell(logging.WARNING, f"standing by, cannot use the {self._where}: {error}")
+            return False
+        holder = self._election.holder or "not known yet"
+        self._tell(logging.INFO, "" if leads else f"standing by, the leader is {holder}")
+        return leads
 
     async def _keep(self) -> None:
         try:
