@@ -122,7 +122,7 @@ class Control:
 @pytest.fixture
 def parts() -> tuple[Server, Control, Audit, list[str]]:
     server, control, restored = Server(), Control(Cluster(Inventory(language=CelSelectors(Features())))), list[str]()
-    made = Audit(server, control, Quarantine(lambda *_: None), WATCHED, restored.append)  # type: ignore[arg-type]
+    made = Audit(server, control, Quarantine(lambda *_: None), WATCHED, restored.append, 0.5)  # type: ignore[arg-type]
     for resource in WATCHED:
         made.loaded(resource, "5")
     return server, control, made, restored
@@ -130,10 +130,9 @@ def parts() -> tuple[Server, Control, Audit, list[str]]:
 
 @pytest.mark.parametrize("is_away", [False, True], ids=["while watches are interrupted all the time", "while all fail"])
 async def test_everything_is_looked_at_again_now_and_then(
-    parts: tuple[Server, Control, Audit, list[str]], monkeypatch: pytest.MonkeyPatch, is_away: bool
+    parts: tuple[Server, Control, Audit, list[str]], is_away: bool
 ) -> None:
     server, control, made, _ = parts
-    monkeypatch.setattr(audit, "INTERVAL", 0.5)
     server.is_away = is_away
     task = asyncio.create_task(made.run())
 

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dra_operator.allocator import Features
 from dra_operator.app.command_line import CommandLine
-from dra_operator.app.settings import OperatorSettings, described
+from dra_operator.app.operator import Options
+from dra_operator.app.run_command import options_of
+from dra_operator.app.settings import OperatorSettings, described, value_of
 from dra_operator.app.settings_page import page
+from dra_operator.reconcile import Pace, Turns, Waits
 
 PAGE = Path(__file__).parents[2] / "docs" / "operator-settings.md"
 
@@ -183,6 +187,63 @@ def test_a_file_that_is_no_mapping_of_values_is_refused(
         read("--config", write(text))
     assert ended.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("field", [setting.field for setting in described() if setting.default not in ("none", "auto")])
+def test_every_default_is_a_value_that_is_allowed(field: str) -> None:
+    default = getattr(OperatorSettings(), field)
+    assert value_of(field, str(default).lower() if isinstance(default, bool) else str(default)) == default
+
+
+def test_what_is_set_reaches_the_rooms(write: Callable[[str], str]) -> None:
+    """Each value differs from its default, so that none can take another one's place."""
+    file = write(
+        """
+        request-timeout: 11
+        template-workers: 12
+        release-workers: 13
+        placement-workers: 14
+        retry-first: 15
+        retry-longest: 16
+        retry-rate: 17
+        retry-burst: 18
+        placement-retry-first: 19
+        placement-retry-longest: 20
+        placement-retry-rate: 21
+        placement-retry-burst: 22
+        search-budget: 2300
+        planning-turn: 2.4
+        planning-rest: 25
+        binding-timeout: 26
+        contested-grace: 27
+        audit-interval: 28
+        check-invariants: true
+        concerns: placement
+        scheduler-name: mine
+        feature-gates: DRADeviceTaintRules=true
+        """
+    )
+    assert options_of(read("--config", file)) == Options(
+        "mine",
+        Features(taint_rules=True),
+        check_invariants=True,
+        concerns=frozenset({"placement"}),
+        pace=Pace(
+            workers={"pod": 12, "claim": 13, "place": 14},
+            retries=Waits(15, 16, 17, 18),
+            placement_retries=Waits(19, 20, 21, 22),
+            turns=Turns(2.4, 25),
+            grace=27,
+            binding_timeout=26,
+        ),
+        search_budget=2300,
+        audit_interval=28,
+        request_timeout=11,
+    )
+
+
+def test_without_anything_the_rooms_get_their_own_defaults() -> None:
+    assert options_of(read()) == Options()
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 from dra_operator.cluster import Key
 from dra_operator.reconcile import WorkQueue
-from dra_operator.reconcile.dispatcher import QUANTUM, SHARE, Decided, Dispatcher, Postponed
+from dra_operator.reconcile.dispatcher import Decided, Dispatcher, Postponed
 from dra_operator.reconcile.failures import Failures
+from dra_operator.reconcile.pace import Turns
 from prometheus_client import CollectorRegistry
 
+TURNS = Turns()
 Decide = Callable[[str], Awaitable[Decided | Postponed]]
 
 
@@ -20,7 +22,7 @@ Decide = Callable[[str], Awaitable[Decided | Postponed]]
 async def dispatching(decide: Decide, *names: str, most: int = 5) -> AsyncIterator[WorkQueue]:
     queue = WorkQueue(firm=True)
     queue.add(Key("place", name) for name in names)
-    dispatcher = Dispatcher(queue, decide, most, Failures(CollectorRegistry()), lambda: None)
+    dispatcher = Dispatcher(queue, decide, most, Failures(CollectorRegistry()), lambda: None, TURNS)
     task = asyncio.create_task(dispatcher.run())
     try:
         async with asyncio.timeout(10):
@@ -45,7 +47,7 @@ async def test_hard_decisions_hold_up_no_easy_one() -> None:
         nonlocal turns
         if name.startswith("hard"):
             turns += 1
-            return Postponed(QUANTUM * turns)
+            return Postponed(TURNS.turn * turns)
         decided.append(name)
         return Decided()
 
@@ -58,7 +60,7 @@ async def test_hard_decisions_hold_up_no_easy_one() -> None:
 
 
 async def test_the_decision_that_took_least_so_far_goes_on_first() -> None:
-    spent = {"long": 5 * QUANTUM, "short": QUANTUM}
+    spent = {"long": 5 * TURNS.turn, "short": TURNS.turn}
     order: list[str] = []
 
     async def decide(name: str) -> Decided | Postponed:
@@ -70,7 +72,7 @@ async def test_the_decision_that_took_least_so_far_goes_on_first() -> None:
     assert order == ["long", "short", "short", "long"]
 
 
-@pytest.mark.parametrize(("spent", "rests"), [(QUANTUM / 2, False), (QUANTUM * 2, True)])
+@pytest.mark.parametrize(("spent", "rests"), [(TURNS.turn / 2, False), (TURNS.turn * 2, True)])
 async def test_what_took_longer_than_its_turn_rests_whatever_happens(spent: float, rests: bool) -> None:
     decisions = 0
 
@@ -85,7 +87,7 @@ async def test_what_took_longer_than_its_turn_rests_whatever_happens(spent: floa
         await queue.idle()
         assert decisions == (1 if rests else 2)
         await until(lambda: decisions == 2)
-    assert Decided(spent=1.0).rest == SHARE
+    assert TURNS.rest_after(1.0) == TURNS.rest
 
 
 async def test_decisions_run_ahead_of_the_writes_only_so_far() -> None:

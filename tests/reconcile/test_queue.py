@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from dra_operator.cluster import Key
 from dra_operator.reconcile import WorkQueue
-from dra_operator.reconcile.backoff import BURST, FIRST, LONGEST, Backoff
+from dra_operator.reconcile.backoff import Backoff
+from dra_operator.reconcile.pace import Waits
 
 A, B = Key("pod", "ns/a"), Key("claim", "ns/b")
 
@@ -61,7 +62,7 @@ async def test_a_failed_key_comes_back_and_an_event_brings_it_back_sooner() -> N
     queue = WorkQueue()
     queue.add([A])
     await queue.get()
-    assert queue.retry(A) == FIRST
+    assert queue.retry(A) == Waits().first
     assert queue.depth == 0
     assert await queue.get() == A
     for _ in range(12):
@@ -96,23 +97,23 @@ async def test_the_earliest_of_several_times_counts() -> None:
 
 
 def test_waits_double_up_to_the_longest_and_start_anew_after_success() -> None:
-    backoff = Backoff(Clock(), rate=1e9)
+    backoff = Backoff(Clock(), Waits(rate=1e9))
     waits = [backoff.failed(A) for _ in range(40)]
     assert waits[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
-    assert max(waits) == waits[-1] == LONGEST
-    assert backoff.failed(B) == FIRST
+    assert max(waits) == waits[-1] == Waits().longest
+    assert backoff.failed(B) == Waits().first
     backoff.succeeded(A)
-    assert backoff.failed(A) == FIRST
+    assert backoff.failed(A) == Waits().first
 
 
 def test_all_keys_together_are_held_back_once_the_burst_is_used_up() -> None:
     clock = Clock()
-    backoff = Backoff(clock)
-    waits = [backoff.failed(Key("pod", f"ns/{number}")) for number in range(BURST + 10)]
-    assert set(waits[:BURST]) == {FIRST}
+    backoff = Backoff(clock, Waits())
+    waits = [backoff.failed(Key("pod", f"ns/{number}")) for number in range(Waits().burst + 10)]
+    assert set(waits[: Waits().burst]) == {Waits().first}
     assert waits[-1] == pytest.approx(1.0)  # ten too many, at ten per second
     clock.now += 60
-    assert backoff.failed(Key("pod", "ns/later")) == FIRST
+    assert backoff.failed(Key("pod", "ns/later")) == Waits().first
 
 
 # --- holds ---
@@ -126,7 +127,7 @@ async def next_time(queue: WorkQueue, clock: asyncio.AbstractEventLoop) -> float
 
 
 async def test_in_a_firm_queue_no_change_ends_a_back_off_early() -> None:
-    queue = WorkQueue(Backoff(Clock(), first=0.05), firm=True)
+    queue = WorkQueue(Backoff(Clock(), Waits(first=0.05)), firm=True)
     queue.add([A])
     await queue.get()
     queue.add([A])  # while it is worked on
@@ -139,7 +140,7 @@ async def test_in_a_firm_queue_no_change_ends_a_back_off_early() -> None:
 
 
 async def test_a_pause_that_the_server_asks_for_is_kept() -> None:
-    queue = WorkQueue(Backoff(Clock()))
+    queue = WorkQueue(Backoff(Clock(), Waits()))
     queue.add([A])
     await queue.get()
     queue.add([A])

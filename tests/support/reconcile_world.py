@@ -12,7 +12,7 @@ from dra_kube import EVENTS
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.allocator.published.predicates import Language
 from dra_operator.cluster import Cluster, Concern, check
-from dra_operator.reconcile import Concerns, Control
+from dra_operator.reconcile import Concerns, Control, Pace
 from dra_operator.reconcile.dispatcher import Postponed
 from fake_api import FakeApi
 from fake_store import KINDS
@@ -57,8 +57,7 @@ class World:
             self.api,
             allocator,
             registry=self.registry,
-            workers=FEW,
-            grace=0.02,
+            pace=Pace(workers=FEW, grace=0.02),
             now=lambda: self.now,
             concerns=self.concerns,
         )

@@ -3,7 +3,7 @@
 A section without a page, in this package, is one of allocator.md.
 """
 
-from .allocator import Allocator, Decision
+from .allocator import DEFAULT_BUDGET, Allocator, Decision
 from .basics.errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError
 from .basics.features import GATES, Features
 from .basics.ids import DeviceId, PoolId, ShareId
@@ -17,6 +17,7 @@ from .request.plan import Plan
 from .usage import Usage
 
 __all__ = [
+    "DEFAULT_BUDGET",
     "GATES",
     "Allocated",
     "AllocationError",

@@ -105,12 +105,16 @@ class Decision:
 
 
 class Allocator:
-    """Decides over one inventory. ``new_share_id`` makes the UUIDs of shares: the room knows no randomness."""
+    """Decides over one inventory. ``new_share_id`` makes the UUIDs of shares: the room knows no randomness.
+
+    ``budget`` are the steps after which a decision gives up, unless it has a budget of its own.
+    """
 
     _PLANS: Final = 1024
 
-    def __init__(self, inventory: Inventory, *, new_share_id: NewShareId) -> None:
+    def __init__(self, inventory: Inventory, *, new_share_id: NewShareId, budget: int = DEFAULT_BUDGET) -> None:
         self.inventory = inventory
+        self._budget = budget
         self._new_share_id = new_share_id
         self._plans: dict[tuple[int, ...], Plan] = {}
         self._planned_for = -1
@@ -146,11 +150,13 @@ class Allocator:
         claims: Sequence[ResourceClaim] | Plan,
         usage: Usage,
         *,
-        budget: int = DEFAULT_BUDGET,
+        budget: int | None = None,
     ) -> Decision:
         """Starts a decision. ``claims`` are the unallocated claims of one pod, in pod order."""
         plan = claims if isinstance(claims, Plan) else self.plan(claims)
-        return Decision(self.inventory, node, plan, usage, budget, self._new_share_id)
+        return Decision(
+            self.inventory, node, plan, usage, self._budget if budget is None else budget, self._new_share_id
+        )
 
     def allocate(
         self,
@@ -158,7 +164,7 @@ class Allocator:
         claims: Sequence[ResourceClaim] | Plan,
         usage: Usage,
         *,
-        budget: int = DEFAULT_BUDGET,
+        budget: int | None = None,
         interrupt: Callable[[], None] | None = None,
     ) -> Outcome:
         """Decides in one go.

@@ -26,19 +26,27 @@ from dra_operator.reconcile import Control
 
 logger = logging.getLogger(__name__)
 
-INTERVAL = 300.0  # seconds between two audits of everything
 GAP = 2.0  # seconds between two audits of one kind
 RETRIES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds until a failed audit is repeated, the last one for ever
 
 
 class Audit:
-    """``call`` asks for an audit of one kind; ``saw`` is told every resourceVersion; ``run`` audits for ever."""
+    """``call`` asks for an audit of one kind; ``saw`` is told every resourceVersion; ``run`` audits for ever.
+
+    Everything is audited after ``interval`` seconds.
+    """
 
     def __init__(
-        self, api: Api, control: Control, quarantine: Quarantine, kinds: Kinds, restored: Callable[[str], None]
+        self,
+        api: Api,
+        control: Control,
+        quarantine: Quarantine,
+        kinds: Kinds,
+        restored: Callable[[str], None],
+        interval: float,
     ) -> None:
         self._api, self._control, self._quarantine, self._kinds = api, control, quarantine, kinds
-        self._restored = restored
+        self._restored, self._interval = restored, interval
         self._calls = {resource: asyncio.Event() for resource in kinds}
         self._newest: dict[Resource, int] = {}
         self._served: set[Resource] = set()
@@ -65,7 +73,7 @@ class Audit:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(self._interval)
             for resource in self._served:
                 self.call(resource)
             self._control.look_again()

@@ -20,13 +20,13 @@ from dra_kube import RESOURCE_CLAIMS, Api, Connection, Guard, Resource, unguarde
 from dra_kube.versions import from_served
 from prometheus_client import CollectorRegistry
 
-from dra_operator.allocator import Allocator, Features, Inventory
+from dra_operator.allocator import DEFAULT_BUDGET, Allocator, Features, Inventory
 from dra_operator.cluster import SCHEDULER_NAME, Cluster
 from dra_operator.intake.language import CelSelectors
 from dra_operator.intake.loading import Loader
 from dra_operator.intake.malformed import Quarantine
 from dra_operator.intake.watched import REQUIRED, watched_kinds
-from dra_operator.reconcile import Concerns, Control
+from dra_operator.reconcile import Concerns, Control, Pace
 
 from .audit import Audit
 from .claim_controller import ClaimController
@@ -40,9 +40,10 @@ SETTLE = 2.0  # seconds that writes in flight have to be answered when the opera
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the operator may be told. ``check_invariants`` costs time in big clusters.
+    """What the operator may be told; times are in seconds. ``check_invariants`` costs time in big clusters.
 
     ``concerns`` names what is ours; None: all but what kube-controller-manager does, if one is at work.
+    ``search_budget`` are the steps after which the decision about one node gives up.
     """
 
     scheduler_name: str = SCHEDULER_NAME
@@ -50,6 +51,10 @@ class Options:
     check_invariants: bool = False
     concerns: frozenset[str] | None = None
     limits: Limits = field(default_factory=Limits)
+    pace: Pace = field(default_factory=Pace)
+    search_budget: int = DEFAULT_BUDGET
+    audit_interval: float = 300.0
+    request_timeout: float = 30.0
 
 
 class Operator:
@@ -80,7 +85,7 @@ class Operator:
         """Connect, list everything, start to work. Raises KubeError when the server cannot be used."""
         self.went_back = ""
         self.outdated.clear()
-        api = await Api(connection, guard=self._guard).__aenter__()
+        api = await Api(connection, timeout=self.options.request_timeout, guard=self._guard).__aenter__()
         try:
             await api.raw_get("/version")
             parts = self._make(api)
@@ -101,16 +106,24 @@ class Operator:
         logger.info("in sync: %d nodes, %d slices, %d claims, %d pods", *counts)
 
     def _make(self, api: Api) -> _Parts:
-        inventory = Inventory(self.options.features, language=CelSelectors(self.options.features))
-        cluster = Cluster(inventory, scheduler_name=self.options.scheduler_name)
-        allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()))
-        registry, checks = CollectorRegistry(), self.options.check_invariants
-        chosen = self.options.concerns
+        options, registry = self.options, CollectorRegistry()
+        inventory = Inventory(options.features, language=CelSelectors(options.features))
+        cluster = Cluster(inventory, scheduler_name=options.scheduler_name)
+        allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()), budget=options.search_budget)
+        chosen = options.concerns
         concerns = Concerns() if chosen is None else Concerns.of(chosen)
-        control = Control(cluster, api, allocator, registry=registry, check_invariants=checks, concerns=concerns)
+        control = Control(
+            cluster,
+            api,
+            allocator,
+            registry=registry,
+            pace=options.pace,
+            check_invariants=options.check_invariants,
+            concerns=concerns,
+        )
         claim_controller = ClaimController(api, concerns, control.look_at_claims) if chosen is None else None
         quarantine = Quarantine(control.hold, self.metrics.malformed)
-        audit = Audit(api, control, quarantine, self.kinds, self._restored)
+        audit = Audit(api, control, quarantine, self.kinds, self._restored, options.audit_interval)
 
         def loaded(resource: Resource, revision: str) -> None:
             audit.loaded(resource, revision)

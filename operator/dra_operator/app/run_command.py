@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dra_kube import Connection, ConnectionSettingsError, KubeError, Timing, connection, unguarded
 
 from dra_operator.intake.gates import features_of
-from dra_operator.reconcile import concerns_of
+from dra_operator.reconcile import Pace, Turns, Waits, concerns_of
 
 from .command_line import CommandLine
 from .leader import CannotElect, Leader, lease_name
@@ -49,14 +49,38 @@ async def _supervise(settings: OperatorSettings, to: Connection) -> None:
     if settings.leader_elect:
         timing = Timing.of(settings.leader_elect_lease_duration)
         leader = Leader(to, lease_name(settings.scheduler_name), settings.leader_elect_namespace, timing)
-    options = Options(
+    operator = Operator(options_of(settings), guard=leader.allowance if leader is not None else unguarded)
+    await Supervisor(operator, to, settings.metrics_host, settings.metrics_port, leader).run()
+
+
+def options_of(settings: OperatorSettings) -> Options:
+    """What the operator is told, in the terms of its rooms."""
+    return Options(
         settings.scheduler_name,
         features_of(settings.feature_gates),
         check_invariants=settings.check_invariants,
         concerns=concerns_of(settings.concerns),
+        pace=_pace(settings),
+        search_budget=settings.search_budget,
+        audit_interval=settings.audit_interval,
+        request_timeout=settings.request_timeout,
     )
-    operator = Operator(options, guard=leader.allowance if leader is not None else unguarded)
-    await Supervisor(operator, to, settings.metrics_host, settings.metrics_port, leader).run()
+
+
+def _pace(given: OperatorSettings) -> Pace:
+    return Pace(
+        workers={"pod": given.template_workers, "claim": given.release_workers, "place": given.placement_workers},
+        retries=Waits(given.retry_first, given.retry_longest, given.retry_rate, given.retry_burst),
+        placement_retries=Waits(
+            given.placement_retry_first,
+            given.placement_retry_longest,
+            given.placement_retry_rate,
+            given.placement_retry_burst,
+        ),
+        turns=Turns(given.planning_turn, given.planning_rest),
+        grace=given.contested_grace,
+        binding_timeout=given.binding_timeout,
+    )
 
 
 def _fail(text: str, code: int) -> int:

@@ -13,9 +13,16 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Struct, inspect
 
+from dra_operator.allocator import DEFAULT_BUDGET
 from dra_operator.cluster import SCHEDULER_NAME
 from dra_operator.intake.gates import features_of
-from dra_operator.reconcile import concerns_of
+from dra_operator.reconcile import Pace, concerns_of
+
+_PACE = Pace()
+_WAITS, _PLACEMENT_WAITS, _TURNS = _PACE.retries, _PACE.placement_retries, _PACE.turns
+_Count = Annotated[int, Meta(ge=1, le=1000)]
+_Wait = Annotated[float, Meta(ge=0.001, le=86400)]
+_Rate = Annotated[float, Meta(ge=0.1, le=10_000)]
 
 
 def _about(text: str, allowed: str = "") -> Meta:
@@ -56,6 +63,60 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=65535)] | None,
         _about("port for these; 0 takes any free one; none: they are not served"),
     ] = None
+    request_timeout: Annotated[
+        float,
+        Meta(ge=1, le=300),
+        _about("seconds for one request to the API server; it is told to drop a write after 0.9 of them"),
+    ] = 30.0
+    template_workers: Annotated[_Count, _about("pods whose claims are made from templates at the same time")] = (
+        _PACE.workers["pod"]
+    )
+    release_workers: Annotated[_Count, _about("claims that are released or cleaned up at the same time")] = (
+        _PACE.workers["claim"]
+    )
+    placement_workers: Annotated[_Count, _about("placed pods whose writes are under way at the same time")] = (
+        _PACE.workers["place"]
+    )
+    retry_first: Annotated[
+        _Wait, _about("seconds before a pod or claim that failed is tried again; doubled with each failure in a row")
+    ] = _WAITS.first
+    retry_longest: Annotated[_Wait, _about("seconds at which that wait ends to grow")] = _WAITS.longest
+    retry_rate: Annotated[_Rate, _about("such retries per second, of all pods or of all claims together")] = _WAITS.rate
+    retry_burst: Annotated[_Count, _about("such retries before the rate counts")] = _WAITS.burst
+    placement_retry_first: Annotated[
+        _Wait, _about("seconds before a pod whose placement failed is tried again; doubled with each failure in a row")
+    ] = _PLACEMENT_WAITS.first
+    placement_retry_longest: Annotated[_Wait, _about("seconds at which that wait ends to grow")] = (
+        _PLACEMENT_WAITS.longest
+    )
+    placement_retry_rate: Annotated[_Rate, _about("such retries per second, of all pods together")] = (
+        _PLACEMENT_WAITS.rate
+    )
+    placement_retry_burst: Annotated[_Count, _about("such retries before the rate counts")] = _PLACEMENT_WAITS.burst
+    search_budget: Annotated[
+        int, Meta(ge=1000, le=1_000_000_000), _about("steps after which the search on one node gives up")
+    ] = DEFAULT_BUDGET
+    planning_turn: Annotated[
+        float, Meta(ge=0.001, le=10), _about("seconds that the decision about one pod may take before others go first")
+    ] = _TURNS.turn
+    planning_rest: Annotated[
+        float,
+        Meta(ge=0, le=1000),
+        _about("a longer decision is not repeated for this many times its seconds"),
+    ] = _TURNS.rest
+    binding_timeout: Annotated[
+        float,
+        Meta(ge=1, le=86400),
+        _about("seconds that devices with binding conditions have to get ready"),
+    ] = _PACE.binding_timeout
+    contested_grace: Annotated[
+        float,
+        Meta(ge=0, le=60),
+        _about("seconds that a pod waits after the watch showed its devices, if another scheduler allocates them too"),
+    ] = _PACE.grace
+    audit_interval: Annotated[
+        float, Meta(ge=1, le=86400), _about("seconds between two comparisons of the whole view with the API server")
+    ] = 300.0
     check_invariants: Annotated[bool, _about("verify the view after every step, and log what is wrong; slow")] = False
     verbosity: Annotated[
         int, Meta(ge=0, le=2), _about("log lines: 0 our information and all warnings, 1 Kopf's as well, 2 everything")

@@ -15,7 +15,7 @@ from dra_api.references import ClaimUse, claims_of_pod, pod_is_done
 from dra_api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 from dra_operator.allocator import Allocator, Inventory
-from dra_operator.placement import Nodes, Snapshot, pod_requests
+from dra_operator.placement import BINDING_TIMEOUT, Nodes, Snapshot, pod_requests
 
 from .contention import Contention, drivers_in
 from .index import Index
@@ -94,7 +94,7 @@ class State:
             and not pod.spec.scheduling_gates
         )
 
-    def snapshot(self, allocator: Allocator, now: datetime) -> Snapshot:
+    def snapshot(self, allocator: Allocator, now: datetime, binding_timeout: float = BINDING_TIMEOUT) -> Snapshot:
         """What a decision looks at, as it is now."""
         return Snapshot(
             claim=self.claims.get,
@@ -108,6 +108,7 @@ class State:
             usage=self.ledger.usage.snapshot,
             now=now,
             prioritized_list=self.features.prioritized_list,
+            binding_timeout=binding_timeout,
         )
 
     def node_states(self) -> Nodes:

@@ -1,7 +1,7 @@
 """Which node a pod goes to: filters, devices, score, and the explanation when there is none. Pure."""
 
 from .answer import NoPlace, Plan
-from .binding import Binding, binding_state, unready
+from .binding import BINDING_TIMEOUT, Binding, binding_state, unready
 from .claims import NotReady, PodClaim, crowded, extended_claims, ready_claims, unservable
 from .demand import Demand, Demands
 from .elsewhere import Allocations
@@ -20,6 +20,7 @@ from .unsupported import unsupported
 from .wording import text
 
 __all__ = [
+    "BINDING_TIMEOUT",
     "POD_SLOTS",
     "Allocations",
     "Amounts",

@@ -105,7 +105,7 @@ def examine(pod: Pod, snapshot: Snapshot) -> Examination:
     if obstacle is not None:
         return NotTried(obstacle, tuple(claims))
     extended = ExtendedResources(pod, snapshot.classes_serving(pod), made)
-    states = {claim.metadata.uid: binding_state(claim, snapshot.now) for claim in held}
+    states = {claim.metadata.uid: binding_state(claim, snapshot.now, snapshot.binding_timeout) for claim in held}
     failed = {uid: binding for uid, binding in states.items() if binding.state is Binding.FAILED}
     return Case(pod, tuple(claims), extended, snapshot.nodes, snapshot.allocator, snapshot.usage(), failed)
 
@@ -124,7 +124,7 @@ def _coming_first(
     for claim in claims:
         if is_alone(pod, claim) and (devices := snapshot.clashes(claim)):
             return Stolen(claim, tuple(devices))
-    states = [(claim, binding_state(claim, snapshot.now)) for claim in claims]
+    states = [(claim, binding_state(claim, snapshot.now, snapshot.binding_timeout)) for claim in claims]
     pending = [(claim, binding.seconds) for claim, binding in states if binding.state is Binding.PENDING]
     has_failed = any(binding.state is Binding.FAILED for _, binding in states)
     if pending and not has_failed and all(is_reserved_for(pod, claim) for claim in claims):

@@ -11,6 +11,7 @@ from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import Allocator, DeviceId, Usage
 
+from .binding import BINDING_TIMEOUT
 from .nodes import Nodes
 
 
@@ -34,3 +35,5 @@ class Snapshot:
     """The devices in use; what it gives must not change any more."""
     now: datetime
     prioritized_list: bool = True
+    binding_timeout: float = BINDING_TIMEOUT
+    """Seconds from the allocation until a device that is not ready counts as failed."""

@@ -3,6 +3,7 @@
 from .concerns import Concerns, UnknownConcern, concerns_of
 from .control import Control, timestamp
 from .errors import CommitFailed, GenerationFailed, PlacementFailed, ReconcileError
+from .pace import Pace, Turns, Waits
 from .queue import WorkQueue
 
 __all__ = [
@@ -10,9 +11,12 @@ __all__ = [
     "Concerns",
     "Control",
     "GenerationFailed",
+    "Pace",
     "PlacementFailed",
     "ReconcileError",
+    "Turns",
     "UnknownConcern",
+    "Waits",
     "WorkQueue",
     "concerns_of",
     "timestamp",

@@ -13,13 +13,7 @@ from collections.abc import Callable
 
 from dra_operator.cluster import Key
 
-FIRST = 0.005
-LONGEST = 1000.0
-RATE = 10.0  # retries per second of all keys together
-BURST = 100
-PLACE_FIRST = 0.05
-PLACE_LONGEST = 60.0
-PLACE_RATE = 100.0
+from .pace import Waits
 
 
 class Bucket:
@@ -40,34 +34,22 @@ class Bucket:
 class Backoff:
     """Waits per key, in seconds."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        *,
-        first: float = FIRST,
-        longest: float = LONGEST,
-        rate: float = RATE,
-        burst: float = BURST,
-    ) -> None:
-        self._bucket = Bucket(rate, burst, clock)
-        self._first, self._longest = first, longest
+    def __init__(self, clock: Callable[[], float], waits: Waits) -> None:
+        self._bucket = Bucket(waits.rate, waits.burst, clock)
+        self._waits = waits
         self._failures: dict[Key, int] = {}
 
     def failed(self, key: Key) -> float:
         """Count a failure; how long to wait before the next attempt."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        own = self._longest if failures > 30 else min(self._first * 2**failures, self._longest)
+        first, longest = self._waits.first, self._waits.longest
+        own = longest if failures > 30 else min(first * 2**failures, longest)
         return max(own, self._bucket.draw())
 
     def succeeded(self, key: Key) -> None:
         """The key starts from the shortest wait again."""
         self._failures.pop(key, None)
-
-    @classmethod
-    def for_placing(cls, clock: Callable[[], float]) -> Backoff:
-        """The waits between attempts to place a pod that end by an error."""
-        return cls(clock, first=PLACE_FIRST, longest=PLACE_LONGEST, rate=PLACE_RATE)
 
     def failures(self, key: Key) -> int:
         """How often the key failed in a row."""

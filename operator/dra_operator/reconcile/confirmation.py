@@ -3,7 +3,7 @@
 The watch of claims has an order, and every writer's allocations are in it. When ours has come back, all that were
 written before are in the view, and a device that two claims hold can be seen. What another scheduler had decided but
 not written by then follows at once: it has seen our allocation, too, and decides on the device no more. So a pod is
-bound when its allocations have come back, a ``GRACE`` has passed, and no device is held twice.
+bound when its allocations have come back, a ``grace`` has passed, and no device is held twice.
 
 Where no other scheduler allocates (``contested`` says so) none of this is waited for.
 """
@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from dra_api.resource import AllocationResult, ResourceClaim
 
 from dra_operator.cluster import revision
-
-GRACE = 1.0
-"""Seconds between seeing our own write and trusting it: what others had decided before is written by then."""
 
 
 @dataclass(slots=True)

@@ -6,26 +6,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Final
 
 from dra_api.meta import Object
 from dra_api.resource import AllocationResult, ResourceClaim
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator
-from dra_operator.cluster import Cluster, Concern, Key, violations
+from dra_operator.cluster import Cluster, Key, violations
 from dra_operator.kube import ClaimWriter, Client, EventRecorder, PodWriter
 
 from .backoff import Backoff
 from .commit import Writing
 from .concerns import Concerns
-from .confirmation import GRACE, Confirmations
+from .confirmation import Confirmations
 from .dispatcher import Decided, Dispatcher, Postponed
 from .failures import Failures
 from .generate import ClaimGenerator
 from .metrics import ClaimCollector, ClaimMetrics, PlacementMetrics
+from .pace import Pace
 from .place import PodPlacer
 from .queue import Rank, WorkQueue
 from .queues import WorkQueues
@@ -34,8 +34,6 @@ from .violation_log import ViolationLog
 from .workers import Workers
 
 COMPONENT = "dra-operator"
-WORKERS: Final[Mapping[Concern, int]] = {"pod": 20, "claim": 20, "place": 50}
-"""How many keys of a concern are worked on at the same time."""
 
 
 def timestamp() -> str:
@@ -56,8 +54,7 @@ class Control:
         allocator: Allocator,
         *,
         registry: CollectorRegistry | None = None,
-        workers: Mapping[Concern, int] = WORKERS,
-        grace: float = GRACE,
+        pace: Pace = Pace(),  # noqa: B008 - frozen
         check_invariants: bool = False,
         now: Callable[[], str] = timestamp,
         concerns: Concerns | None = None,
@@ -65,8 +62,9 @@ class Control:
         self.cluster = cluster
         self.concerns = concerns or Concerns()
         clock = asyncio.get_running_loop().time
-        placing = WorkQueue(Backoff.for_placing(clock), rank=self._rank, firm=True)
-        self.queues = WorkQueues({"pod": WorkQueue(), "claim": WorkQueue(), "place": placing})
+        placing = WorkQueue(Backoff(clock, pace.placement_retries), rank=self._rank, firm=True)
+        pods_queue, claims_queue = (WorkQueue(Backoff(clock, pace.retries)) for _ in range(2))
+        self.queues = WorkQueues({"pod": pods_queue, "claim": claims_queue, "place": placing})
         self._checks = check_invariants
         registry = registry or CollectorRegistry()
         self._violations = ViolationLog(registry)
@@ -77,8 +75,8 @@ class Control:
         pods = PodWriter(client, self._take_in, now)
         self.generator = ClaimGenerator(cluster, claims, pods, self.events, ClaimMetrics(registry), self.concerns)
         self.upkeep = ClaimUpkeep(cluster, claims, pods, self.concerns)
-        self._grace = grace
-        self._confirmations = Confirmations(cluster.is_contested, clock, grace)
+        self._grace = pace.grace
+        self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
         writing = Writing(claims, pods, PlacementMetrics(registry), self._confirmations)
         self.placer = PodPlacer(
             cluster,
@@ -88,13 +86,14 @@ class Control:
             placing,
             self.queues.add,
             lambda: datetime.fromisoformat(now()),
+            pace,
         )
         queue, after = self.queues.of, self._after
         failures = Failures(registry)
         self._crews = (
-            Workers(queue("pod"), self.generator.handle, workers["pod"], failures, after),
-            Workers(queue("claim"), self.upkeep.handle, workers["claim"], failures, after),
-            Dispatcher(placing, self._decide, workers["place"], failures, after),
+            Workers(queue("pod"), self.generator.handle, pace.workers["pod"], failures, after),
+            Workers(queue("claim"), self.upkeep.handle, pace.workers["claim"], failures, after),
+            Dispatcher(placing, self._decide, pace.workers["place"], failures, after, pace.turns),
         )
 
     async def _decide(self, key: str) -> Decided | Postponed:

@@ -6,7 +6,7 @@ how far decisions run ahead of the writes.
 
 A decision that takes too long is postponed (``Postponed``): every shorter one goes first, and before it is taken up
 again the dispatcher pauses for as long as the last piece took, so that hard problems get half of the time at most.
-A key whose decision took ``spent`` seconds then rests for ``SHARE`` times as long, whatever happens meanwhile.
+A key whose decision took ``spent`` seconds then rests for ``rest`` times as long, whatever happens.
 """
 
 from __future__ import annotations
@@ -18,13 +18,9 @@ from typing import NamedTuple
 from dra_operator.cluster import Key
 
 from .failures import Failures
+from .pace import Turns
 from .queue import WorkQueue
 from .workers import error_of
-
-QUANTUM = 0.02
-"""Seconds that one decision may take before others have their turn."""
-SHARE = 20.0
-"""Seconds of rest per second of deciding: one key gets a twentieth of the time, three seconds a minute."""
 
 FollowUp = Callable[[], Awaitable[None]]
 
@@ -35,26 +31,11 @@ class Decided(NamedTuple):
     follow_up: FollowUp | None = None
     spent: float = 0.0
 
-    @property
-    def rest(self) -> float:
-        """Seconds until the key may be decided on again; none for decisions that kept within their turn."""
-        return rest_after(self.spent)
-
 
 class Postponed(NamedTuple):
     """The decision continues later; ``spent`` are its seconds so far."""
 
     spent: float
-
-    @property
-    def level(self) -> int:
-        """What took longer comes later."""
-        return max(1, int(self.spent / QUANTUM))
-
-
-def rest_after(spent: float) -> float:
-    """Seconds for which a key is left alone after so many seconds of search."""
-    return spent * SHARE if spent > QUANTUM else 0.0
 
 
 class Dispatcher:
@@ -67,8 +48,9 @@ class Dispatcher:
         most: int,
         failures: Failures,
         after: Callable[[], None],
+        turns: Turns,
     ) -> None:
-        self._queue, self._decide = queue, decide
+        self._queue, self._decide, self._turns = queue, decide, turns
         self._failures, self._after = failures, after
         self._slots = asyncio.Semaphore(most)
         self._postponed: set[Key] = set()
@@ -84,7 +66,7 @@ class Dispatcher:
 
     async def _next(self, group: asyncio.TaskGroup) -> None:
         key = await self._queue.get()
-        await asyncio.sleep(QUANTUM if key in self._postponed else 0)  # one decision per turn of the loop
+        await asyncio.sleep(self._turns.turn if key in self._postponed else 0)  # one decision per turn of the loop
         self._postponed.discard(key)
         try:
             decided = await self._decide(key.object)
@@ -94,17 +76,17 @@ class Dispatcher:
         if isinstance(decided, Postponed):
             self._slots.release()
             self._postponed.add(key)
-            self._queue.postpone(key, decided.level)
+            self._queue.postpone(key, self._turns.level(decided.spent))
         elif decided.follow_up is None:
-            self._finish(key, None, decided.rest)
+            self._finish(key, None, decided.spent)
         else:
-            group.create_task(self._carry_out(key, decided.follow_up(), decided.rest), name=str(key))
+            group.create_task(self._carry_out(key, decided.follow_up(), decided.spent), name=str(key))
         self._after()
 
-    async def _carry_out(self, key: Key, work: Awaitable[None], rest: float) -> None:
-        self._finish(key, await error_of(work), rest)
+    async def _carry_out(self, key: Key, work: Awaitable[None], spent: float) -> None:
+        self._finish(key, await error_of(work), spent)
         self._after()
 
-    def _finish(self, key: Key, error: Exception | None, rest: float = 0.0) -> None:
+    def _finish(self, key: Key, error: Exception | None, spent: float = 0.0) -> None:
         self._slots.release()
-        self._failures.report(self._queue, key, error, rest)
+        self._failures.report(self._queue, key, error, self._turns.rest_after(spent))

@@ -56,6 +56,7 @@ from dra_operator.placement import (
 from .commit import Commit, Writing
 from .dispatcher import Decided, FollowUp, Postponed
 from .errors import CommitRefused, PlacementFailed
+from .pace import Pace
 from .planning import PlanInProgress
 from .queue import WorkQueue
 
@@ -78,7 +79,9 @@ class PodPlacer:
         queue: WorkQueue,
         wake: Callable[[Sequence[Key]], None],
         clock: Callable[[], datetime],
+        pace: Pace,
     ) -> None:
+        self._pace = pace
         self._cluster, self._allocator, self._queue, self._clock = cluster, allocator, queue, clock
         self._writing, self._events, self._wake = writing, events, wake
         self._claims, self._pods, _, self._confirmations = writing
@@ -104,7 +107,7 @@ class PodPlacer:
     def _begin(self, pod: Pod) -> PlanInProgress | Decided:
         """Look at the pod and its claims; a plan to be made, if they are in order and nothing has to come first."""
         self._cluster.note_waiting(pod.key, EVERYTHING)
-        found = examine(pod, self._cluster.snapshot(self._allocator, self._clock()))
+        found = examine(pod, self._cluster.snapshot(self._allocator, self._clock(), self._pace.binding_timeout))
         match found:
             case Case():
                 unsure = [claim for claim in found.resource_claims if self._may_change_yet(pod, claim)]
@@ -129,7 +132,7 @@ class PodPlacer:
         pod, cluster = attempt.pod, self._cluster
         with cluster.without_load_of(pod):
             cluster.node_states()  # brings the plan's nodes up to date
-            decision = await attempt.advance()
+            decision = await attempt.advance(self._pace.turns.turn)
             if decision is None:
                 self._put_aside[pod.key] = attempt
                 return Postponed(attempt.spent)
@@ -187,8 +190,8 @@ class PodPlacer:
 
     def _may_bind(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
         """Whether all devices are ready for the pod to be bound to them, and certainly its own."""
-        now = self._clock()
-        if any(binding_state(claim, now).state is not Binding.READY for claim in claims):
+        now, timeout = self._clock(), self._pace.binding_timeout
+        if any(binding_state(claim, now, timeout).state is not Binding.READY for claim in claims):
             return False
         return self._confirmations.wait(claims) <= 0 and not any(self._must_give_way(pod, claim) for claim in claims)
 

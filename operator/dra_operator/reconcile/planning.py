@@ -17,8 +17,6 @@ from dra_operator.allocator import PoolId
 from dra_operator.cluster import Cluster
 from dra_operator.placement import Case, NodeFilter, NoPlace, Pause, Plan, Planning
 
-from .dispatcher import QUANTUM
-
 
 @dataclass(eq=False, slots=True)
 class PlanInProgress:
@@ -33,9 +31,9 @@ class PlanInProgress:
         """Who is placed."""
         return self.case.pod
 
-    async def advance(self) -> Plan | NoPlace | None:
-        """Work on for a turn, letting others run at each pause; None when the plan needs another turn."""
-        turn_ends = self.spent + QUANTUM
+    async def advance(self, turn: float) -> Plan | NoPlace | None:
+        """Work on for a turn of so many seconds, letting others run at each pause; None when it takes another one."""
+        turn_ends = self.spent + turn
         while True:
             began = time.perf_counter()
             try:

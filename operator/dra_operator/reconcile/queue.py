@@ -27,6 +27,7 @@ from typing import Any
 from dra_operator.cluster import Key
 
 from .backoff import Backoff
+from .pace import Waits
 
 SOON = 0.1  # seconds
 
@@ -45,7 +46,7 @@ class WorkQueue:
         firm: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._backoff = backoff or Backoff(self._loop.time)
+        self._backoff = backoff or Backoff(self._loop.time, Waits())
         self._rank, self._firm = rank, firm
         self._heap: list[tuple[int, Rank, int, Key]] = []
         self._numbers = itertools.count()
