@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -38,8 +38,9 @@ from dra_kubeletplugin.server import SocketServer
 from dra_kubeletplugin.testing import CallRecorder, FakeKubelet, Faults
 from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
 from dra_proto.health.v1alpha1 import api_pb2_grpc as health_grpc
+from plugin_api import MakeClaim, PluginApi
+from waiting import becomes
 
-Until = Callable[[Callable[[], bool]], Awaitable[None]]
 A = ClaimRef("default", "a", "uid-of-a")
 B = ClaimRef("default", "b", "uid-of-b")
 
@@ -102,9 +103,9 @@ def faults() -> Faults:
 
 @pytest.fixture
 async def running(
-    api: Any, driver: Sample, settings: PluginSettings, recorder: CallRecorder, faults: Faults
+    api: PluginApi, driver: Sample, settings: PluginSettings, recorder: CallRecorder, faults: Faults
 ) -> AsyncIterator[KubeletPlugin]:
-    async with KubeletPlugin(driver, settings, api, interceptors=[recorder, faults]) as plugin:
+    async with KubeletPlugin(driver, settings, api.client, interceptors=[recorder, faults]) as plugin:
         yield plugin
 
 
@@ -117,16 +118,21 @@ async def kubelet(running: KubeletPlugin, settings: PluginSettings) -> AsyncIter
 # --- registration ---
 
 
-async def test_get_info_names_driver_socket_and_services_in_order_ph03(kubelet: FakeKubelet, settings: Any) -> None:
+async def test_get_info_names_driver_socket_and_services_in_order_ph03(
+    kubelet: FakeKubelet, settings: PluginSettings
+) -> None:
     info = await kubelet.get_info()
     assert (info.type, info.name, info.endpoint) == ("DRAPlugin", "gpu.example.com", str(settings.plugin_path))
     assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
 
 
 @pytest.mark.parametrize(("off", "left"), [("serve_v1", "v1beta1.DRAPlugin"), ("serve_v1beta1", "v1.DRAPlugin")])
-async def test_a_version_can_be_left_out(api: Any, driver: Sample, settings: Any, off: str, left: str) -> None:
-    settings = replace(settings, **{off: False})
-    async with KubeletPlugin(driver, settings, api), FakeKubelet(settings) as kubelet:
+async def test_a_version_can_be_left_out(
+    api: PluginApi, driver: Sample, settings: PluginSettings, off: str, left: str
+) -> None:
+    changes: dict[str, Any] = {off: False}
+    settings = replace(settings, **changes)
+    async with KubeletPlugin(driver, settings, api.client), FakeKubelet(settings) as kubelet:
         assert list((await kubelet.get_info()).supported_versions) == [left]
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             await kubelet.prepare([], V1 if off == "serve_v1" else V1BETA1)
@@ -157,7 +163,7 @@ async def test_faults_can_be_injected_into_registration(kubelet: FakeKubelet, fa
 
 @pytest.mark.parametrize("version", [V1, V1BETA1], ids=lambda version: version.service)
 async def test_prepared_devices_on_the_wire_ph08(
-    kubelet: FakeKubelet, claim: Callable[..., Any], version: WireVersion, driver: Sample
+    kubelet: FakeKubelet, claim: MakeClaim, version: WireVersion, driver: Sample
 ) -> None:
     await claim("a")
     answer = (await kubelet.prepare([A], version))["uid-of-a"]
@@ -170,7 +176,7 @@ async def test_prepared_devices_on_the_wire_ph08(
     assert (await kubelet.unprepare([A], version))["uid-of-a"].error == ""
 
 
-async def test_one_claim_fails_alone(kubelet: FakeKubelet, claim: Callable[..., Any]) -> None:
+async def test_one_claim_fails_alone(kubelet: FakeKubelet, claim: MakeClaim) -> None:
     await claim("a")
     await claim("broken")
     answers = await kubelet.prepare([A, ClaimRef("default", "broken", "uid-of-broken")])
@@ -189,7 +195,7 @@ WHOLE_CALL = [
 
 @pytest.mark.parametrize(("changes", "message"), [case[1:] for case in WHOLE_CALL], ids=[c[0] for c in WHOLE_CALL])
 async def test_the_whole_call_fails_for_ph08(
-    kubelet: FakeKubelet, claim: Callable[..., Any], driver: Sample, changes: dict[str, Any], message: str
+    kubelet: FakeKubelet, claim: MakeClaim, driver: Sample, changes: dict[str, Any], message: str
 ) -> None:
     await claim("b")
     if changes:
@@ -199,7 +205,7 @@ async def test_the_whole_call_fails_for_ph08(
     assert not driver.claims, "the driver is not asked"
 
 
-async def test_an_api_server_that_fails_fails_the_call(kubelet: FakeKubelet, api: Any, claim: Any) -> None:
+async def test_an_api_server_that_fails_fails_the_call(kubelet: FakeKubelet, api: PluginApi, claim: MakeClaim) -> None:
     await claim("a")
     api.faults["get"] = [ServerError(500, "InternalError", "etcd is down")]
     with pytest.raises(grpc.aio.AioRpcError, match="etcd is down"):
@@ -208,7 +214,7 @@ async def test_an_api_server_that_fails_fails_the_call(kubelet: FakeKubelet, api
 
 
 async def test_an_exception_of_the_driver_reaches_the_kubelet_as_text(
-    kubelet: FakeKubelet, claim: Callable[..., Any], driver: Sample, caplog: pytest.LogCaptureFixture
+    kubelet: FakeKubelet, claim: MakeClaim, driver: Sample, caplog: pytest.LogCaptureFixture
 ) -> None:
     await claim("a")
     driver.answers = {"uid-of-a": [PreparedDevice(pool="p", device=7)]}  # type: ignore[arg-type]
@@ -219,7 +225,7 @@ async def test_an_exception_of_the_driver_reaches_the_kubelet_as_text(
 
 @pytest.mark.parametrize("call", ["prepare", "unprepare"])
 async def test_each_claim_asked_for_is_answered_and_no_other_ph09(
-    kubelet: FakeKubelet, claim: Callable[..., Any], driver: Sample, call: str
+    kubelet: FakeKubelet, claim: MakeClaim, driver: Sample, call: str
 ) -> None:
     await claim("a")
     driver.answers = {"stranger": None}
@@ -233,13 +239,13 @@ async def test_an_error_without_text_is_no_success(kubelet: FakeKubelet, driver:
     assert (await kubelet.unprepare([A]))["uid-of-a"].error == "ValueError"
 
 
-async def test_claims_are_unprepared_without_asking_the_api_server(kubelet: FakeKubelet, api: Any) -> None:
+async def test_claims_are_unprepared_without_asking_the_api_server(kubelet: FakeKubelet, api: PluginApi) -> None:
     api.requests.clear()
     assert (await kubelet.unprepare([A]))["uid-of-a"].error == ""
     assert not api.requests
 
 
-async def test_a_device_list_may_be_empty(kubelet: FakeKubelet, claim: Any, driver: Sample) -> None:
+async def test_a_device_list_may_be_empty(kubelet: FakeKubelet, claim: MakeClaim, driver: Sample) -> None:
     await claim("a")
     driver.answers = {"uid-of-a": []}
     answers = await kubelet.prepare([A])
@@ -333,45 +339,43 @@ async def test_calls_run_one_at_a_time(kubelet: FakeKubelet, driver: Sample, rec
 
 
 async def test_calls_overlap_when_not_serialised(
-    api: Any, driver: Sample, settings: PluginSettings, recorder: CallRecorder, until: Until
+    api: PluginApi, driver: Sample, settings: PluginSettings, recorder: CallRecorder
 ) -> None:
     settings = replace(settings, serialize=False)
     driver.hold = asyncio.Event()
-    async with KubeletPlugin(driver, settings, api, interceptors=[recorder]), FakeKubelet(settings) as kubelet:
+    async with KubeletPlugin(driver, settings, api.client, interceptors=[recorder]), FakeKubelet(settings) as kubelet:
         calls = [asyncio.create_task(kubelet.unprepare([A])) for _ in range(2)]
-        await until(lambda: driver.running == 2)
+        await becomes(lambda: driver.running == 2)
         driver.hold.set()
         await asyncio.gather(*calls)
 
 
-async def test_a_call_given_up_is_cancelled_and_frees_the_way_ph10(
-    kubelet: FakeKubelet, driver: Sample, until: Until
-) -> None:
+async def test_a_call_given_up_is_cancelled_and_frees_the_way_ph10(kubelet: FakeKubelet, driver: Sample) -> None:
     driver.hold = asyncio.Event()
     first = asyncio.create_task(kubelet.unprepare([A]))
-    await until(lambda: driver.running == 1)
+    await becomes(lambda: driver.running == 1)
     second = asyncio.create_task(kubelet.unprepare([B]))  # waits for its turn
     first.cancel()
-    await until(lambda: driver.cancelled == 1)
+    await becomes(lambda: driver.cancelled == 1)
     driver.hold.set()
     assert (await asyncio.wait_for(second, 30))["uid-of-b"].error == ""
 
 
 async def test_instances_of_a_rolling_update_exclude_each_other_ph07(
-    api: Any, settings: PluginSettings, driver: Sample, until: Until
+    api: PluginApi, settings: PluginSettings, driver: Sample
 ) -> None:
     old, new = (replace(settings, rolling_update_uid=uid) for uid in ("old", "new"))
     successor = Sample()
     driver.hold = asyncio.Event()
     async with (
-        KubeletPlugin(driver, old, api),
-        KubeletPlugin(successor, new, api),
+        KubeletPlugin(driver, old, api.client),
+        KubeletPlugin(successor, new, api.client),
         FakeKubelet(old) as first,
         FakeKubelet(new) as second,
     ):
         assert (await first.get_info()).endpoint != (await second.get_info()).endpoint
         held = asyncio.create_task(first.unprepare([A]))
-        await until(lambda: driver.running == 1)
+        await becomes(lambda: driver.running == 1)
         waiting = asyncio.create_task(second.unprepare([B]))
         assert (await second.get_info()).name == "gpu.example.com", "waiting must not block the event loop"
         assert successor.most_running < 1
@@ -383,47 +387,49 @@ async def test_instances_of_a_rolling_update_exclude_each_other_ph07(
 # --- start and stop ---
 
 
-async def test_sockets_come_and_go_with_the_plugin_ph02(api: Any, driver: Sample, settings: PluginSettings) -> None:
+async def test_sockets_come_and_go_with_the_plugin_ph02(
+    api: PluginApi, driver: Sample, settings: PluginSettings
+) -> None:
     _stale_socket(settings.plugin_path)
     _stale_socket(settings.registration_path)
-    async with KubeletPlugin(driver, settings, api), FakeKubelet(settings) as kubelet:
+    async with KubeletPlugin(driver, settings, api.client), FakeKubelet(settings) as kubelet:
         await kubelet.register()
         assert sorted(os.listdir(settings.folder)) == ["dra.sock", "gpu.example.com-reg.sock"]
     assert os.listdir(settings.folder) == []
 
 
 async def test_the_dra_service_listens_first_and_ends_first_ph01_ph05(
-    api: Any, driver: Sample, settings: PluginSettings, short_path: Path
+    api: PluginApi, driver: Sample, settings: PluginSettings, short_path: Path
 ) -> None:
     registry = short_path / "registry"  # missing at first: registration cannot start
     settings = replace(settings, registry_dir=registry)
     with pytest.raises(StartError, match=r"registry for the socket gpu\.example\.com-reg\.sock does not exist"):
-        async with KubeletPlugin(driver, settings, api):
+        async with KubeletPlugin(driver, settings, api.client):
             raise AssertionError("must not start")
     assert not settings.plugin_path.exists(), "what was started is stopped again"
 
 
-async def test_stopping_cancels_running_calls_ph05(
-    api: Any, driver: Sample, settings: PluginSettings, until: Until
-) -> None:
+async def test_stopping_cancels_running_calls_ph05(api: PluginApi, driver: Sample, settings: PluginSettings) -> None:
     driver.hold = asyncio.Event()
     async with FakeKubelet(settings) as kubelet:
-        async with KubeletPlugin(driver, settings, api):
+        async with KubeletPlugin(driver, settings, api.client):
             call = asyncio.create_task(kubelet.unprepare([A]))
-            await until(lambda: driver.running == 1)
+            await becomes(lambda: driver.running == 1)
         with pytest.raises(grpc.aio.AioRpcError):
             await call
-    await until(lambda: driver.cancelled == 1)
+    await becomes(lambda: driver.cancelled == 1)
 
 
-async def test_a_successor_on_the_same_sockets_keeps_them(api: Any, driver: Sample, settings: PluginSettings) -> None:
+async def test_a_successor_on_the_same_sockets_keeps_them(
+    api: PluginApi, driver: Sample, settings: PluginSettings
+) -> None:
     @asynccontextmanager
     async def predecessor() -> AsyncIterator[KubeletPlugin]:
-        async with KubeletPlugin(driver, settings, api) as plugin:
+        async with KubeletPlugin(driver, settings, api.client) as plugin:
             yield plugin
 
     async with predecessor() as old:
-        new = KubeletPlugin(Sample(), settings, api)
+        new = KubeletPlugin(Sample(), settings, api.client)
         await new.__aenter__()
         with pytest.raises(ServerDied, match="removed or replaced"):
             await asyncio.wait_for(old.wait(), 30)
@@ -434,7 +440,9 @@ async def test_a_successor_on_the_same_sockets_keeps_them(api: Any, driver: Samp
         await new.__aexit__(None, None, None)
 
 
-async def test_a_socket_that_vanishes_is_fatal(running: KubeletPlugin, settings: Any, driver: Sample) -> None:
+async def test_a_socket_that_vanishes_is_fatal(
+    running: KubeletPlugin, settings: PluginSettings, driver: Sample
+) -> None:
     settings.registration_path.unlink()
     with pytest.raises(ServerDied, match=r"gpu\.example\.com-reg\.sock was removed"):
         await asyncio.wait_for(running.wait(), 30)
@@ -442,7 +450,7 @@ async def test_a_socket_that_vanishes_is_fatal(running: KubeletPlugin, settings:
 
 
 async def test_a_dead_plugin_ends_even_if_its_error_handler_fails(
-    running: KubeletPlugin, settings: Any, driver: Sample, monkeypatch: pytest.MonkeyPatch
+    running: KubeletPlugin, settings: PluginSettings, driver: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(error: PluginError, message: str) -> None:
         raise RuntimeError("a bug of the driver")
@@ -453,17 +461,19 @@ async def test_a_dead_plugin_ends_even_if_its_error_handler_fails(
         await asyncio.wait_for(running.wait(), 30)
 
 
-async def test_a_file_in_place_of_the_socket_is_left_alone(api: Any, driver: Sample, settings: Any) -> None:
+async def test_a_file_in_place_of_the_socket_is_left_alone(
+    api: PluginApi, driver: Sample, settings: PluginSettings
+) -> None:
     settings.plugin_path.write_text("precious")
     with pytest.raises(StartError, match=r"dra\.sock exists and is no socket: remove it"):
-        async with KubeletPlugin(driver, settings, api):
+        async with KubeletPlugin(driver, settings, api.client):
             raise AssertionError("must not start")
     assert settings.plugin_path.read_text() == "precious"
 
 
-async def test_registration_and_service_can_be_split(api: Any, driver: Sample, settings: PluginSettings) -> None:
-    registrar = KubeletPlugin(driver, replace(settings, run_dra_service=False), api)
-    service = KubeletPlugin(driver, replace(settings, run_registration=False), api)
+async def test_registration_and_service_can_be_split(api: PluginApi, driver: Sample, settings: PluginSettings) -> None:
+    registrar = KubeletPlugin(driver, replace(settings, run_dra_service=False), api.client)
+    service = KubeletPlugin(driver, replace(settings, run_registration=False), api.client)
     async with FakeKubelet(settings) as kubelet, registrar:
         assert (await kubelet.register()).endpoint == str(settings.plugin_path)
         assert not settings.plugin_path.exists()
@@ -474,8 +484,8 @@ async def test_registration_and_service_can_be_split(api: Any, driver: Sample, s
 # --- publishing through the plugin ---
 
 
-async def test_slices_stay_when_the_plugin_ends_ph05(api: Any, driver: Sample, settings: PluginSettings) -> None:
-    async with KubeletPlugin(driver, settings, api) as plugin:
+async def test_slices_stay_when_the_plugin_ends_ph05(api: PluginApi, driver: Sample, settings: PluginSettings) -> None:
+    async with KubeletPlugin(driver, settings, api.client) as plugin:
         await plugin.publish({"pool": Pool.of([device("gpu-0")])})
         await asyncio.wait_for(plugin.published(), 30)
     (stored,) = api.slices()
@@ -484,8 +494,8 @@ async def test_slices_stay_when_the_plugin_ends_ph05(api: Any, driver: Sample, s
     assert not driver.errors
 
 
-async def test_publishing_needs_a_node(api: Any, driver: Sample, settings: PluginSettings) -> None:
-    async with KubeletPlugin(driver, replace(settings, node_name=""), api) as plugin:
+async def test_publishing_needs_a_node(api: PluginApi, driver: Sample, settings: PluginSettings) -> None:
+    async with KubeletPlugin(driver, replace(settings, node_name=""), api.client) as plugin:
         with pytest.raises(SettingsError, match="node_name"):
             await plugin.publish({})
 

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +20,13 @@ from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
 from dra_kubeletplugin import ClaimRef, PluginSettings
 from dra_kubeletplugin.cli import main
 from dra_kubeletplugin.testing import FakeKubelet
+from waiting import becomes
 
 DRIVER = "gpu.example.com"
 KUBECONFIG = """
 {{apiVersion: v1, kind: Config, current-context: c, contexts: [{{name: c, context: {{cluster: c, user: u}}}}],
   clusters: [{{name: c, cluster: {{server: "http://127.0.0.1:{port}"}}}}], users: [{{name: u, user: {{}}}}]}}
 """
-Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 @dataclass
@@ -74,13 +74,15 @@ async def place(short_path: Path) -> AsyncIterator[Place]:
 
 
 @asynccontextmanager
-async def started(place: Place, until: Until, *flags: str, command: list[str] | None = None) -> AsyncIterator[Any]:
+async def started(
+    place: Place, *flags: str, command: list[str] | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """The plugin's process, serving."""
     log = place.folder / "log"
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(*(command or place.arguments), *flags, stderr=output)
     try:
-        await until(lambda: "serves on" in log.read_text() or process.returncode is not None)
+        await becomes(lambda: "serves on" in log.read_text() or process.returncode is not None)
         assert process.returncode is None, log.read_text()
         yield process
     finally:
@@ -118,8 +120,8 @@ async def allocated_claim(api: Api) -> ClaimRef:
     return ClaimRef("default", "my-claim", claim["metadata"]["uid"])
 
 
-async def test_the_life_of_a_plugin(place: Place, until: Until) -> None:
-    async with started(place, until) as process:
+async def test_the_life_of_a_plugin(place: Place) -> None:
+    async with started(place) as process:
         (published,) = await slices(place, 1)
         assert [device["name"] for device in published["spec"]["devices"]] == [f"device-0{i}" for i in range(4)]
         node = await place.api.get(NODES, "worker-1")
@@ -141,18 +143,16 @@ async def test_the_life_of_a_plugin(place: Place, until: Until) -> None:
     assert len(await slices(place, 1)) == 1, "the kubelet removes slices, not the plugin"
 
 
-async def test_a_plugin_killed_between_prepare_and_unprepare_leaves_no_cdi_file_prj016(
-    place: Place, until: Until
-) -> None:
+async def test_a_plugin_killed_between_prepare_and_unprepare_leaves_no_cdi_file_prj016(place: Place) -> None:
     ref = await allocated_claim(place.api)
-    async with started(place, until) as process:
+    async with started(place) as process:
         async with FakeKubelet(place.settings) as kubelet:
             await kubelet.prepare([ref])
         process.kill()
         await process.wait()
     assert len(place.cdi_files()) == 1
     assert len(place.sockets()) == 2, "a killed process leaves its sockets"
-    async with started(place, until):
+    async with started(place):
         async with FakeKubelet(place.settings) as kubelet:
             assert (await kubelet.unprepare([ref]))[ref.uid].error == ""
     assert not place.cdi_files()
@@ -173,7 +173,7 @@ main(sys.argv[1:])
 
 @pytest.mark.parametrize("at", [1, 2], ids=["of the service", "of the registration"])
 async def test_a_socket_that_a_killed_plugin_never_moved_into_place_goes_at_the_next_start(
-    place: Place, until: Until, at: int
+    place: Place, at: int
 ) -> None:
     command = [sys.executable, "-c", DIES_AT_A_RENAME, str(at), *place.arguments[3:]]
     killed = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
@@ -185,12 +185,12 @@ async def test_a_socket_that_a_killed_plugin_never_moved_into_place_goes_at_the_
         other.bind(str(other_drivers))
         server.bind(str(listened_on))
         server.listen()
-        async with started(place, until):
+        async with started(place):
             assert place.hidden_sockets() == sorted([listened_on, other_drivers])
 
 
 async def test_configuration_file_flags_and_node_name_of_the_environment(
-    place: Place, until: Until, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NODE_NAME", "worker-1")
     config = place.folder / "config.yaml"
@@ -199,17 +199,17 @@ async def test_configuration_file_flags_and_node_name_of_the_environment(
         "pools: [{name: p, devices: [{name: gpu, count: 130, attributes: {model: A100}}]}]"
     )
     arguments = [argument for argument in place.arguments if "--node-name" not in argument]
-    async with started(place, until, f"--config={config}", command=arguments):
+    async with started(place, f"--config={config}", command=arguments):
         first, second = await slices(place, 2)
         assert first["spec"]["driver"] == DRIVER, "the flag overrides the file"
         assert first["spec"]["nodeName"] == "worker-1", "the environment overrides the file"
         assert sorted([len(first["spec"]["devices"]), len(second["spec"]["devices"])]) == [2, 128]
 
 
-async def test_metrics_and_probes(place: Place, until: Until) -> None:
+async def test_metrics_and_probes(place: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    async with started(place, until, f"--http-endpoint={address}"), aiohttp.ClientSession(f"http://{address}") as http:
+    async with started(place, f"--http-endpoint={address}"), aiohttp.ClientSession(f"http://{address}") as http:
         await slices(place, 1)
         assert (await http.get("/healthz")).status == 200
         assert (await http.get("/readyz")).status == 503
@@ -222,19 +222,19 @@ async def test_metrics_and_probes(place: Place, until: Until) -> None:
     assert f'dra_plugin_grpc_duration_seconds_count{{method="{method}",outcome="ok"}} 1.0' in text
 
 
-async def test_a_fatal_error_ends_the_process_with_a_message(place: Place, until: Until) -> None:
-    async with started(place, until) as process:
+async def test_a_fatal_error_ends_the_process_with_a_message(place: Place) -> None:
+    async with started(place) as process:
         place.settings.registration_path.unlink()
         assert await asyncio.wait_for(process.wait(), 60) == 1
     assert "error: the socket" in (place.folder / "log").read_text()
 
 
-async def test_an_api_server_out_of_reach_is_waited_for(place: Place, until: Until) -> None:
+async def test_an_api_server_out_of_reach_is_waited_for(place: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     place.kubeconfig.write_text(KUBECONFIG.format(port=port))
-    async with started(place, until) as process:
-        await until(lambda: "cannot watch the ResourceSlices" in (place.folder / "log").read_text())
+    async with started(place) as process:
+        await becomes(lambda: "cannot watch the ResourceSlices" in (place.folder / "log").read_text())
         process.send_signal(signal.SIGINT)
         assert await process.wait() == 0
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from dra_api.resource import DeviceTaint
-from dra_kube import NODES, RESOURCE_SLICES, Conflict, Forbidden, Invalid, ServerError
+from dra_api.resource import Device, DeviceTaint
+from dra_kube import NODES, RESOURCE_SLICES, ApiError, Conflict, Forbidden, Invalid, Resource, ServerError
 from dra_kubeletplugin import (
     DroppedFields,
     Owner,
@@ -24,6 +24,7 @@ from dra_kubeletplugin import (
     device,
 )
 from dra_kubeletplugin.slices import watching
+from plugin_api import Json, PluginApi
 
 NODE = Owner.node("worker-1")
 Errors = list[Recoverable]
@@ -45,11 +46,11 @@ def errors() -> Errors:
 
 
 @asynccontextmanager
-async def publishing(api: Any, errors: Errors, **others: Any) -> AsyncIterator[SlicePublisher]:
+async def publishing(api: PluginApi, errors: Errors, **others: Any) -> AsyncIterator[SlicePublisher]:
     """A publisher for the node that undoes foreign changes soon, and trusts its own writes until the watch has them."""
     arguments = {"owner": NODE, "sync_delay": 0.02, "overlay_seconds": 30.0, **others}
     report = lambda error, message: errors.append(error)  # noqa: E731
-    async with SlicePublisher(api, "gpu.example.com", on_error=report, **arguments) as publisher:
+    async with SlicePublisher(api.client, "gpu.example.com", on_error=report, **arguments) as publisher:
         yield publisher
 
 
@@ -57,7 +58,7 @@ async def settled(publisher: SlicePublisher) -> None:
     await asyncio.wait_for(publisher.settled(), 30)
 
 
-def devices(api: Any) -> list[list[str]]:
+def devices(api: PluginApi) -> list[list[str]]:
     """Names of the devices in the stored slices."""
     return [[entry["name"] for entry in item["spec"].get("devices", ())] for item in api.slices()]
 
@@ -72,7 +73,12 @@ OWNERS = [
 
 @pytest.mark.parametrize(("owner", "wanted", "node", "refs"), [c[1:] for c in OWNERS], ids=[c[0] for c in OWNERS])
 async def test_slices_are_created_updated_and_deleted_for(
-    api: Any, errors: Errors, owner: Owner | None, wanted: Pool, node: str | None, refs: list[tuple[str, str, str]]
+    api: PluginApi,
+    errors: Errors,
+    owner: Owner | None,
+    wanted: Pool,
+    node: str | None,
+    refs: list[tuple[str, str, str]],
 ) -> None:
     async with publishing(api, errors, owner=owner) as publisher:
         publisher.publish({"p": wanted})
@@ -92,7 +98,7 @@ async def test_slices_are_created_updated_and_deleted_for(
     assert not errors
 
 
-async def test_several_pools_with_several_slices(api: Any, errors: Errors) -> None:
+async def test_several_pools_with_several_slices(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a", "b"), "q": pool("c")})
         await settled(publisher)
@@ -103,14 +109,14 @@ async def test_several_pools_with_several_slices(api: Any, errors: Errors) -> No
         assert devices(api) == [["c"]]
 
 
-async def test_a_hundred_slices(api: Any, errors: Errors) -> None:
+async def test_a_hundred_slices(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool(*(f"d{index}" for index in range(100)))})
         await settled(publisher)
         assert devices(api) == [[f"d{index}"] for index in range(100)]
 
 
-async def test_a_restart_finds_its_slices_again(api: Any, errors: Errors) -> None:
+async def test_a_restart_finds_its_slices_again(api: PluginApi, errors: Errors) -> None:
     for _ in range(2):
         async with publishing(api, errors) as publisher:
             publisher.publish({"p": pool("a", "b")})
@@ -119,7 +125,7 @@ async def test_a_restart_finds_its_slices_again(api: Any, errors: Errors) -> Non
     assert len(api.slices()) == 2
 
 
-async def test_slices_of_an_earlier_configuration_are_removed(api: Any, errors: Errors) -> None:
+async def test_slices_of_an_earlier_configuration_are_removed(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"old": pool("a")})
         await settled(publisher)
@@ -129,7 +135,7 @@ async def test_slices_of_an_earlier_configuration_are_removed(api: Any, errors: 
         await api.until(lambda: [item["spec"]["pool"]["name"] for item in api.slices()] == ["new"])
 
 
-async def test_nothing_is_deleted_before_something_is_published(api: Any, errors: Errors) -> None:
+async def test_nothing_is_deleted_before_something_is_published(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)
@@ -139,7 +145,7 @@ async def test_nothing_is_deleted_before_something_is_published(api: Any, errors
     assert len(api.slices()) == 1
 
 
-async def test_slices_of_other_drivers_and_nodes_are_left_alone_rs01(api: Any, errors: Errors) -> None:
+async def test_slices_of_other_drivers_and_nodes_are_left_alone_rs01(api: PluginApi, errors: Errors) -> None:
     for name, spec in (
         ("driver", {"driver": "other", "nodeName": "worker-1"}),
         ("node", {"driver": "gpu.example.com", "nodeName": "worker-2"}),
@@ -158,7 +164,7 @@ async def test_slices_of_other_drivers_and_nodes_are_left_alone_rs01(api: Any, e
 # --- foreign changes ---
 
 
-async def test_a_slice_deleted_by_somebody_else_comes_back_rs02(api: Any, errors: Errors) -> None:
+async def test_a_slice_deleted_by_somebody_else_comes_back_rs02(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)
@@ -168,7 +174,7 @@ async def test_a_slice_deleted_by_somebody_else_comes_back_rs02(api: Any, errors
         assert api.slices()[0]["metadata"]["name"] != first
 
 
-async def test_a_slice_changed_by_somebody_else_is_restored_rs02(api: Any, errors: Errors) -> None:
+async def test_a_slice_changed_by_somebody_else_is_restored_rs02(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)
@@ -177,7 +183,7 @@ async def test_a_slice_changed_by_somebody_else_is_restored_rs02(api: Any, error
         await api.until(lambda: devices(api) == [["a"]])
 
 
-async def test_what_happened_during_a_broken_watch_is_noticed(api: Any, errors: Errors) -> None:
+async def test_what_happened_during_a_broken_watch_is_noticed(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors, overlay_seconds=0.05) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)
@@ -189,7 +195,7 @@ async def test_what_happened_during_a_broken_watch_is_noticed(api: Any, errors: 
     assert isinstance(errors[0].__cause__, ServerError)
 
 
-async def test_an_own_write_counts_before_the_watch_tells_it_rs03(api: Any, errors: Errors) -> None:
+async def test_an_own_write_counts_before_the_watch_tells_it_rs03(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors, sync_delay=0.0, overlay_seconds=60.0) as publisher:
         for names in ("a", "b", "c", "d"):
             publisher.publish({"p": pool(names)})
@@ -198,7 +204,7 @@ async def test_an_own_write_counts_before_the_watch_tells_it_rs03(api: Any, erro
         assert publisher.statistics.updates == 3
 
 
-async def test_a_node_made_again_is_the_owner_of_new_slices(api: Any, errors: Errors) -> None:
+async def test_a_node_made_again_is_the_owner_of_new_slices(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)
@@ -219,7 +225,9 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("verb", "fault"), FAILURES)
-async def test_a_failed_write_is_reported_and_tried_again(api: Any, errors: Errors, verb: str, fault: Any) -> None:
+async def test_a_failed_write_is_reported_and_tried_again(
+    api: PluginApi, errors: Errors, verb: str, fault: ApiError
+) -> None:
     api.faults[verb] = [fault, fault]
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a", "b")})
@@ -230,7 +238,7 @@ async def test_a_failed_write_is_reported_and_tried_again(api: Any, errors: Erro
 
 
 @pytest.mark.parametrize("verb", ["update", "delete"])
-async def test_conflicts_are_overcome(api: Any, errors: Errors, verb: str) -> None:
+async def test_conflicts_are_overcome(api: PluginApi, errors: Errors, verb: str) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)
@@ -240,7 +248,7 @@ async def test_conflicts_are_overcome(api: Any, errors: Errors, verb: str) -> No
     assert devices(api) == ([["b"]] if verb == "update" else [])
 
 
-async def test_one_pool_that_fails_does_not_hold_up_others(api: Any, errors: Errors) -> None:
+async def test_one_pool_that_fails_does_not_hold_up_others(api: PluginApi, errors: Errors) -> None:
     def refuse(obj: dict[str, Any]) -> None:
         if obj["spec"]["pool"]["name"] == "bad":
             raise Invalid(422, "Invalid", "no")
@@ -252,13 +260,13 @@ async def test_one_pool_that_fails_does_not_hold_up_others(api: Any, errors: Err
     assert {str(error) for error in errors} == {'pool "bad": no'}
 
 
-async def test_an_error_handler_that_fails_ends_nothing(api: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_handler_that_fails_ends_nothing(api: PluginApi, caplog: pytest.LogCaptureFixture) -> None:
     def handler(error: Recoverable, message: str) -> None:
         raise RuntimeError("bug in the driver")
 
     api.faults["list"] = [ServerError(503, "ServiceUnavailable", "starting")]
     api.faults["create"] = [ServerError(500, "InternalError", "etcd is down")]
-    async with SlicePublisher(api, "gpu.example.com", owner=NODE, on_error=handler) as publisher:
+    async with SlicePublisher(api.client, "gpu.example.com", owner=NODE, on_error=handler) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)
     assert devices(api) == [["a"]]
@@ -274,11 +282,11 @@ GARBAGE = [
 
 @pytest.mark.parametrize("garbage", [case[1] for case in GARBAGE], ids=[case[0] for case in GARBAGE])
 async def test_a_malformed_slice_does_not_keep_good_ones_from_being_published(
-    api: Any, errors: Errors, garbage: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    api: PluginApi, errors: Errors, garbage: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_list = api.list
 
-    async def list_with_garbage(resource: Any, **selectors: str) -> Any:
+    async def list_with_garbage(resource: Resource, **selectors: str) -> tuple[list[Json], str]:
         objects, version = await real_list(resource, **selectors)
         return [garbage, *objects], version
 
@@ -290,7 +298,7 @@ async def test_a_malformed_slice_does_not_keep_good_ones_from_being_published(
     assert not errors
 
 
-async def test_an_invalid_pool_is_reported_once_and_nothing_of_it_written(api: Any, errors: Errors) -> None:
+async def test_an_invalid_pool_is_reported_once_and_nothing_of_it_written(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors, sync_delay=60.0) as publisher:  # each wish is looked at once
         publisher.publish({"p": pool("a"), "q": pool("x")})
         await settled(publisher)
@@ -305,7 +313,7 @@ async def test_an_invalid_pool_is_reported_once_and_nothing_of_it_written(api: A
 TAINT = DeviceTaint(key="k", effect="NoSchedule")
 
 
-def drop(*fields: str) -> Any:
+def drop(*fields: str) -> Callable[[Json], None]:
     """A server that does not keep these fields of devices (or of the slice)."""
 
     def store(obj: dict[str, Any]) -> None:
@@ -330,7 +338,7 @@ DROPS = [
 
 @pytest.mark.parametrize(("field", "feature", "wanted"), DROPS, ids=[case[0] for case in DROPS])
 async def test_dropped_fields_are_reported_and_not_written_again_and_again(
-    api: Any, errors: Errors, field: str, feature: str, wanted: Any
+    api: PluginApi, errors: Errors, field: str, feature: str, wanted: Device
 ) -> None:
     api.store = drop(field)
     async with publishing(api, errors) as publisher:
@@ -347,7 +355,7 @@ async def test_dropped_fields_are_reported_and_not_written_again_and_again(
     assert len(errors) == 2, "once per publication"
 
 
-async def test_dropped_counters_are_recognised(api: Any, errors: Errors) -> None:
+async def test_dropped_counters_are_recognised(api: PluginApi, errors: Errors) -> None:
     api.store = drop("sharedCounters", "consumesCounters")
     wanted = Pool.of([device("a", consumes={"m": {"c": 1}})], shared_counters=[counter_set("m", {"c": 4})])
     async with publishing(api, errors) as publisher:
@@ -356,7 +364,7 @@ async def test_dropped_counters_are_recognised(api: Any, errors: Errors) -> None
     assert [getattr(error, "features", None) for error in errors] == [("DRAPartitionableDevices",)] * 2
 
 
-async def test_taint_times_set_by_the_server_are_kept(api: Any, errors: Errors) -> None:
+async def test_taint_times_set_by_the_server_are_kept(api: PluginApi, errors: Errors) -> None:
     def set_time(obj: dict[str, Any]) -> None:
         for taint in obj["spec"]["devices"][0].get("taints", ()):
             taint.setdefault("timeAdded", f"2026-01-01T00:00:{len(api.requests):02}Z")
@@ -377,7 +385,7 @@ async def test_taint_times_set_by_the_server_are_kept(api: Any, errors: Errors) 
 # --- one pool without node name (RS-05) ---
 
 
-async def test_reconciling_one_pool_by_name_rs05(api: Any, errors: Errors) -> None:
+async def test_reconciling_one_pool_by_name_rs05(api: PluginApi, errors: Errors) -> None:
     other = {"driver": "gpu.example.com", "pool": {"name": "q", "generation": 1, "resourceSliceCount": 1}}
     await api.put(RESOURCE_SLICES, {"metadata": {"name": "other"}, "spec": {**other, "allNodes": True}})
     async with publishing(api, errors, reconcile_pool="p") as publisher:
