@@ -1,62 +1,49 @@
-"""Checked tree to steps of the machine.
-
-Charges (``dra_cel.charges`` has the figures) follow the reference in every step, also for computations that fail:
-
-* a name with everything selected from it is one unit, and each selection one more; ``has()`` only pays selections,
-  and the branches of ``?:`` do not pay for the name;
-* a call is charged by its rule when all its operands were evaluated, whether or not they failed. Functions of one or
-  two operands evaluate both even if the first one failed; others stop at the first failure, and are then free of
-  charge unless it was the last operand that failed;
-* ``&&``, ``||``, ``?:``, ``or`` and ``orValue`` are free.
-"""
+"""Checked tree to the machine's program. What it means, and what is charged, is at the head of ``dra_cel.machine``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from . import steps
+from . import instructions
 from .charges import FIXED, LIST_BASE, MAP_BASE, SELECT, STRUCT_BASE
 from .constants import PATTERNS, Constants, MemberSet
 from .declarations import Function
 from .environment import Environment
 from .errors import no_overload
-from .machine import Step
+from .machine import Instruction
 from .tree import Call, Fold, Ident, ListLiteral, MapLiteral, Node, Select, StructLiteral, walk_chain
 from .types import may_be_optional
 from .values import MISSING
 from .walk import Walk, walk
 
 
-class Program:
-    """Steps, and the number of slots that they use."""
+class MachineProgram(NamedTuple):
+    """Instructions, and the number of slots that they use."""
 
-    __slots__ = ("code", "slots")
-
-    def __init__(self, code: list[Step], slots: int) -> None:
-        self.code = code
-        self.slots = slots
+    code: list[Instruction]
+    slots: int
 
 
-def assemble(root: Node, environment: Environment, constants: Constants) -> Program:
+def assemble(root: Node, environment: Environment, constants: Constants) -> MachineProgram:
     """The machine's program for a checked expression."""
     assembler = _Assembler(environment, constants)
     walk(assembler.node(root))
-    return Program(assembler.code, assembler.slots)
+    return MachineProgram(assembler.code, assembler.slots)
 
 
 class _Assembler:
     def __init__(self, environment: Environment, constants: Constants) -> None:
         self.environment = environment
         self.constants = constants
-        self.code: list[Step] = []
+        self.code: list[Instruction] = []
         self.slots = 0
-        self.scope: list[tuple[str, int, steps.Label | None]] = []
+        self.scope: list[tuple[str, int, instructions.Label | None]] = []
 
-    def emit(self, step: Step) -> None:
-        self.code.append(step)
+    def emit(self, instruction: Instruction) -> None:
+        self.code.append(instruction)
 
-    def place(self, label: steps.Label) -> None:
+    def place(self, label: instructions.Label) -> None:
         label.at = len(self.code)
 
     def slot(self) -> int:
@@ -64,10 +51,10 @@ class _Assembler:
         return self.slots - 1
 
     def node(self, node: Node, *, branch: bool = False) -> Walk[None]:
-        """Steps that leave the node's value on the stack. ``branch``: it is an arm of ``?:``."""
+        """Instructions that leave the node's value on the stack. ``branch``: it is an arm of ``?:``."""
         value = self.constants.get(node)
         if value is not MISSING:
-            self.emit(steps.push(value))
+            self.emit(instructions.push(value))
             return
         match node:
             case Ident() | Select():
@@ -95,49 +82,49 @@ class _Assembler:
             self.load(name, charge=0 if selections else charge)
             charge = charge if selections else 0
             if not selections and may_be_optional(root.type):
-                self.emit(steps.repack)
+                self.emit(instructions.repack)
         else:
             yield self.node(root)
         if selections and (yield self.selections(selections)):
             charge = 0
             if conditional and not branch:
                 # The reference takes back the charge for a name, which was not made for a conditional.
-                self.emit(steps.refund(SELECT))
+                self.emit(instructions.refund(SELECT))
         if charge:
-            self.emit(steps.charge(charge))
+            self.emit(instructions.charge(charge))
 
     def selections(self, selections: list[Select | Call]) -> Walk[bool]:
-        """Steps that select one after the other; the result is whether the last one is a presence test."""
-        end = steps.Label()
-        self.emit(steps.enter_chain(end))
+        """Instructions that select one after the other; the result is whether the last one is a presence test."""
+        end = instructions.Label()
+        self.emit(instructions.enter_chain(end))
         tested = False
         for selection in selections:
             if isinstance(selection, Select):
                 tested = selection.test
-                self.emit((steps.test_presence if tested else steps.qualify)(selection.name, end))
+                self.emit((instructions.test_presence if tested else instructions.qualify)(selection.name, end))
                 continue
             tested = False
             optional = selection.function in ("_?._", "_[?_]")
             key = selection.args[1]
             value = self.constants.get(key)
             if value is not MISSING:
-                self.emit(steps.qualify(value, end, optional=optional))
+                self.emit(instructions.qualify(value, end, optional=optional))
             else:
                 yield self.node(key, branch=True)
-                self.emit(steps.qualify_by_value(end, optional=optional))
+                self.emit(instructions.qualify_by_value(end, optional=optional))
         self.place(end)
-        self.emit(steps.presence if tested else steps.rewrap)
+        self.emit(instructions.settle_presence if tested else instructions.rewrap)
         return tested
 
     def load(self, name: str, *, charge: int) -> None:
         for known, slot, init in reversed(self.scope):
             if known == name:
-                here = len(self.code)
-                self.emit(
-                    steps.load_slot(slot, charge) if init is None else steps.load_lazily(slot, charge, init, here)
-                )
+                if init is None:
+                    self.emit(instructions.load_slot(slot, charge))
+                else:
+                    self.emit(instructions.load_lazily(slot, charge, init, here=len(self.code)))
                 return
-        self.emit(steps.load_variable(name, charge))
+        self.emit(instructions.load_variable(name, charge))
 
     # --- calls --------------------------------------------------------------------------------
 
@@ -155,25 +142,25 @@ class _Assembler:
                 yield self.or_else(node)
             case "@not_strictly_false":
                 yield self.node(node.args[0])
-                self.emit(steps.not_strictly_false)
+                self.emit(instructions.not_strictly_false)
             case _:
                 yield self.ordinary(node)
 
     def logical(self, node: Call, *, absorbing: bool) -> Walk[None]:
-        end = steps.Label()
-        self.emit(steps.push(None))
+        end = instructions.Label()
+        self.emit(instructions.push(None))
         for arg in node.args:
             yield self.node(arg)
-            self.emit(steps.term(absorbing, end))
-        self.emit(steps.settle(not absorbing))
+            self.emit(instructions.term(absorbing, end))
+        self.emit(instructions.settle(not absorbing))
         self.place(end)
 
     def conditional(self, node: Call) -> Walk[None]:
-        otherwise, end = steps.Label(), steps.Label()
+        otherwise, end = instructions.Label(), instructions.Label()
         yield self.node(node.args[0])
-        self.emit(steps.fork(otherwise, end))
+        self.emit(instructions.fork(otherwise, end))
         yield self.arm(node.args[1])
-        self.emit(steps.jump(end))
+        self.emit(instructions.jump(end))
         self.place(otherwise)
         yield self.arm(node.args[2])
         self.place(end)
@@ -182,13 +169,13 @@ class _Assembler:
         yield self.node(node, branch=True)
         root, selections = walk_chain(node)
         if may_be_optional(node.type) and not selections and not isinstance(root, Ident):
-            self.emit(steps.repack)
+            self.emit(instructions.repack)
 
     def or_else(self, node: Call) -> Walk[None]:
-        end = steps.Label()
+        end = instructions.Label()
         assert node.target is not None, "the caller has looked"
         yield self.node(node.target)
-        self.emit(steps.present(end, unwrap=node.function == "orValue"))
+        self.emit(instructions.keep_present(end, unwrap=node.function == "orValue"))
         yield self.node(node.args[0])
         self.place(end)
 
@@ -201,13 +188,13 @@ class _Assembler:
         eager = len(operands) <= 2 and (not function.guarded or one is not None) and not function.variadic
         if node.function in PATTERNS and isinstance(self.constants.get(operands[1]), str):
             eager = False  # the reference replaces such a call by one with a compiled pattern
-        failed = steps.Label()
+        failed = instructions.Label()
         for position, operand in enumerate(operands):
             yield self.node(operand)
             if not eager and position < len(operands) - 1:
-                self.emit(steps.give_up(position, failed))
+                self.emit(instructions.give_up(position, failed))
         rule = one.rule if one is not None else function.rule or FIXED
-        self.emit(steps.invoke(implementation(function, node), len(operands), rule))
+        self.emit(instructions.invoke(implementation(function, node), len(operands), rule))
         self.place(failed)
 
     def membership(self, node: Call) -> Walk[bool]:
@@ -216,58 +203,58 @@ class _Assembler:
         if not isinstance(items, list) or len(node.overloads) != 1 or not MemberSet.possible(items):
             return False
         yield self.node(node.args[0])
-        self.emit(steps.member(MemberSet(items)))
+        self.emit(instructions.member(MemberSet(items)))
         return True
 
     # --- literals -----------------------------------------------------------------------------
 
     def list_literal(self, node: ListLiteral) -> Walk[None]:
-        failed = steps.Label()
+        failed = instructions.Label()
         for position, element in enumerate(node.elements):
             yield self.node(element)
-            self.emit(steps.give_up(position, failed))
-        self.emit(steps.make_list(len(node.elements), node.optional))
+            self.emit(instructions.give_up(position, failed))
+        self.emit(instructions.make_list(len(node.elements), node.optional))
         self.place(failed)
-        self.emit(steps.charge(LIST_BASE))
+        self.emit(instructions.charge(LIST_BASE))
 
     def map_literal(self, node: MapLiteral) -> Walk[None]:
-        failed = steps.Label()
+        failed = instructions.Label()
         parts = [part for entry in node.entries for part in (entry.key, entry.value)]
         for position, part in enumerate(parts):
             yield self.node(part)
-            self.emit(steps.give_up(position, failed))
-        self.emit(steps.make_map(node.entries))
+            self.emit(instructions.give_up(position, failed))
+        self.emit(instructions.make_map(node.entries))
         self.place(failed)
-        self.emit(steps.charge(MAP_BASE))
+        self.emit(instructions.charge(MAP_BASE))
 
     def struct_literal(self, node: StructLiteral) -> Walk[None]:
-        failed = steps.Label()
+        failed = instructions.Label()
         for position, field in enumerate(node.fields):
             yield self.node(field.value)
-            self.emit(steps.give_up(position, failed))
-        self.emit(steps.make_struct(node))
+            self.emit(instructions.give_up(position, failed))
+        self.emit(instructions.make_struct(node))
         self.place(failed)
-        self.emit(steps.charge(STRUCT_BASE))
+        self.emit(instructions.charge(STRUCT_BASE))
 
     # --- loops --------------------------------------------------------------------------------
 
     def bind(self, node: Fold) -> Walk[None]:
         init = yield self.lazily(node)
         slot = self.slot()
-        self.emit(steps.assign(slot, steps.UNSET))
+        self.emit(instructions.assign(slot, instructions.UNSET))
         init.slot = slot
         self.scope.append((node.accu, slot, init))
         yield self.node(node.result)
         self.scope.pop()
 
-    def lazily(self, node: Fold) -> Walk[steps.Init]:
-        """Steps for the initial value, set aside; they are run when the name is first used."""
-        past = steps.Label()
-        init = steps.Init()
-        self.emit(steps.jump(past))
+    def lazily(self, node: Fold) -> Walk[instructions.Init]:
+        """Instructions for the initial value, set aside; they run when the name is first used."""
+        past = instructions.Label()
+        init = instructions.Init()
+        self.emit(instructions.jump(past))
         self.place(init)
         yield self.node(node.init)
-        self.emit(steps.give_back(init))
+        self.emit(instructions.give_back(init))
         self.place(past)
         return init
 
@@ -275,23 +262,23 @@ class _Assembler:
         init = yield self.lazily(node)
         init.slot = accu = self.slot()
         init.empty = not node.is_bind
-        following, result, end = steps.Label(), steps.Label(), steps.Label()
+        following, result, end = instructions.Label(), instructions.Label(), instructions.Label()
         yield self.node(node.over)
-        self.emit(steps.begin(accu, pairs=node.var2 is not None, end=end))
+        self.emit(instructions.begin(accu, pairs=node.var2 is not None, end=end))
         first, second = self.slot(), self.slot()
         self.scope.append((node.accu, accu, init))
         self.scope += [(node.var, first, None), (node.var2 or "", second, None)]
         self.place(following)
-        self.emit(steps.advance(first, second, pairs=node.var2 is not None, result=result))
+        self.emit(instructions.advance(first, second, pairs=node.var2 is not None, result=result))
         yield self.node(node.condition)
-        self.emit(steps.proceed(result))
+        self.emit(instructions.proceed(result))
         yield self.node(node.step)
-        self.emit(steps.store(accu, following))
+        self.emit(instructions.store(accu, following))
         del self.scope[-2:]
         self.place(result)
-        self.emit(steps.drop)
+        self.emit(instructions.drop)
         yield self.node(node.result)
-        self.emit(steps.freeze)
+        self.emit(instructions.freeze)
         self.scope.pop()
         self.place(end)
 

@@ -4,8 +4,8 @@ It decides what an expression means: errors are values that ``&&``, ``||`` and l
 ``cel.bind`` are computed when first needed, every step is charged as the reference charges it, and evaluation stops
 when the limit is exceeded. It uses no Python recursion.
 
-A program is a list of steps. A step is a function that works on the machine and returns the index of the next step,
-or None for the following one. A failed computation leaves an EvaluationError on the stack, in place of its value.
+A program is a list of instructions. An instruction is a function that works on the machine and returns the index of the
+next one, or None for the following one. A failed computation leaves an EvaluationError on the stack, in place of its value.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class Machine:
             raise CostLimitExceeded("the expression needs too much memory")
 
 
-Step = Callable[[Machine], "int | None"]
+Instruction = Callable[[Machine], "int | None"]
 
 
-def run(steps: Sequence[Step], machine: Machine) -> Any:
+def run(code: Sequence[Instruction], machine: Machine) -> Any:
     """The value that the program leaves. Raises EvaluationError."""
     effort.begin()
     at = 0
-    end = len(steps)
+    end = len(code)
     while at < end:
-        target = steps[at](machine)
+        target = code[at](machine)
         at = at + 1 if target is None else target
     value = machine.stack.pop()
     if isinstance(value, EvaluationError):

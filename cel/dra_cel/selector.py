@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
-from .assembler import Program as Steps
-from .assembler import assemble
+from .assembler import MachineProgram, assemble
 from .checker import check
 from .compiler import compile_selector
 from .constants import Constants
@@ -42,7 +41,7 @@ class Program:
         self._constants = Constants(self._root, source)
 
     @cached_property
-    def _steps(self) -> Steps:
+    def _machine_program(self) -> MachineProgram:
         return assemble(self._root, self.environment, self._constants)
 
     @cached_property
@@ -60,9 +59,9 @@ class Program:
     def trace(self, bindings: Mapping[str, Any], cost_limit: int | None = None) -> tuple[Any, int]:
         """Value and cost. An EvaluationError is returned as the value, so that its cost is known, too."""
         limit = self.environment.cost_limit if cost_limit is None else cost_limit
-        machine = Machine(bindings, self._steps.slots, limit)
+        machine = Machine(bindings, self._machine_program.slots, limit)
         try:
-            return run(self._steps.code, machine), machine.cost
+            return run(self._machine_program.code, machine), machine.cost
         except EvaluationError as error:
             return error, machine.cost
         except RecursionError:

@@ -1,4 +1,4 @@
-"""The steps of the machine: each function here makes one, for the assembler to put in order."""
+"""The instructions of the machine: each function here makes one; ``dra_cel.machine`` has their table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .charges import FIXED, SELECT, Rule
 from .constants import MemberSet
 from .errors import EvaluationError, EvaluationStopped
 from .libraries.containers import Accumulator, MapAccumulator, index, lookup
-from .machine import Machine, Step
+from .machine import Instruction, Machine
 from .messages import build_message
 from .tree import Entry, StructLiteral
 from .values import MISSING, NONE, Made, Optional, repacked, unwrap_key, wrap_key
@@ -28,7 +28,7 @@ class Label:
 
 
 class Init(Label):
-    """Where the steps of a lazy value start; ``empty``: an empty list or map becomes one that loops may extend."""
+    """Where a lazy value is computed; ``empty``: an empty list or map becomes one that loops may extend."""
 
     __slots__ = ("empty", "slot")
 
@@ -42,28 +42,28 @@ def _failed(value: Any) -> bool:
     return isinstance(value, EvaluationError)
 
 
-def push(value: Any) -> Step:
-    def step(machine: Machine) -> None:
+def push(value: Any) -> Instruction:
+    def execute(machine: Machine) -> None:
         machine.stack.append(value)
 
-    return step
+    return execute
 
 
-def charge(units: int) -> Step:
-    def step(machine: Machine) -> None:
+def charge(units: int) -> Instruction:
+    def execute(machine: Machine) -> None:
         machine.charge(units)
 
-    return step
+    return execute
 
 
-def refund(units: int) -> Step:
-    def step(machine: Machine) -> None:
+def refund(units: int) -> Instruction:
+    def execute(machine: Machine) -> None:
         machine.refund(units)
 
-    return step
+    return execute
 
 
-def jump(label: Label) -> Step:
+def jump(label: Label) -> Instruction:
     return lambda machine: label.at
 
 
@@ -71,24 +71,24 @@ def drop(machine: Machine) -> None:
     machine.stack.pop()
 
 
-def assign(slot: int, value: Any) -> Step:
-    def step(machine: Machine) -> None:
+def assign(slot: int, value: Any) -> Instruction:
+    def execute(machine: Machine) -> None:
         machine.slots[slot] = value
 
-    return step
+    return execute
 
 
-def load_slot(slot: int, charge: int) -> Step:
-    def step(machine: Machine) -> None:
+def load_slot(slot: int, charge: int) -> Instruction:
+    def execute(machine: Machine) -> None:
         machine.stack.append(machine.slots[slot])
         if charge:
             machine.charge(charge)
 
-    return step
+    return execute
 
 
-def load_lazily(slot: int, charge: int, init: Label, here: int) -> Step:
-    def step(machine: Machine) -> int | None:
+def load_lazily(slot: int, charge: int, init: Label, here: int) -> Instruction:
+    def execute(machine: Machine) -> int | None:
         value = machine.slots[slot]
         if value is UNSET:
             machine.returns.append(here)
@@ -98,22 +98,22 @@ def load_lazily(slot: int, charge: int, init: Label, here: int) -> Step:
             machine.charge(charge)
         return None
 
-    return step
+    return execute
 
 
-def give_back(init: Init) -> Step:
-    def step(machine: Machine) -> int:
+def give_back(init: Init) -> Instruction:
+    def execute(machine: Machine) -> int:
         value = machine.stack.pop()
         if init.empty and isinstance(value, (list, dict)) and not value:
             value = Accumulator() if isinstance(value, list) else MapAccumulator()
         machine.slots[init.slot] = value
         return machine.returns.pop()
 
-    return step
+    return execute
 
 
-def load_variable(name: str, charge: int) -> Step:
-    def step(machine: Machine) -> None:
+def load_variable(name: str, charge: int) -> Instruction:
+    def execute(machine: Machine) -> None:
         value = machine.bindings.get(name, MISSING)
         if value is MISSING:
             value = EvaluationError("undeclared-reference", f"no such attribute(s): {name}")
@@ -121,7 +121,7 @@ def load_variable(name: str, charge: int) -> Step:
         if charge:
             machine.charge(charge)
 
-    return step
+    return execute
 
 
 class _Chained:
@@ -133,8 +133,8 @@ class _Chained:
         self.value = value
 
 
-def enter_chain(end: Label) -> Step:
-    def step(machine: Machine) -> int | None:
+def enter_chain(end: Label) -> Instruction:
+    def execute(machine: Machine) -> int | None:
         value = machine.stack[-1]
         if isinstance(value, Optional):
             if not value.present:
@@ -143,7 +143,7 @@ def enter_chain(end: Label) -> Step:
             machine.stack[-1] = value if _failed(value) else _Chained(value)
         return end.at if _failed(value) else None
 
-    return step
+    return execute
 
 
 def repack(machine: Machine) -> None:
@@ -159,7 +159,7 @@ def rewrap(machine: Machine) -> None:
         machine.stack[-1] = Optional(value.value)
 
 
-def presence(machine: Machine) -> None:
+def settle_presence(machine: Machine) -> None:
     """``has()`` of an optional that was absent is false."""
     if isinstance(machine.stack[-1], Optional):
         machine.stack[-1] = False
@@ -186,12 +186,12 @@ def _select(machine: Machine, key: Any, end: Label, optional: bool) -> int | Non
     return None
 
 
-def qualify(key: Any, end: Label, *, optional: bool = False) -> Step:
+def qualify(key: Any, end: Label, *, optional: bool = False) -> Instruction:
     return lambda machine: _select(machine, key, end, optional)
 
 
-def qualify_by_value(end: Label, *, optional: bool) -> Step:
-    def step(machine: Machine) -> int | None:
+def qualify_by_value(end: Label, *, optional: bool) -> Instruction:
+    def execute(machine: Machine) -> int | None:
         key = machine.stack.pop()
         if not _failed(key):
             return _select(machine, key, end, optional)
@@ -201,13 +201,13 @@ def qualify_by_value(end: Label, *, optional: bool) -> Step:
             machine.charge(SELECT)
         return end.at
 
-    return step
+    return execute
 
 
-def test_presence(name: str, end: Label) -> Step:
+def test_presence(name: str, end: Label) -> Instruction:
     """The presence test of ``has()``."""
 
-    def step(machine: Machine) -> int | None:
+    def execute(machine: Machine) -> int | None:
         container = machine.stack[-1]
         chained = isinstance(container, _Chained)
         try:
@@ -221,13 +221,13 @@ def test_presence(name: str, end: Label) -> Step:
         machine.charge(SELECT)
         return end.at
 
-    return step
+    return execute
 
 
-def term(absorbing: bool, end: Label) -> Step:
+def term(absorbing: bool, end: Label) -> Instruction:
     """One term of ``&&`` or ``||``: below it on the stack is the first failure so far."""
 
-    def step(machine: Machine) -> int | None:
+    def execute(machine: Machine) -> int | None:
         value = machine.stack.pop()
         if value is absorbing:
             machine.stack[-1] = absorbing
@@ -237,19 +237,19 @@ def term(absorbing: bool, end: Label) -> Step:
             machine.stack[-1] = value if failed else EvaluationError("no-such-overload", "no such overload: not a bool")
         return None
 
-    return step
+    return execute
 
 
-def settle(value: bool) -> Step:
-    def step(machine: Machine) -> None:
+def settle(value: bool) -> Instruction:
+    def execute(machine: Machine) -> None:
         if machine.stack[-1] is None:
             machine.stack[-1] = value
 
-    return step
+    return execute
 
 
-def fork(otherwise: Label, end: Label) -> Step:
-    def step(machine: Machine) -> int | None:
+def fork(otherwise: Label, end: Label) -> Instruction:
+    def execute(machine: Machine) -> int | None:
         value = machine.stack.pop()
         if value is True:
             return None
@@ -259,13 +259,13 @@ def fork(otherwise: Label, end: Label) -> Step:
         machine.stack.append(value if failed else EvaluationError("no-such-overload", "no such overload: not a bool"))
         return end.at
 
-    return step
+    return execute
 
 
-def present(end: Label, *, unwrap: bool) -> Step:
+def keep_present(end: Label, *, unwrap: bool) -> Instruction:
     """``or``: a value on the left is the result, a failure too."""
 
-    def step(machine: Machine) -> int | None:
+    def execute(machine: Machine) -> int | None:
         value = machine.stack[-1]
         if isinstance(value, Optional):
             if value.present:
@@ -275,7 +275,7 @@ def present(end: Label, *, unwrap: bool) -> Step:
             return None
         return end.at
 
-    return step
+    return execute
 
 
 def not_strictly_false(machine: Machine) -> None:
@@ -284,10 +284,10 @@ def not_strictly_false(machine: Machine) -> None:
     machine.charge(1)
 
 
-def give_up(position: int, failed: Label) -> Step:
+def give_up(position: int, failed: Label) -> Instruction:
     """Leave nothing but the failure if the last operand failed."""
 
-    def step(machine: Machine) -> int | None:
+    def execute(machine: Machine) -> int | None:
         value = machine.stack[-1]
         if not _failed(value):
             return None
@@ -295,14 +295,14 @@ def give_up(position: int, failed: Label) -> Step:
         machine.stack.append(value)
         return failed.at
 
-    return step
+    return execute
 
 
-def invoke(function: Callable[..., Any], count: int, rule: Rule) -> Step:
+def invoke(function: Callable[..., Any], count: int, rule: Rule) -> Instruction:
     """Call with the topmost values; a failed one is the result."""
     charge = None if rule is FIXED else rule.count
 
-    def step(machine: Machine) -> None:
+    def execute(machine: Machine) -> None:
         stack = machine.stack
         values = stack[len(stack) - count :] if count else []
         for result in values:
@@ -324,23 +324,23 @@ def invoke(function: Callable[..., Any], count: int, rule: Rule) -> Step:
         if result.__class__ in _SIZED:
             machine.produced(len(result))
 
-    return step
+    return execute
 
 
 _SIZED: Final = frozenset({str, bytes, list})
 
 
-def member(members: MemberSet) -> Step:
-    def step(machine: Machine) -> None:
+def member(members: MemberSet) -> Instruction:
+    def execute(machine: Machine) -> None:
         value = machine.stack[-1]
         if not _failed(value):
             machine.stack[-1] = value in members
 
-    return step
+    return execute
 
 
-def make_list(count: int, optional: frozenset[int]) -> Step:
-    def step(machine: Machine) -> None:
+def make_list(count: int, optional: frozenset[int]) -> Instruction:
+    def execute(machine: Machine) -> None:
         values = machine.stack[len(machine.stack) - count :] if count else []
         del machine.stack[len(machine.stack) - count :]
         if not optional:
@@ -357,15 +357,15 @@ def make_list(count: int, optional: frozenset[int]) -> Step:
                 kept.append(value.value)
         machine.stack.append(kept)
 
-    return step
+    return execute
 
 
 def _not_optional() -> EvaluationError:
     return EvaluationError("other", "cannot initialize an optional entry from a value that is not optional")
 
 
-def make_map(entries: list[Entry]) -> Step:
-    def step(machine: Machine) -> None:
+def make_map(entries: list[Entry]) -> Instruction:
+    def execute(machine: Machine) -> None:
         count = 2 * len(entries)
         values = machine.stack[len(machine.stack) - count :] if count else []
         del machine.stack[len(machine.stack) - count :]
@@ -382,11 +382,11 @@ def make_map(entries: list[Entry]) -> Step:
                 made.pop(wrap_key(key), None)
         machine.stack.append(made)
 
-    return step
+    return execute
 
 
-def make_struct(node: StructLiteral) -> Step:
-    def step(machine: Machine) -> None:
+def make_struct(node: StructLiteral) -> Instruction:
+    def execute(machine: Machine) -> None:
         count = len(node.fields)
         values = machine.stack[len(machine.stack) - count :] if count else []
         del machine.stack[len(machine.stack) - count :]
@@ -395,11 +395,11 @@ def make_struct(node: StructLiteral) -> Step:
         except EvaluationError as error:
             machine.stack.append(error)
 
-    return step
+    return execute
 
 
-def begin(accu: int, *, pairs: bool, end: Label) -> Step:
-    def step(machine: Machine) -> int | None:
+def begin(accu: int, *, pairs: bool, end: Label) -> Instruction:
+    def execute(machine: Machine) -> int | None:
         over = machine.stack[-1]
         machine.slots[accu] = UNSET
         if isinstance(over, dict):
@@ -413,11 +413,11 @@ def begin(accu: int, *, pairs: bool, end: Label) -> Step:
             return end.at
         return None
 
-    return step
+    return execute
 
 
-def advance(first: int, second: int, *, pairs: bool, result: Label) -> Step:
-    def step(machine: Machine) -> int | None:
+def advance(first: int, second: int, *, pairs: bool, result: Label) -> Instruction:
+    def execute(machine: Machine) -> int | None:
         entry: Any = next(machine.stack[-1], MISSING)
         if entry is MISSING:
             return result.at
@@ -427,23 +427,23 @@ def advance(first: int, second: int, *, pairs: bool, result: Label) -> Step:
             machine.slots[first] = entry
         return None
 
-    return step
+    return execute
 
 
-def proceed(result: Label) -> Step:
-    def step(machine: Machine) -> int | None:
+def proceed(result: Label) -> Instruction:
+    def execute(machine: Machine) -> int | None:
         value = machine.stack.pop()
         return result.at if value is False else None
 
-    return step
+    return execute
 
 
-def store(slot: int, following: Label) -> Step:
-    def step(machine: Machine) -> int:
+def store(slot: int, following: Label) -> Instruction:
+    def execute(machine: Machine) -> int:
         machine.slots[slot] = machine.stack.pop()
         return following.at
 
-    return step
+    return execute
 
 
 def freeze(machine: Machine) -> None:
