@@ -3,7 +3,7 @@
     python conformance/make_cases.py            # writes allocator/generated.jsonl.gz and allocator/hard.jsonl.gz
 
 The search (tests/support/allocator_oracle) tries everything in the documented order and shares no code with the
-allocator. Problems that take it too long are left out. The same program always writes the same bytes.
+allocator. Problems that take it too long are left out. The same program always makes the same cases.
 """
 
 from __future__ import annotations
