@@ -126,6 +126,13 @@ def pairs(size: int) -> Json:
     return case(pool(*devices), claim(*wanted, constraints=[matched("root", *pair) for pair in names]))
 
 
+def nested(size: int) -> Json:
+    """Request i accepts devices 0 to i, and those that accept most come first: one solution."""
+    devices = [device(f"d{i:02}", serial=i) for i in range(size)]
+    wanted = [request(f"r{i}", f'device.attributes["drv"].serial <= {i}') for i in reversed(range(size))]
+    return case(pool(*devices), *claims_for(wanted))
+
+
 def eighths(size: int) -> Json:
     """GPUs cut as real ones are, memory in eighths; what is wanted fits exactly, with the small partitions first."""
     gpus = max(1, size // 8)
@@ -161,6 +168,7 @@ HARD: dict[str, Family] = {
     "partitions with counters, one too many": partitions,
     "one request for one device too many (32 of 31)": subsets,
     "pairs that must agree, one pair too many": pairs,
+    "nested candidates, one solution": nested,
     "GPUs in eighths, an exact fit": eighths,
     "shares that leave a rest": shares,
 }

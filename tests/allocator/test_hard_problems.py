@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from allocator_lab import Lab, claim, device, lab, pool, request
 from dra_operator.allocator import Allocated, Refused
+from dra_operator.allocator.search.search import PRUNED_COST
 
 SIZES = (8, 16, 32, 64)
 MULTI = {"allowMultipleAllocations": True}
@@ -244,6 +245,17 @@ def test_partitions_that_only_fit_exactly_are_found(size: int) -> None:
     outcome = lab(eighths(gpus), [claim(*requests)]).decide()
     assert isinstance(outcome, Allocated)
     assert outcome.steps <= 160 * size
+
+
+@pytest.mark.parametrize("size", [8, 16, 32])
+def test_nested_candidates_cost_two_frames_each(size: int) -> None:
+    """Request i accepts devices 0 to i, so each has one that it must have; those that accept most come first."""
+    wanted = [request(f"r{i}", f'device.attributes["drv"].u <= {i}') for i in reversed(range(size))]
+    outcome = lab(pool(*(device(f"d{i:02}", u=i) for i in range(size))), [claim(*wanted)]).decide()
+    assert isinstance(outcome, Allocated)
+    expected = [f"d{number:02}" for number in reversed(range(size))]
+    assert [given.device for given in outcome.results[0].devices.results or ()] == expected
+    assert outcome.steps <= 100 + 2 * PRUNED_COST * size
 
 
 def test_thirty_two_of_a_thousand_take_one_step_each() -> None:

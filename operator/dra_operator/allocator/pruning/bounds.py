@@ -15,6 +15,7 @@ from dra_operator.allocator.published.columns import Column
 from dra_operator.allocator.search.pruner import Remaining
 
 from .aggregate_bounds import AggregateBounds
+from .all_different import assignable
 from .counter_bounds import CounterBounds
 from .device_symmetry import split
 from .flow import Demand, Supply, feasible
@@ -24,7 +25,10 @@ from .sharing import Sharing
 
 
 class Bounds:
-    """Each method is False only when the remaining requests certainly cannot all be served."""
+    """Each method is False only when the remaining requests certainly cannot all be served.
+
+    On the way devices leave what remains that are in no solution.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -70,6 +74,8 @@ class Bounds:
             together |= demand.devices
         if not together & self._problem.view.consuming and _roomy(demands):
             return True
+        if not together & (self._problem.view.consuming | self.several):
+            return _give_own_devices(remaining, requests)
         takers = {domain.number for request in requests for domain, _ in request.ruled_in(remaining)}
         return feasible(demands, self._supplies(together, {demand.devices for demand in demands}, takers))
 
@@ -113,6 +119,23 @@ class Bounds:
         scope = [request for request in opened if ledger in request.bound]
         wanted = ((_positions(having, request.devices(remaining)), request.need(remaining)) for request in scope)
         return feasible(_demands(wanted, 0), [Supply(1 << position, 1) for position in range(len(having))])
+
+
+def _give_own_devices(remaining: Remaining, requests: Sequence[OpenRequest]) -> bool:
+    """Keeps the devices that are in some assignment of different devices to all requests; False if there is none."""
+    accepted: list[int] = []
+    for request in requests:
+        accepted += [request.devices(remaining)] * request.need(remaining)
+    found = assignable(accepted)
+    if found is None:
+        return False
+    position = 0
+    for request in requests:
+        need = request.need(remaining)
+        if need and found[position] != accepted[position] and not request.keep(found[position], remaining):
+            return False
+        position += need
+    return True
 
 
 def _positions(sets: Iterable[int], devices: int) -> int:

@@ -47,6 +47,16 @@ class OpenRequest(NamedTuple):
             devices |= remaining.get(domain.number, 0)
         return devices
 
+    def keep(self, devices: int, remaining: Remaining) -> bool:
+        """Leaves no other devices to the request; False when no alternative finds enough of them."""
+        for domain, need in self.ruled_in(remaining):
+            kept = remaining[domain.number] & devices
+            if kept.bit_count() < need:
+                del remaining[domain.number]
+            else:
+                remaining[domain.number] = kept
+        return self.alive(remaining)
+
     def alive(self, remaining: Remaining) -> bool:
         """Some alternative finds enough devices."""
         for domain, need in self.alternatives:

@@ -72,6 +72,7 @@ class Propagation:
         remaining: Remaining = {}
         touched: set[Ledger] = set(chosen.comparing)
         opened = [OpenRequest.of((chosen, missing))] if missing else []
+        changed = bool(missing or chosen.ledgers)
         for request in opened + self._steps[step + 1 :]:
             for domain, _ in request.alternatives:
                 if domain.number not in before:
@@ -82,12 +83,13 @@ class Propagation:
                     if new and ledger.lasting and ledger in domain.ledgers:
                         new = ledger.admit(new, domain)
                 if new != old:
+                    changed = True
                     touched.update(domain.comparing)
                     if domain.alternative.everything:
                         continue
                 remaining[domain.number] = new
         opened += self._steps[step + 1 : self._error_horizons[step]]
-        narrowed = self._propagated(remaining, opened, touched)
+        narrowed = self._propagated(remaining, opened, touched) if changed else remaining
         return narrowed if narrowed is not None and self._arrives(step, narrowed, opened, state) else None
 
     def _arrives(self, step: int, remaining: Remaining, opened: list[OpenRequest], state: State | None) -> bool:

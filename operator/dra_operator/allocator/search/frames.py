@@ -103,6 +103,8 @@ class DeviceFrame(Frame):
         rest = domain.usable & free
         for ledger in domain.ledgers:
             rest = ledger.admit(rest, domain)
+        if remaining is not None and pruner is not None and pruner.may_prune(step):
+            rest &= remaining.get(domain.number, 0)
         self._raised = domain.raised & free
         self._rest = rest | self._raised
         self.device = -1
