@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
@@ -14,6 +15,17 @@ from pages import BY_NAME, PAGES, ROOT, Page
 
 OURS = {script.name: script for script in entry_points(group="console_scripts") if script.value.startswith("dra_")}
 FOREIGN_FLAGS = {"--import-mode", "--ignore-not-found"}  # named in a text without the command that has it
+# A page names files from the root of the project, or from the packages that most pages are about.
+STARTS = (
+    "",
+    "operator/dra_operator",
+    "operator/dra_operator/allocator",
+    "kubeletplugin/dra_kubeletplugin",
+    "devcluster/dra_devcluster",
+    "cel/dra_cel",
+)
+MADE = {".venv/", "dist/", "site/"}  # by commands on the pages
+MORE_THAN_FOUR = ["a built-in kind that the operator watches"]  # files to touch, as CONTRIBUTING says
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 Path = tuple[str, ...]  # one of our commands and the sub-commands that follow it
 
@@ -54,15 +66,41 @@ def test_links_lead_somewhere(page: Page) -> None:
     assert [str(target) for target in page.links if not target.exists()] == []
 
 
+@cache
+def file_names() -> set[str]:
+    """The names of all files of the project, without their folders."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return {name.rpartition("/")[2] for name in listed if (ROOT / name).exists()}
+
+
+@each_page
+def test_files_in_the_text_exist(page: Page) -> None:
+    named = set(page.files) - MADE
+    missing = {name for name in named if "/" in name and not any((ROOT / start / name).exists() for start in STARTS)}
+    missing |= {name for name in named if "/" not in name} - file_names()
+    assert missing == set()
+
+
+def test_the_table_of_changes_is_fifteen_rows_with_four_files_at_most() -> None:
+    section = BY_NAME["CONTRIBUTING.md"].text.partition("## Where a change goes")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (?!Change |---)(.+?) \| (.+) \|$", section, re.MULTILINE)
+    assert len(rows) >= 15
+    files = {change: re.findall(r"`([\w./-]+/[\w./-]*)`", text) for change, text in rows}
+    assert {change: names for change, names in files.items() if not names} == {}
+    assert [change for change, names in files.items() if len(names) > 4] == MORE_THAN_FOUR
+
+
 def test_every_page_is_found_from_the_entrance() -> None:
-    linked = {*BY_NAME["README.md"].links, *BY_NAME["docs/design.md"].links}
+    entrances = ("README.md", "CONTRIBUTING.md", "docs/design.md", "docs/adr/README.md")
+    linked = {link for name in entrances for link in BY_NAME[name].links}
     assert [page.name for page in PAGES[1:] if ROOT / page.name not in linked] == []
 
 
 @each_page
 def test_commands_take_the_words_that_are_shown(page: Page) -> None:
     for path, rest in our_commands(page):
-        assert len(path) > 1, f"{path[0]} has no command {rest}"
+        assert len(path) > 1 or rest[0].startswith("--"), f"{path[0]} has no command {rest}"
         for flag in (word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)):
             assert re.search(rf"(?<![\w-]){flag}(?![\w-])", usage(path)), f"{' '.join(path)} has no {flag}"
 
@@ -80,5 +118,5 @@ def test_flags_in_the_text_exist(page: Page) -> None:
 def test_make_knows_its_targets(page: Page) -> None:
     makefile = (ROOT / "Makefile").read_text()
     lines = [line.command for block in page.console() for line in block] + page.code_spans
-    for target in (line.split()[1] for line in lines if line.startswith("make ")):
+    for target in (line.split()[-1] for line in lines if line.startswith("make ")):
         assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE), target

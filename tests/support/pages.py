@@ -10,6 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"\s+#\s.*$")
+_ONLINE = re.compile(r"https://github\.com/kopf-dra/kopf-dra/(?:blob|tree)/main/")
+_FILE = re.compile(r"(?:[\w.-]+/)*[\w-]+\.(?:py|md|ya?ml|toml|json|proto|lock|txt|svg)|(?:[\w.-]+/)+")
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,12 @@ class Page:
 
     @property
     def links(self) -> list[Path]:
-        """The files to which it links."""
+        """The files to which it links; those of the project also by their address on the web."""
         targets = re.findall(r"\]\(([^)\s]+)\)", self.text)
+        local = [str(ROOT / _ONLINE.sub("", target)) if _ONLINE.match(target) else target for target in targets]
         return [
             ((ROOT / self.name).parent / target.partition("#")[0]).resolve()
-            for target in targets
+            for target in local
             if not re.match(r"https?:|#", target)
         ]
 
@@ -49,6 +52,11 @@ class Page:
     def code_spans(self) -> list[str]:
         """What stands in single backticks."""
         return re.findall(r"`([^`\n]+)`", _BLOCK.sub("", self.text))
+
+    @property
+    def files(self) -> list[str]:
+        """The files and folders that are named in single backticks, as they are named."""
+        return [word for span in self.code_spans for word in span.split() if _FILE.fullmatch(word)]
 
     def console(self) -> list[list[Line]]:
         """The lines of each console block."""
@@ -65,5 +73,10 @@ def _lines(block: str) -> list[Line]:
     return found
 
 
-PAGES = [Page("README.md"), *(Page(f"docs/{path.name}") for path in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [
+    Page("README.md"),
+    *(Page(path.name) for path in sorted(ROOT.glob("[A-Z]*.md")) if path.name != "README.md"),
+    *(Page(str(path.relative_to(ROOT))) for path in sorted((ROOT / "docs").glob("*.md"))),
+    *(Page(str(path.relative_to(ROOT))) for path in sorted((ROOT / "docs/adr").glob("*.md"))),
+]
 BY_NAME = {page.name: page for page in PAGES}

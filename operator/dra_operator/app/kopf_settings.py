@@ -1,4 +1,4 @@
-"""How Kopf is set up, and why (measured: design.md section 4)."""
+"""How Kopf is set up. Why, with what was measured, is in docs/adr/0001-kopf-is-a-source-of-events.md."""
 
 from __future__ import annotations
 
