@@ -8,23 +8,29 @@ would give, or why not.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from dra_api.codec import to_dict
 from dra_api.core import Node
+from dra_api.gates import UnknownGate
 
 from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, NodeFailure, Outcome, Refused, Rules
+from dra_operator.intake.gates import REMEDY, features_of
 
 from .case_files import JSON, answer_all, read_cases
 from .object_files import BadInput, read_objects
 from .simulate_cases import Case, read_case
-from .simulate_objects import tell
+from .simulate_json import document
+from .simulate_objects import Attempt, attempts
+from .simulate_text import told
+from .simulated_cluster import simulated
 
 OUTCOMES: Final[dict[type, str]] = {
     Allocated: "allocated",
@@ -66,6 +72,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sequential", action="store_true", help="with -f: each pod finds what the pods before it have left"
     )
     parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help="with -f: for people, or for programs",
+    )
+    parser.add_argument(
+        "--feature-gates", default="", metavar="A=true,B=false", help="with -f: as given to the operator"
+    )
+    parser.add_argument(
         "--node", action="append", default=[], help="node to try; repeatable (default: all in the files)"
     )
 
@@ -79,33 +95,55 @@ def run(options: argparse.Namespace) -> int:
             raise BadInput("--node: only for Kubernetes objects (-f FILE); a file of cases names its nodes itself")
         if options.sequential and not options.file:
             raise BadInput("--sequential: only for Kubernetes objects (-f FILE); each case stands for itself")
+        if options.feature_gates and not options.file:
+            raise BadInput("--feature-gates: only for Kubernetes objects (-f FILE); a case names its features itself")
         if options.repeat < 1:
             raise BadInput(f"--repeat: expected at least 1, got {options.repeat}")
         if options.repeat > 1 and options.file:
             raise BadInput("--repeat: only for a file of cases, which are timed; -f FILE tells, and times nothing")
         rules = SEMANTICS.get(options.semantics)
         if options.file:
-            told = tell(read_objects(options.file), options.node, sequential=options.sequential, rules=rules or Rules())
-            for line in told:
-                print(line)
-            return 0
+            return _answer_objects(options, rules or Rules())
         return _answer_file(options.cases, options.repeat, rules)
     except (BadInput, AllocationError) as error:
         print(f"dra-operator simulate: {error}", file=sys.stderr)
         return 2
+    except UnknownGate as error:
+        print(f"dra-operator simulate: --feature-gates: {error}; {REMEDY}", file=sys.stderr)
+        return 2
+
+
+def _answer_objects(options: argparse.Namespace, rules: Rules) -> int:
+    features = features_of(options.feature_gates)
+    cluster = simulated(read_objects(options.file), options.node, features=features, rules=rules)
+    gave_up = False
+
+    def watched() -> Iterator[Attempt]:
+        nonlocal gave_up
+        for attempt in attempts(cluster, sequential=options.sequential):
+            gave_up |= attempt.gave_up
+            yield attempt
+
+    if options.output == "json":
+        print(json.dumps(document(watched(), cluster.notes), indent=2))
+    else:
+        lines = told(watched(), cluster.allocator.inventory, sequential=options.sequential)
+        for line in chain(cluster.notes, lines):
+            print(line)
+    return int(gave_up)
 
 
 def _answer_file(path: str, repeat: int, rules: Rules | None) -> int:
     cases, _ = read_cases(path)
     gave_up = False
 
-    def told(where: str, case: JSON) -> JSON:
+    def answered(where: str, case: JSON) -> JSON:
         nonlocal gave_up
         found = answer(read_case(where, case, rules), repeat)
         gave_up |= any(node["outcome"] == OUTCOMES[GaveUp] for node in found["nodes"])
         return found
 
-    return answer_all("simulate", path, cases, told) or int(gave_up)
+    return answer_all("simulate", path, cases, answered) or int(gave_up)
 
 
 def answer(case: Case, repeat: int) -> dict[str, Any]:

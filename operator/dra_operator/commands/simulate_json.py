@@ -1,0 +1,101 @@
+"""Attempts as one JSON document, for programs; ``docs/simulate.md`` describes the fields, which are stable."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from dra_api.codec import to_dict
+
+from dra_operator.allocator import Refusal
+from dra_operator.placement import (
+    Case,
+    Examination,
+    Faulty,
+    Fits,
+    Lacking,
+    NodeAnswer,
+    NoPlace,
+    NotTried,
+    Obstacle,
+    Obstructed,
+    Plan,
+    text,
+)
+
+from .simulate_objects import Attempt
+from .verdicts import before_nodes
+
+JSON = dict[str, Any]
+VERSION: Final = 1
+
+
+def document(attempts: Iterable[Attempt], notes: Sequence[str]) -> JSON:
+    """Everything that was found out."""
+    listed = [_attempt(attempt) for attempt in attempts]
+    verdicts = Counter(attempt["verdict"] for attempt in listed)
+    return {"version": VERSION, "notes": list(notes), "attempts": listed, "summary": dict(sorted(verdicts.items()))}
+
+
+def _attempt(attempt: Attempt) -> JSON:
+    told: JSON = {
+        "pod": attempt.pod.key if attempt.pod is not None else None,
+        "claims": [claim.key for claim in attempt.claims],
+        "verdict": attempt.verdict.value,
+        "node": _node(attempt),
+        "nodes": [{"node": state.name, **_answer(attempt, answer)} for state, answer in attempt.answers],
+    }
+    if isinstance(attempt.outcome, NoPlace):
+        told["message"] = attempt.outcome.message
+    return told | _before_nodes(attempt.examination)
+
+
+def _node(attempt: Attempt) -> str | None:
+    if isinstance(attempt.outcome, Plan):
+        return attempt.outcome.node
+    return (attempt.pod.spec.node_name or None) if attempt.pod is not None else None
+
+
+def _before_nodes(found: Examination | None) -> JSON:
+    if found is None or isinstance(found, Case):
+        return {}
+    told: JSON = {"message": before_nodes(found)}
+    return told | ({"obstacle": _obstacle(found.obstacle)} if isinstance(found, NotTried) else {})
+
+
+def _answer(attempt: Attempt, answer: NodeAnswer) -> JSON:
+    if isinstance(answer, Fits):
+        results = attempt.allocations(answer.plan)
+        return {"answer": "fits", "allocations": {key: to_dict(result) for key, result in results.items()}}
+    if isinstance(answer, Obstructed):
+        elsewhere = sorted(claim.key for claim in attempt.claims if claim.metadata.uid in answer.elsewhere)
+        return {"answer": "obstructed", "obstacle": _obstacle(answer.obstacle), "claimsElsewhere": elsewhere}
+    if isinstance(answer, Lacking):
+        return {"answer": "lacking", "refusal": _refusal(answer.refusal)}
+    if isinstance(answer, Faulty):
+        return {"answer": "faulty", "message": str(answer.error)}
+    return {"answer": "undecided", "message": str(answer.outcome)}
+
+
+def _obstacle(obstacle: Obstacle) -> JSON:
+    return {"kind": obstacle.kind.value, "subject": obstacle.subject, "text": text(obstacle)}
+
+
+def _refusal(refusal: Refusal) -> JSON:
+    claim = refusal.claim
+    return {
+        "kind": refusal.rule.value,
+        "claim": claim.key,
+        "extendedResource": claim.resource or None,
+        "deviceClass": claim.device_class or None,
+        "request": refusal.request,
+        "needs": refusal.needs,
+        "devices": refusal.devices,
+        "matching": refusal.matching,
+        "lost": {lost.rule.value: lost.devices for lost in refusal.lost},
+        "pools": list(refusal.pools),
+        "held": [str(device) for device in refusal.held],
+        "fix": refusal.fix,
+        "text": refusal.line(),
+    }

@@ -1,0 +1,144 @@
+"""Attempts in words: nodes that answer alike once, then a summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from dra_api.core import Node
+from dra_api.resource import AllocationResult
+
+from dra_operator.allocator import Inventory, Refusal
+from dra_operator.allocator.basics.wording import counted
+from dra_operator.placement import (
+    Case,
+    Demand,
+    Faulty,
+    Fits,
+    Lacking,
+    NodeState,
+    NoPlace,
+    Obstructed,
+    Plan,
+    Undecided,
+    text,
+)
+
+from .refused import grouped, names
+from .simulate_objects import Attempt, Verdict
+from .verdicts import before_nodes
+
+Kind = tuple[tuple[str, str, str, int], ...]
+"""Of each claim, request and driver how many devices: nodes that give as much answer alike."""
+
+
+def told(attempts: Iterable[Attempt], inventory: Inventory, *, sequential: bool) -> Iterator[str]:
+    """Lines for each attempt, and one at the end."""
+    verdicts: Counter[Verdict] = Counter()
+    failing: list[str] = []
+    has_pods = False
+    for attempt in attempts:
+        yield from _attempt(attempt, inventory, sequential=sequential)
+        verdicts[attempt.verdict] += 1
+        if attempt.pod is not None:
+            has_pods = True
+            if attempt.verdict not in (Verdict.FITS, Verdict.PLACED, Verdict.DONE):
+                failing.append(attempt.pod.key)
+    if has_pods:
+        yield _summary(verdicts, failing)
+
+
+def _summary(verdicts: Counter[Verdict], failing: list[str]) -> str:
+    parts = [f"{verdict.value} {count}" for verdict in Verdict if (count := verdicts[verdict])]
+    waiting = f"; without a node: {names(failing)}" if failing else ""
+    return f"summary: {counted(verdicts.total(), 'pod')}: {', '.join(parts)}{waiting}"
+
+
+def _attempt(attempt: Attempt, inventory: Inventory, *, sequential: bool) -> Iterator[str]:
+    claims = ", ".join(claim.key for claim in attempt.claims)
+    if attempt.pod is None:
+        yield f"claims {claims}"
+    else:
+        yield f"pod {attempt.pod.key}, claims {claims or 'none'}"
+        if attempt.examination is None:
+            node = attempt.pod.spec.node_name
+            yield f"has its node already: {node}" if node else "is done"
+            return
+    if attempt.examination is not None and not isinstance(attempt.examination, Case):
+        yield before_nodes(attempt.examination)
+        return
+    fits = sum(isinstance(answer, Fits) for _, answer in attempt.answers)
+    yield f"would fit {fits} of {counted(len(attempt.answers), 'node')}"
+    if isinstance(attempt.outcome, NoPlace) and attempt.outcome.is_error:
+        yield f"held back on all nodes by an error: {attempt.outcome.message}"
+    yield from _fitting(attempt)
+    yield from _obstructed(attempt)
+    yield from _lacking(attempt, inventory)
+    if sequential and isinstance(attempt.outcome, Plan):
+        yield f"gets node {attempt.outcome.node}"
+    elif sequential and isinstance(attempt.outcome, NoPlace):
+        yield f"waits: {attempt.outcome.message}"
+
+
+def _fitting(attempt: Attempt) -> Iterator[str]:
+    groups: dict[Kind, list[tuple[NodeState, Fits]]] = {}
+    for state, answer in attempt.answers:
+        if isinstance(answer, Fits):
+            groups.setdefault(_kind(attempt, answer.plan), []).append((state, answer))
+    for members in groups.values():
+        (first, answer), *others = members
+        yield f"node {first.name}: fits"
+        for key, result in attempt.allocations(answer.plan).items():
+            yield f"  claim {key}"
+            yield from _devices(result)
+        if others:
+            more = counted(len(others), "other node gives", "other nodes give")
+            yield f"  {more} as many devices: {names([state.name for state, _ in others])}"
+
+
+def _kind(attempt: Attempt, found: Plan) -> Kind:
+    counts = Counter(
+        (key, given.request, given.driver)
+        for key, result in attempt.allocations(found).items()
+        for given in result.devices.results or ()
+    )
+    return tuple((*what, count) for what, count in sorted(counts.items()))
+
+
+def _devices(result: AllocationResult) -> Iterator[str]:
+    for given in result.devices.results or ():
+        amounts = ", ".join(f"{name} {amount}" for name, amount in (given.consumed_capacity or {}).items())
+        share = f" (a share: {amounts or 'no capacity'})" if given.share_id is not None else ""
+        admin = " (admin access)" if given.admin_access else ""
+        yield f"    {given.request}: {given.driver}/{given.pool}/{given.device}{share}{admin}"
+    if not result.devices.results:
+        yield "    no devices"
+
+
+def _obstructed(attempt: Attempt) -> Iterator[str]:
+    keys = {claim.metadata.uid: claim.key for claim in attempt.claims}
+    groups: dict[str, list[str]] = {}
+    for state, answer in attempt.answers:
+        if isinstance(answer, Obstructed):
+            elsewhere = ", ".join(sorted(keys[uid] for uid in answer.elsewhere))
+            reason = (
+                f"claim {elsewhere} is allocated for other nodes"
+                if elsewhere
+                else (f"the pod cannot run there: {text(answer.obstacle)}")
+            )
+            groups.setdefault(reason, []).append(state.name)
+        elif isinstance(answer, Faulty):
+            groups.setdefault(f"error: {answer.error}", []).append(state.name)
+        elif isinstance(answer, Undecided):
+            yield str(answer.outcome)
+    for reason, where in sorted(groups.items(), key=lambda group: -len(group[1])):
+        yield f"{'node' if len(where) == 1 else 'nodes'} {names(where)}: {reason}"
+
+
+def _lacking(attempt: Attempt, inventory: Inventory) -> Iterator[str]:
+    refusals: dict[Demand, list[tuple[Node, Refusal]]] = {}
+    for state, answer in attempt.answers:
+        if isinstance(answer, Lacking):
+            refusals.setdefault(answer.demand, []).append((state.node, answer.refusal))
+    for demand, members in refusals.items():
+        yield from grouped(members, inventory, demand.recipe, attempt.held)
