@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from dra_api.gates import FeatureGates
+from dra_api.meta import Object
 from dra_api.resource import ResourceClaim, ResourceClaimTemplate
-from dra_api.validation import SelectorVerdict, validate_resource_claim, validate_resource_claim_template
+from dra_api.validation import FieldError, SelectorVerdict, validate_resource_claim, validate_resource_claim_template
+from samples import found, sample
 
 DEVICES, EXACTLY = "spec.devices", "spec.devices.requests.0.exactly"
 IN_EXACTLY = "spec.devices.requests[0].exactly"
@@ -55,7 +58,7 @@ IN_EXACTLY = "spec.devices.requests[0].exactly"
         (f"{DEVICES}.config.0.opaque.parameters", [], ["Invalid spec.devices.config[0].opaque.parameters"]),
     ],
 )
-def test_claims_and_templates(sample: Any, found: Any, path: str, value: Any, expected: list[str]) -> None:
+def test_claims_and_templates(path: str, value: Any, expected: list[str]) -> None:
     def check_selector(expression: str, stored: bool) -> SelectorVerdict:
         assert not stored
         assert len(expression) <= 10240
@@ -69,7 +72,7 @@ def test_claims_and_templates(sample: Any, found: Any, path: str, value: Any, ex
     assert errors == [error.replace(" spec.", " spec.spec.") for error in expected]
 
 
-def test_without_consumable_capacity_a_constraint_can_only_match(sample: Any, found: Any) -> None:
+def test_without_consumable_capacity_a_constraint_can_only_match() -> None:
     claim = sample(ResourceClaim, {f"{DEVICES}.constraints.0.matchAttribute": ...})
     errors = validate_resource_claim(claim, gates=FeatureGates.of({"DRAConsumableCapacity": False}))
     assert found(errors) == ["Required spec.devices.constraints[0].matchAttribute"]
@@ -91,12 +94,12 @@ def test_without_consumable_capacity_a_constraint_can_only_match(sample: Any, fo
     ],
 )
 def test_the_spec_is_immutable(
-    sample: Any, found: Any, kind: Any, validate: Any, path: str, config: Any, expected: list[str]
+    kind: type[Object], validate: Callable[..., list[FieldError]], path: str, config: Any, expected: list[str]
 ) -> None:
     assert found(validate(sample(kind, {path: config}), sample(kind, {path: ...}))) == expected
 
 
-def test_metadata_in_a_template(sample: Any, found: Any) -> None:
+def test_metadata_in_a_template() -> None:
     inner = {"labels": {"a": "b c"}, "annotations": {"a b": ""}, "name": "n", "finalizers": []}
     assert found(validate_resource_claim_template(sample(ResourceClaimTemplate, {"spec.metadata": inner}))) == [
         "Forbidden spec.metadata.name",

@@ -24,6 +24,7 @@ from dra_api.validation import (
     validate_resource_pool_status_request,
     validate_resource_slice,
 )
+from samples import found, sample
 
 VALIDATORS: list[tuple[type[Object], Callable[..., list[FieldError]]]] = [
     (ResourceSlice, validate_resource_slice),
@@ -37,7 +38,7 @@ VALIDATORS: list[tuple[type[Object], Callable[..., list[FieldError]]]] = [
 
 @pytest.mark.parametrize(("kind", "validate"), VALIDATORS, ids=[kind.__name__ for kind, _ in VALIDATORS])
 class TestEveryKind:
-    def test_a_valid_object_has_no_errors(self, sample: Any, kind: type[Object], validate: Any) -> None:
+    def test_a_valid_object_has_no_errors(self, kind: type[Object], validate: Callable[..., list[FieldError]]) -> None:
         assert validate(sample(kind)) == []
         assert validate(sample(kind), sample(kind)) == []
 
@@ -68,15 +69,15 @@ class TestEveryKind:
         ],
     )
     def test_metadata(
-        self, sample: Any, found: Any, kind: type[Object], validate: Any, path: str, value: Any, expected: str
+        self, kind: type[Object], validate: Callable[..., list[FieldError]], path: str, value: Any, expected: str
     ) -> None:
         assert found(validate(sample(kind, {path: value}))) == [expected]
 
     @pytest.mark.parametrize("name", ["a", "a.b", "x-"])
-    def test_generated_names(self, sample: Any, kind: type[Object], validate: Any, name: str) -> None:
+    def test_generated_names(self, kind: type[Object], validate: Callable[..., list[FieldError]], name: str) -> None:
         assert validate(sample(kind, {"metadata.generateName": name})) == []
 
-    def test_namespaces(self, sample: Any, found: Any, kind: type[Object], validate: Any) -> None:
+    def test_namespaces(self, kind: type[Object], validate: Callable[..., list[FieldError]]) -> None:
         namespaced = kind in (ResourceClaim, ResourceClaimTemplate)
         wrong = sample(kind, {"metadata.namespace": "" if namespaced else "ns"})
         assert found(validate(wrong)) == [f"{'Required' if namespaced else 'Forbidden'} metadata.namespace"]
@@ -92,12 +93,12 @@ class TestEveryKind:
         ],
     )
     def test_updates(
-        self, sample: Any, found: Any, kind: type[Object], validate: Any, path: str, value: Any, expected: str
+        self, kind: type[Object], validate: Callable[..., list[FieldError]], path: str, value: Any, expected: str
     ) -> None:
         assert found(validate(sample(kind, {path: value}), sample(kind))) == [expected]
 
     def test_an_object_in_deletion_gets_no_finalizer(
-        self, sample: Any, found: Any, kind: type[Object], validate: Any
+        self, kind: type[Object], validate: Callable[..., list[FieldError]]
     ) -> None:
         deleted = {"metadata.deletionTimestamp": "2026-01-01T00:00:00Z"}
         old, new = sample(kind, deleted), sample(kind, {**deleted, "metadata.finalizers": ["a/b"]})

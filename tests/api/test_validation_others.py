@@ -14,9 +14,10 @@ from dra_api.validation import (
     validate_resource_pool_status_request,
     validate_resource_pool_status_request_status,
 )
+from samples import found, sample
 
 
-def test_what_a_class_keeps_is_judged_as_stored(sample: Any, found: Any) -> None:
+def test_what_a_class_keeps_is_judged_as_stored() -> None:
     seen: list[tuple[str, bool]] = []
 
     def check_selector(expression: str, stored: bool) -> SelectorVerdict:
@@ -51,17 +52,17 @@ def test_what_a_class_keeps_is_judged_as_stored(sample: Any, found: Any) -> None
         ),
     ],
 )
-def test_taint_rules(sample: Any, found: Any, path: str, value: Any, expected: list[str]) -> None:
+def test_taint_rules(path: str, value: Any, expected: list[str]) -> None:
     assert found(validate_device_taint_rule(sample(DeviceTaintRule, {path: value}))) == expected
 
 
-def test_an_unknown_effect_that_is_stored_may_stay(sample: Any, found: Any) -> None:
+def test_an_unknown_effect_that_is_stored_may_stay() -> None:
     odd, odder = (sample(DeviceTaintRule, {"spec.taint.effect": effect}) for effect in ("Odd", "Odder"))
     assert validate_device_taint_rule(odd, odd) == []
     assert found(validate_device_taint_rule(odder, odd)) == ["NotSupported spec.taint.effect"]
 
 
-def test_conditions_of_a_taint_rule(sample: Any, found: Any) -> None:
+def test_conditions_of_a_taint_rule() -> None:
     condition = {"status": "True", "reason": "R", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     conditions = [{**condition, "type": f"T{index}"} for index in range(9)]
     good, bad = (sample(DeviceTaintRule, {"status.conditions": conditions[:count]}) for count in (8, 9))
@@ -86,18 +87,18 @@ def test_conditions_of_a_taint_rule(sample: Any, found: Any) -> None:
         ("status", ..., []),
     ],
 )
-def test_pool_status(sample: Any, found: Any, path: str, value: Any, expected: list[str]) -> None:
+def test_pool_status(path: str, value: Any, expected: list[str]) -> None:
     new, old = (sample(ResourcePoolStatusRequest, changes) for changes in ({path: value}, {"status": ...}))
     assert found(validate_resource_pool_status_request_status(new, old)) == expected
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001])
-def test_the_limit_of_a_pool_status_request(sample: Any, found: Any, limit: int) -> None:
+def test_the_limit_of_a_pool_status_request(limit: int) -> None:
     it = sample(ResourcePoolStatusRequest, {"spec.limit": limit})
     assert found(validate_resource_pool_status_request(it)) == ["Invalid spec.limit"]
 
 
-def test_pool_status_requests_never_change(sample: Any, found: Any) -> None:
+def test_pool_status_requests_never_change() -> None:
     old = sample(ResourcePoolStatusRequest)
     limit, count = (sample(ResourcePoolStatusRequest, {path: 2}) for path in ("spec.limit", "status.poolCount"))
     assert found(validate_resource_pool_status_request(limit, old)) == ["Invalid spec"]

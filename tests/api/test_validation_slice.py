@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from dra_api.resource import ResourceSlice
 from dra_api.validation import driver_warnings, validate_resource_slice
+from samples import found, sample
 
 IN_MODEL = "spec.devices[0].attributes[model]"
 POLICY = "spec.devices.0.capacity.memory.requestPolicy"
@@ -82,7 +83,7 @@ IN_POLICY = "spec.devices[0].capacity[memory].requestPolicy"
         (POLICY, {}, [f"Forbidden {IN_POLICY}"]),
     ],
 )
-def test_slices(sample: Any, found: Any, path: str, value: Any, expected: list[str]) -> None:
+def test_slices(path: str, value: Any, expected: list[str]) -> None:
     assert found(validate_resource_slice(sample(ResourceSlice, {path: value}))) == expected
 
 
@@ -105,7 +106,7 @@ def test_slices(sample: Any, found: Any, path: str, value: Any, expected: list[s
         ),
     ],
 )
-def test_shareable_capacities(sample: Any, found: Any, policy: Any, expected: list[str]) -> None:
+def test_shareable_capacities(policy: Any, expected: list[str]) -> None:
     it = sample(ResourceSlice, {"spec.devices.0.allowMultipleAllocations": True, POLICY: policy})
     assert found(validate_resource_slice(it)) == expected
 
@@ -121,7 +122,7 @@ def test_shareable_capacities(sample: Any, found: Any, policy: Any, expected: li
         ("spec.devices.0.taints.0.effect", "Odd", ["NotSupported spec.devices[0].taints[0].effect"]),
     ],
 )
-def test_slice_updates(sample: Any, found: Any, path: str, value: Any, expected: list[str]) -> None:
+def test_slice_updates(path: str, value: Any, expected: list[str]) -> None:
     assert found(validate_resource_slice(sample(ResourceSlice, {path: value}), sample(ResourceSlice))) == expected
 
 
@@ -143,7 +144,7 @@ def test_slice_updates(sample: Any, found: Any, path: str, value: Any, expected:
         ),
     ],
 )
-def test_devices_that_choose_their_nodes(sample: Any, found: Any, choice: dict[str, Any], expected: list[str]) -> None:
+def test_devices_that_choose_their_nodes(choice: dict[str, Any], expected: list[str]) -> None:
     changes = {"spec.nodeName": ..., "spec.perDeviceNodeSelection": True, "spec.devices": [{"name": "a", **choice}]}
     assert found(validate_resource_slice(sample(ResourceSlice, changes))) == expected
 
@@ -176,7 +177,7 @@ COUNTER_SETS = "spec.sharedCounters"
         ),
     ],
 )
-def test_shared_counters(sample: Any, found: Any, sets: list[Any], expected: list[str]) -> None:
+def test_shared_counters(sets: list[Any], expected: list[str]) -> None:
     it = sample(ResourceSlice, {"spec.devices": ..., "spec.sharedCounters": sets})
     assert found(validate_resource_slice(it)) == expected
 
@@ -191,20 +192,20 @@ def test_shared_counters(sample: Any, found: Any, sets: list[Any], expected: lis
         pytest.param({"allocationMultiplier": "0"}, ["Invalid .allocationMultiplier"], id="times nothing"),
     ],
 )
-def test_native_resources(sample: Any, found: Any, mapping: dict[str, str], expected: list[str]) -> None:
+def test_native_resources(mapping: dict[str, str], expected: list[str]) -> None:
     path = "spec.devices[0].nodeAllocatableResourceMappings[cpu]"
     it = sample(ResourceSlice, {"spec.devices.0.nodeAllocatableResourceMappings": {"cpu": mapping}})
     assert [error.replace(path, "") for error in found(validate_resource_slice(it))] == expected
 
 
-def test_faulty_taints_and_capacities_that_are_stored_do_not_block_updates(sample: Any) -> None:
+def test_faulty_taints_and_capacities_that_are_stored_do_not_block_updates() -> None:
     faults = {"spec.devices.0.taints.0.effect": "Odd", POLICY: {}}
     old = sample(ResourceSlice, faults)
     assert validate_resource_slice(old) != []
     assert validate_resource_slice(sample(ResourceSlice, {**faults, "spec.pool.generation": 3}), old) == []
 
 
-def test_upper_case_in_the_name_of_a_driver_is_warned_about(sample: Any) -> None:
+def test_upper_case_in_the_name_of_a_driver_is_warned_about() -> None:
     assert driver_warnings(sample(ResourceSlice)) == []
     (warning,) = driver_warnings(sample(ResourceSlice, {"spec.driver": "D.io"}))
     assert warning == 'spec.driver: driver names should be lowercase; "D.io" contains uppercase characters'

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from dra_api.resource import ResourceClaim
 from dra_api.validation import validate_resource_claim_status
+from samples import found, sample
 
 RESULT = "status.allocation.devices.results.0"
 IN_RESULT = "status.allocation.devices.results[0]"
@@ -78,7 +79,7 @@ IN_FIELD = "status.allocation.nodeSelector.nodeSelectorTerms[0].matchFields[0]"
         (f"{REPORT}.networkData.ips", ["10.0.0.1/24"] * 2, ["Duplicate status.devices[0].networkData.ips[1]"]),
     ],
 )
-def test_the_status_of_a_claim(sample: Any, found: Any, path: str, value: Any, expected: list[str]) -> None:
+def test_the_status_of_a_claim(path: str, value: Any, expected: list[str]) -> None:
     new, old = sample(ResourceClaim, {path: value}), sample(ResourceClaim, {"status": {}})
     assert found(validate_resource_claim_status(new, old)) == expected
 
@@ -100,7 +101,7 @@ EXPRESSIONS = "status.allocation.nodeSelector.nodeSelectorTerms[0].matchExpressi
         ({"key": "a", "operator": "In", "values": ["b", "c d"]}, [f"Invalid {EXPRESSIONS}.values[1]"]),
     ],
 )
-def test_node_selectors(sample: Any, found: Any, requirement: dict[str, Any], expected: list[str]) -> None:
+def test_node_selectors(requirement: dict[str, Any], expected: list[str]) -> None:
     terms = [{"matchExpressions": [requirement]}]
     new = sample(ResourceClaim, {"status.allocation.nodeSelector.nodeSelectorTerms": terms})
     assert found(validate_resource_claim_status(new, sample(ResourceClaim, {"status": {}}))) == expected
@@ -115,12 +116,12 @@ def test_node_selectors(sample: Any, found: Any, requirement: dict[str, Any], ex
         pytest.param("status.allocation.devices.results.0.tolerations", [], [], id="empty means absent"),
     ],
 )
-def test_an_allocation_can_only_be_removed(sample: Any, found: Any, path: str, value: Any, expected: list[str]) -> None:
+def test_an_allocation_can_only_be_removed(path: str, value: Any, expected: list[str]) -> None:
     new, old = sample(ResourceClaim, {path: value}), sample(ResourceClaim)
     assert found(validate_resource_claim_status(new, old)) == expected
 
 
-def test_an_allocation_that_breaks_a_new_rule_can_still_be_used(sample: Any) -> None:
+def test_an_allocation_that_breaks_a_new_rule_can_still_be_used() -> None:
     fault = {f"{RESULT}.request": "gone"}
     old = sample(ResourceClaim, {**fault, "status.reservedFor": []})
     assert validate_resource_claim_status(sample(ResourceClaim, fault), old) == []
@@ -138,9 +139,7 @@ def test_an_allocation_that_breaks_a_new_rule_can_still_be_used(sample: Any) -> 
         ),
     ],
 )
-def test_a_claim_in_deletion_gets_no_new_consumers(
-    sample: Any, found: Any, consumers: Any, expected: list[str]
-) -> None:
+def test_a_claim_in_deletion_gets_no_new_consumers(consumers: Any, expected: list[str]) -> None:
     deleted = {"metadata.deletionTimestamp": "2026-01-01T00:00:00Z"}
     new = sample(ResourceClaim, {**deleted, "status.reservedFor": consumers})
     assert found(validate_resource_claim_status(new, sample(ResourceClaim, deleted))) == expected

@@ -1,11 +1,10 @@
-"""Valid objects of every kind, and how to spoil them one field at a time."""
+"""Valid objects of every kind, how to spoil them one field at a time, and errors as short texts."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, TypeVar
 
-import pytest
 from dra_api.codec import convert
 from dra_api.meta import Object
 from dra_api.resource import (
@@ -18,6 +17,7 @@ from dra_api.resource import (
 )
 from dra_api.validation import FieldError
 
+K = TypeVar("K", bound=Object)
 META = {"name": "x", "resourceVersion": "1"}
 ID = {"driver": "d.example.com", "pool": "p", "device": "a"}
 CONDITION = {"type": "T", "status": "True", "reason": "R", "lastTransitionTime": "2026-01-01T00:00:00Z"}
@@ -100,41 +100,29 @@ SAMPLES: dict[type[Object], dict[str, Any]] = {
 }
 
 
-class Samples:
-    """Valid objects, and copies of them that differ in one or more fields."""
+def raw_sample(kind: type[Object], changes: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A valid object as plain JSON with other values at paths such as ``spec.devices.0.name``.
 
-    def raw(self, kind: type[Object], changes: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A sample as plain JSON with other values at paths such as ``spec.devices.0.name``.
-
-        A value of ``...`` removes the field; a function is applied to the value that is there.
-        """
-        obj = copy.deepcopy(SAMPLES[kind])
-        for path, value in (changes or {}).items():
-            part: Any = obj
-            *steps, last = (int(step) if step.isdigit() else step for step in path.split("."))
-            for step in steps:
-                part = part[step] if isinstance(step, int) else part.setdefault(step, {})
-            if value is ...:
-                del part[last]
-            else:
-                part[last] = value(part[last]) if callable(value) else copy.deepcopy(value)
-        return obj
-
-    def __call__(self, kind: type[Object], changes: dict[str, Any] | None = None) -> Any:
-        """The same, decoded."""
-        return convert(kind, self.raw(kind, changes))
+    A value of ``...`` removes the field; a function is applied to the value that is there.
+    """
+    obj = copy.deepcopy(SAMPLES[kind])
+    for path, value in (changes or {}).items():
+        part: Any = obj
+        *steps, last = (int(step) if step.isdigit() else step for step in path.split("."))
+        for step in steps:
+            part = part[step] if isinstance(step, int) else part.setdefault(step, {})
+        if value is ...:
+            del part[last]
+        else:
+            part[last] = value(part[last]) if callable(value) else copy.deepcopy(value)
+    return obj
 
 
-@pytest.fixture(scope="session")
-def sample() -> Samples:
-    return Samples()
+def sample(kind: type[K], changes: dict[str, Any] | None = None) -> K:
+    """The same, decoded."""
+    return convert(kind, raw_sample(kind, changes))
 
 
-@pytest.fixture(scope="session")
-def found() -> Any:
-    """Turns errors into short texts, sorted, each once: ``Required spec.driver``."""
-
-    def shortened(errors: list[FieldError]) -> list[str]:
-        return sorted({f"{error.type.removeprefix('FieldValue')} {error.field}" for error in errors})
-
-    return shortened
+def found(errors: list[FieldError]) -> list[str]:
+    """Errors as short texts, sorted, each once: ``Required spec.driver``."""
+    return sorted({f"{error.type.removeprefix('FieldValue')} {error.field}" for error in errors})
