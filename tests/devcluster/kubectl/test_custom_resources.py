@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from blocking_kubectl import BlockingKubectl
 
 DEFINITION = """
     apiVersion: apiextensions.k8s.io/v1
@@ -47,7 +47,7 @@ def widget(spec: str) -> str:
     return f"apiVersion: example.com/v1\nkind: Widget\nmetadata: {{name: w}}\nspec: {spec}\n"
 
 
-def test_the_life_of_a_custom_resource(kubectl: Any) -> None:
+def test_the_life_of_a_custom_resource(kubectl: BlockingKubectl) -> None:
     kubectl("create", "-f", "-", stdin=DEFINITION)
     kubectl("wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=10s")
 

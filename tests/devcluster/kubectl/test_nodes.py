@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+from blocking_kubectl import BlockingKubectl
 
 
-def test_taints_come_and_go(kubectl: Any, node: str) -> None:
+def test_taints_come_and_go(kubectl: BlockingKubectl, node: str) -> None:
     assert kubectl("taint", "node", node, "gpu=broken:NoSchedule").strip() == f"node/{node} tainted"
     assert kubectl.read("node", node)["spec"]["taints"] == [{"effect": "NoSchedule", "key": "gpu", "value": "broken"}]
     assert kubectl("taint", "node", node, "gpu-").strip() == f"node/{node} untainted"
     assert "taints" not in kubectl.read("node", node)["spec"]
 
 
-def test_a_cordoned_node_says_so(kubectl: Any, node: str) -> None:
+def test_a_cordoned_node_says_so(kubectl: BlockingKubectl, node: str) -> None:
     assert kubectl("cordon", node).strip() == f"node/{node} cordoned"
     assert kubectl.rows("node", node)[0][1].endswith(",SchedulingDisabled")
     assert kubectl("uncordon", node).strip() == f"node/{node} uncordoned"
     assert "unschedulable" not in kubectl.read("node", node)["spec"]
 
 
-def test_drain_evicts_the_pods_of_the_node(kubectl: Any, pod: Callable[..., str], node: str) -> None:
+def test_drain_evicts_the_pods_of_the_node(kubectl: BlockingKubectl, pod: Callable[..., str], node: str) -> None:
     pod("here", nodeName=node, terminationGracePeriodSeconds=0)
     pod("elsewhere")
     said = kubectl("drain", node, "--force", "--timeout=20s")
@@ -28,7 +29,7 @@ def test_drain_evicts_the_pods_of_the_node(kubectl: Any, pod: Callable[..., str]
     assert [row[0] for row in kubectl.rows("pods")] == ["elsewhere"]
 
 
-def test_describe_a_node_lists_its_pods(kubectl: Any, pod: Callable[..., str], node: str) -> None:
+def test_describe_a_node_lists_its_pods(kubectl: BlockingKubectl, pod: Callable[..., str], node: str) -> None:
     pod("here", nodeName=node)
     text = kubectl("describe", "node", node)
     assert "here" in text.split("Non-terminated Pods:")[1]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
+from blocking_kubectl import BlockingKubectl
 
 CLAIM = """
     apiVersion: resource.k8s.io/v1
@@ -20,14 +20,14 @@ CLAIM = """
 """
 
 
-def test_get_prints_the_columns_of_the_kind(kubectl: Any, pod: Callable[..., str]) -> None:
+def test_get_prints_the_columns_of_the_kind(kubectl: BlockingKubectl, pod: Callable[..., str]) -> None:
     pod("web")
     lines = kubectl("get", "pods").splitlines()
     assert lines[0].split() == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
     assert lines[1].split()[:4] == ["web", "0/1", "Pending", "0"]
 
 
-def test_get_wide_prints_more(kubectl: Any, pod: Callable[..., str], node: str) -> None:
+def test_get_wide_prints_more(kubectl: BlockingKubectl, pod: Callable[..., str], node: str) -> None:
     pod("web", nodeName=node)
     heading, row = kubectl("get", "po", "-o", "wide").splitlines()
     assert heading.split("  ")[-1].strip() == "READINESS GATES"
@@ -48,14 +48,14 @@ FORMS = {
 }
 
 
-def test_get_finds(kubectl: Any, pod: Callable[..., str]) -> None:
+def test_get_finds(kubectl: BlockingKubectl, pod: Callable[..., str]) -> None:
     pod("db", {"app": "db", "rank": "2"})
     pod("web", {"app": "web", "rank": "1"})
     for title, (arguments, names) in FORMS.items():
         assert kubectl("get", *arguments, "-o", "name").split() == [f"pod/{name}" for name in names], title
 
 
-def test_get_as_data(kubectl: Any, pod: Callable[..., str]) -> None:
+def test_get_as_data(kubectl: BlockingKubectl, pod: Callable[..., str]) -> None:
     pod("web", {"app": "web"})
     assert "app: web" in kubectl("get", "pod", "web", "-o", "yaml")
     assert kubectl("get", "pod", "web", "-o", "jsonpath={.spec.containers[0].image}") == "busybox"
@@ -66,40 +66,40 @@ def test_get_as_data(kubectl: Any, pod: Callable[..., str]) -> None:
     )
 
 
-def test_get_across_namespaces_names_them(kubectl: Any, pod: Callable[..., str]) -> None:
+def test_get_across_namespaces_names_them(kubectl: BlockingKubectl, pod: Callable[..., str]) -> None:
     pod("web")
     assert [kubectl.namespace, "web"] in [row[:2] for row in kubectl.rows("pods", "--all-namespaces")]
 
 
-def test_what_is_not_there_is_told(kubectl: Any) -> None:
+def test_what_is_not_there_is_told(kubectl: BlockingKubectl) -> None:
     assert kubectl("get", "pods").strip() == f"No resources found in {kubectl.namespace} namespace."
     assert 'Error from server (NotFound): pods "web" not found' in kubectl("get", "pod", "web", code=1)
     assert 'the server doesn\'t have a resource type "gadgets"' in kubectl("get", "gadgets", code=1)
 
 
-def test_a_watch_follows_changes(kubectl: Any, pod: Callable[..., str]) -> None:
+def test_a_watch_follows_changes(kubectl: BlockingKubectl, pod: Callable[..., str]) -> None:
     pod("first")
     with kubectl.start("get", "pods", "--watch", "--no-headers") as watch:
-        assert watch.stdout.readline().split()[:3] == ["first", "0/1", "Pending"]
+        assert watch.readline().split()[:3] == ["first", "0/1", "Pending"]
         pod("second")
-        assert watch.stdout.readline().split()[:3] == ["second", "0/1", "Pending"]
+        assert watch.readline().split()[:3] == ["second", "0/1", "Pending"]
         kubectl("patch", "pod", "first", "--subresource=status", "-p", '{"status": {"phase": "Running"}}')
-        assert watch.stdout.readline().split()[:3] == ["first", "0/1", "Running"]
+        assert watch.readline().split()[:3] == ["first", "0/1", "Running"]
 
 
-def test_wait_returns_when_the_condition_comes_true(kubectl: Any, pod: Callable[..., str]) -> None:
+def test_wait_returns_when_the_condition_comes_true(kubectl: BlockingKubectl, pod: Callable[..., str]) -> None:
     pod("web")
     assert "condition not met" in kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=0", code=1)
     with kubectl.start("wait", "--for=condition=Ready", "pod/web", "--timeout=30s") as waiting:
         status = {"conditions": [{"type": "Ready", "status": "True"}], "podIP": "10.0.0.7"}
         kubectl("patch", "pod", "web", "--subresource=status", "-p", json.dumps({"status": status}))
-        assert waiting.stdout.readline().strip() == "pod/web condition met"
+        assert waiting.readline().strip() == "pod/web condition met"
     assert "condition met" in kubectl("wait", "--for=jsonpath={.status.podIP}=10.0.0.7", "pod/web")
     kubectl("delete", "pod", "web", "--now")
     kubectl("wait", "--for=delete", "pod/web", "--timeout=10s")
 
 
-def test_claims_print_their_state_and_describe_their_requests(kubectl: Any) -> None:
+def test_claims_print_their_state_and_describe_their_requests(kubectl: BlockingKubectl) -> None:
     kubectl("create", "-f", "-", stdin=CLAIM)
     assert kubectl.rows("resourceclaims")[0][:2] == ["gpus", "pending"]
     allocation = {
@@ -122,7 +122,9 @@ def test_claims_print_their_state_and_describe_their_requests(kubectl: Any) -> N
         assert part in text
 
 
-def test_describe_a_pod_shows_its_events(kubectl: Any, pod: Callable[..., str], post: Callable[..., None]) -> None:
+def test_describe_a_pod_shows_its_events(
+    kubectl: BlockingKubectl, pod: Callable[..., str], post: Callable[..., None]
+) -> None:
     pod("web")
     uid = kubectl("get", "pod", "web", "-o", "jsonpath={.metadata.uid}")
     about = {"apiVersion": "v1", "kind": "Pod", "name": "web", "namespace": kubectl.namespace, "uid": uid}
@@ -153,17 +155,17 @@ EXPLAINED = {
 
 
 @pytest.mark.parametrize(("arguments", "parts"), EXPLAINED.values(), ids=EXPLAINED)
-def test_explain(kubectl: Any, arguments: tuple[str, ...], parts: list[str]) -> None:
+def test_explain(kubectl: BlockingKubectl, arguments: tuple[str, ...], parts: list[str]) -> None:
     text = kubectl("explain", *arguments)
     for part in parts:
         assert part in text
 
 
-def test_explain_refuses_unknown_fields(kubectl: Any) -> None:
+def test_explain_refuses_unknown_fields(kubectl: BlockingKubectl) -> None:
     assert 'field "colour" does not exist' in kubectl("explain", "pod.spec.colour", code=1)
 
 
-def test_the_server_tells_what_it_is(kubectl: Any) -> None:
+def test_the_server_tells_what_it_is(kubectl: BlockingKubectl) -> None:
     assert "Server Version: v1.36" in kubectl("version")
     assert "is running at" in kubectl("cluster-info")
     assert kubectl("get", "--raw", "/readyz") == "ok"
@@ -173,6 +175,6 @@ def test_the_server_tells_what_it_is(kubectl: Any) -> None:
     assert ["pods", "po", "v1", "true", "Pod"] in lines
 
 
-def test_everything_is_permitted_to_the_administrator(kubectl: Any) -> None:
+def test_everything_is_permitted_to_the_administrator(kubectl: BlockingKubectl) -> None:
     assert kubectl("auth", "can-i", "create", "resourceclaims").strip() == "yes"
     assert "system:masters" in kubectl("auth", "whoami")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from blocking_kubectl import BlockingKubectl
 
 POD = """
     apiVersion: v1
@@ -49,7 +50,7 @@ CREATED = {
 
 @pytest.mark.parametrize(("arguments", "said", "content"), CREATED.values(), ids=CREATED)
 def test_generators_send_typed_bodies(
-    kubectl: Any, arguments: tuple[str, ...], said: str, content: dict[str, Any]
+    kubectl: BlockingKubectl, arguments: tuple[str, ...], said: str, content: dict[str, Any]
 ) -> None:
     """These commands send protobuf."""
     assert kubectl("create", *arguments).strip() == said
@@ -58,27 +59,27 @@ def test_generators_send_typed_bodies(
     assert {key: obj[key] for key in content} == content
 
 
-def test_create_from_a_file_makes_every_object_in_it(kubectl: Any) -> None:
+def test_create_from_a_file_makes_every_object_in_it(kubectl: BlockingKubectl) -> None:
     text = "---".join(CONFIG_MAP.replace("NAME", f"name: {name}") for name in ("a", "b"))
     assert kubectl("create", "-f", "-", stdin=text).split("\n")[:2] == ["configmap/a created", "configmap/b created"]
     again = kubectl("create", "-f", "-", stdin=text, code=1)
     assert 'Error from server (AlreadyExists): error when creating "STDIN": configmaps "a" already exists' in again
 
 
-def test_the_server_makes_names(kubectl: Any) -> None:
+def test_the_server_makes_names(kubectl: BlockingKubectl) -> None:
     said = kubectl("create", "-f", "-", stdin=CONFIG_MAP.replace("NAME", "generateName: made-"))
     assert said.startswith("configmap/made-")
     assert len(said.split()[0]) == len("configmap/made-") + 5
 
 
-def test_run_makes_a_pod(kubectl: Any) -> None:
+def test_run_makes_a_pod(kubectl: BlockingKubectl) -> None:
     assert kubectl("run", "web", "--image=busybox", "--restart=Never", "--", "sleep", "1").strip() == "pod/web created"
     pod = kubectl.read("pod", "web")
     assert pod["spec"]["containers"][0]["args"] == ["sleep", "1"]
     assert pod["spec"]["restartPolicy"] == "Never"
 
 
-def test_apply_creates_configures_and_leaves_alone(kubectl: Any, manifest: Callable[[str], str]) -> None:
+def test_apply_creates_configures_and_leaves_alone(kubectl: BlockingKubectl, manifest: Callable[[str], str]) -> None:
     path = manifest(POD.replace("IMAGE", "one"))
     assert kubectl("apply", "-f", path).strip() == "pod/web created"
     assert kubectl("apply", "-f", path).strip() == "pod/web unchanged"
@@ -93,7 +94,7 @@ def test_apply_creates_configures_and_leaves_alone(kubectl: Any, manifest: Calla
     assert pod["spec"]["containers"][0]["image"] == "two"
 
 
-def test_server_side_apply_conflicts_until_forced(kubectl: Any, manifest: Callable[[str], str]) -> None:
+def test_server_side_apply_conflicts_until_forced(kubectl: BlockingKubectl, manifest: Callable[[str], str]) -> None:
     path = manifest(POD.replace("IMAGE", "one"))
     assert kubectl("apply", "--server-side", "-f", path).strip() == "pod/web serverside-applied"
     manifest(POD.replace("IMAGE", "two"))
@@ -107,7 +108,7 @@ def test_server_side_apply_conflicts_until_forced(kubectl: Any, manifest: Callab
 
 
 def test_server_side_apply_repeated_writes_nothing(
-    kubectl: Any, manifest: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    kubectl: BlockingKubectl, manifest: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the server fills in defaults below an atomic list, which the configuration lacks each time."""
     path = manifest(
@@ -125,7 +126,9 @@ def test_server_side_apply_repeated_writes_nothing(
     assert kubectl.read("resourceclaim", "c")["metadata"]["resourceVersion"] == before["resourceVersion"]
 
 
-def test_server_side_apply_takes_over_from_client_side_apply(kubectl: Any, manifest: Callable[[str], str]) -> None:
+def test_server_side_apply_takes_over_from_client_side_apply(
+    kubectl: BlockingKubectl, manifest: Callable[[str], str]
+) -> None:
     path = manifest(POD.replace("IMAGE", "one"))
     kubectl("apply", "-f", path)
     manifest(POD.replace("IMAGE", "one").replace("labels: {app: web}", "labels: {}"))
@@ -143,7 +146,7 @@ PATCHES = {
 }
 
 
-def test_patch_in_three_formats(kubectl: Any) -> None:
+def test_patch_in_three_formats(kubectl: BlockingKubectl) -> None:
     kubectl("create", "-f", "-", stdin=CONFIG_MAP.replace("NAME", "name: cm"))
     for title, (arguments, data) in PATCHES.items():
         assert kubectl("patch", "configmap", "cm", *arguments).strip() == "configmap/cm patched", title
@@ -153,7 +156,7 @@ def test_patch_in_three_formats(kubectl: Any) -> None:
     assert "The request is invalid" in kubectl("patch", "configmap", "cm", "--type=json", "-p", missing, code=1)
 
 
-def test_label_annotate_and_set(kubectl: Any, pod: Callable[..., str]) -> None:
+def test_label_annotate_and_set(kubectl: BlockingKubectl, pod: Callable[..., str]) -> None:
     pod("web", {"app": "web"})
     assert kubectl("label", "pod", "web", "tier=front", "app-").strip() == "pod/web labeled"
     assert "already has a value (front)" in kubectl("label", "pod", "web", "tier=back", code=1)
@@ -166,7 +169,7 @@ def test_label_annotate_and_set(kubectl: Any, pod: Callable[..., str]) -> None:
     assert found["spec"]["containers"][0]["image"] == "other"
 
 
-def test_edit_and_replace(kubectl: Any, manifest: Callable[[str], str]) -> None:
+def test_edit_and_replace(kubectl: BlockingKubectl, manifest: Callable[[str], str]) -> None:
     kubectl("create", "configmap", "cm", "--from-literal=colour=red")
     editing = replace(kubectl, environment=kubectl.environment | {"KUBE_EDITOR": "sed -i s/red/blue/"})
     assert editing("edit", "configmap", "cm").strip() == "configmap/cm edited"
@@ -176,7 +179,7 @@ def test_edit_and_replace(kubectl: Any, manifest: Callable[[str], str]) -> None:
     assert kubectl.read("configmap", "cm")["data"] == {"colour": "green"}
 
 
-def test_a_dry_run_changes_nothing(kubectl: Any) -> None:
+def test_a_dry_run_changes_nothing(kubectl: BlockingKubectl) -> None:
     said = kubectl("create", "configmap", "cm", "--from-literal=a=b", "--dry-run=server")
     assert said.strip() == "configmap/cm created (server dry run)"
     assert "NotFound" in kubectl("get", "configmap", "cm", code=1)
@@ -214,16 +217,18 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_is_wrong_is_told_in_the_words_of_the_real_server(kubectl: Any, text: str, said: str) -> None:
+def test_what_is_wrong_is_told_in_the_words_of_the_real_server(kubectl: BlockingKubectl, text: str, said: str) -> None:
     assert said in kubectl("create", "-f", "-", stdin=text, code=1)
 
 
-def test_unknown_fields_are_only_warned_of_when_so_asked(kubectl: Any) -> None:
+def test_unknown_fields_are_only_warned_of_when_so_asked(kubectl: BlockingKubectl) -> None:
     said = kubectl("create", "-f", "-", "--validate=warn", stdin=POD + "      colour: red\n")
     assert said.splitlines() == ['Warning: unknown field "spec.colour"', "pod/web created"]
 
 
-def test_delete_by_name_label_and_file(kubectl: Any, pod: Callable[..., str], manifest: Callable[[str], str]) -> None:
+def test_delete_by_name_label_and_file(
+    kubectl: BlockingKubectl, pod: Callable[..., str], manifest: Callable[[str], str]
+) -> None:
     for name in ("one", "two", "web"):
         pod(name, {"app": name})
     assert kubectl("delete", "pod", "one", "--now").strip() == 'pod "one" deleted'
@@ -234,7 +239,7 @@ def test_delete_by_name_label_and_file(kubectl: Any, pod: Callable[..., str], ma
     assert kubectl("delete", "pod", "one", "--ignore-not-found") == ""
 
 
-def test_delete_waits_for_finalizers(kubectl: Any, pod: Callable[..., str]) -> None:
+def test_delete_waits_for_finalizers(kubectl: BlockingKubectl, pod: Callable[..., str]) -> None:
     pod("web")
     kubectl("patch", "pod", "web", "-p", '{"metadata": {"finalizers": ["example.com/hold"]}}')
     kubectl("delete", "pod", "web", "--now", "--wait=false")
@@ -243,14 +248,14 @@ def test_delete_waits_for_finalizers(kubectl: Any, pod: Callable[..., str]) -> N
     assert kubectl.rows("pods") == []
 
 
-def test_a_namespace_takes_everything_in_it_away(kubectl: Any, pod: Callable[..., str]) -> None:
+def test_a_namespace_takes_everything_in_it_away(kubectl: BlockingKubectl, pod: Callable[..., str]) -> None:
     pod("web")
     kubectl("delete", "namespace", kubectl.namespace)
     assert "NotFound" in kubectl("get", "namespace", kubectl.namespace, code=1)
     assert kubectl.rows("pods") == []
 
 
-def test_scale_goes_through_the_subresource(kubectl: Any) -> None:
+def test_scale_goes_through_the_subresource(kubectl: BlockingKubectl) -> None:
     kubectl("create", "deployment", "d", "--image=i", "--replicas=0")
     assert kubectl("scale", "deployment", "d", "--replicas=3").strip() == "deployment.apps/d scaled"
     assert kubectl.read("deployment", "d")["spec"]["replicas"] == 3
