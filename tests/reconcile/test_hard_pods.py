@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from objects import Make
+from reconcile_world import World
 
 Json = dict[str, Any]
 HARD, EASY = 20, 12
@@ -34,12 +36,12 @@ def amounts(size: int, of: int) -> Json:
     return {"a": {"value": str(size)}, "b": {"value": str(of - size)}}
 
 
-def add_pod(world: Any, make: Any, name: str, devices: int) -> None:
+def add_pod(world: World, make: type[Make], name: str, devices: int) -> None:
     world.api.add(RESOURCE_CLAIMS, make.claim(name, count=devices))
     world.api.add(PODS, make.pod(name, claims=[make.use(name)]))
 
 
-async def test_hard_pods_hold_up_neither_easy_ones_nor_the_release_of_claims(world: Any, make: Any) -> None:
+async def test_hard_pods_hold_up_neither_easy_ones_nor_the_release_of_claims(world: World, make: type[Make]) -> None:
     world.api.add(DEVICE_CLASSES, make.device_class())
     for name in ("hard", "easy"):
         world.api.add(NODES, make.node(name))
