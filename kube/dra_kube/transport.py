@@ -134,11 +134,17 @@ class Transport:
                 allow_redirects=method in READS,
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"{what}: {error or type(error).__name__}") from error
+            raise Unreachable(f"{what}: {_words(error, timeout)}") from error
         if response.status < 300:
             return response
         retry_after = seconds_of(response.headers.get("Retry-After"))
         raise _refusal(response.status, await _content(response, what), retry_after)
+
+
+def _words(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
+    if isinstance(error, TimeoutError) and not str(error) and timeout.total is not None:
+        return f"no answer within {timeout.total:g} s"
+    return str(error) or type(error).__name__
 
 
 async def _content(response: aiohttp.ClientResponse, what: str) -> bytes:

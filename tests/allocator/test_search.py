@@ -512,6 +512,14 @@ def test_a_spent_budget_is_not_a_refusal() -> None:
     assert made.devices() == "none"
 
 
+def test_an_allocator_has_a_budget_for_decisions_without_one() -> None:
+    many = pool(*(device(f"d{i}", k=i % 3, u=i) for i in range(12)))
+    made = lab(many, [claim(request("r", count=6), constraints=[match("drv/k")])])
+    frugal = Allocator(made.allocator.inventory, new_share_id=lambda: "share", budget=3)
+    assert isinstance(frugal.allocate(make_node("n1"), made.claims, made.usage), GaveUp)
+    assert not isinstance(frugal.allocate(make_node("n1"), made.claims, made.usage, budget=10_000), GaveUp)
+
+
 def test_a_decision_in_slices_is_the_same_decision() -> None:
     made = lab(MODELS, [claim(request("r"), request("q", A, count=2))])
     decision = made.allocator.search(make_node("n1"), made.claims, made.usage)

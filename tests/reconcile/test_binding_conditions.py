@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from objects import Make, Obj
@@ -150,3 +152,20 @@ async def test_a_pod_that_vanishes_while_it_is_planned_again_leaves_no_load(worl
             world.api.drop(PODS, "ns/pod")
             world.bring_events()
         assert list(world.cluster.loads) == []
+
+
+@pytest.mark.parametrize(("minutes", "node"), [(10, "node-1"), (12, None)])
+async def test_how_long_a_device_may_take_can_be_set(
+    minutes: int, node: str | None, world: World, make: type[Make]
+) -> None:
+    furnish(world, make)
+    world.pace = replace(world.pace, binding_timeout=60.0 * minutes)
+    world.start()
+    async with world.running():
+        await busy(world)
+        world.api.add(RESOURCE_SLICES, make.slice("node-1", 1))
+        world.api.drop(RESOURCE_SLICES, "node-0-gpu.example.com")
+        world.now = LATER  # eleven minutes
+        world.control.look_again()
+        await busy(world)
+        assert node_of(world) == node

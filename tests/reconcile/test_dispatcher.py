@@ -123,3 +123,17 @@ async def test_a_decision_that_fails_is_tried_again_and_holds_up_nothing() -> No
     async with dispatching(decide, "bad", "good", most=1):
         await until(lambda: len(decided) == 2)
     assert decided == ["good", "bad"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "spent", "rest", "level"),
+    [
+        (Turns(), 0.02, 0.0, 1),
+        (Turns(), 0.1, 2.0, 5),
+        (Turns(turn=0.5), 0.1, 0.0, 1),
+        (Turns(rest=1.0), 0.1, 0.1, 5),
+    ],
+)
+def test_turns_can_be_set(turns: Turns, spent: float, rest: float, level: int) -> None:
+    assert turns.rest_after(spent) == pytest.approx(rest)
+    assert turns.level(spent) == level

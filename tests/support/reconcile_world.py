@@ -44,6 +44,7 @@ class World:
         self.language: Language = TinyLanguage()
         self.now = "2026-01-01T00:00:00Z"
         self.concerns = Concerns()
+        self.pace = Pace(workers=FEW, grace=0.02)
 
     def start(self) -> Control:
         """A fresh operator that knows what a LIST would tell it."""
@@ -57,7 +58,7 @@ class World:
             self.api,
             allocator,
             registry=self.registry,
-            pace=Pace(workers=FEW, grace=0.02),
+            pace=self.pace,
             now=lambda: self.now,
             concerns=self.concerns,
         )
