@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
-from typing import Any
 
 import pytest
-from dra_kube import NAMESPACES, RESOURCE_CLAIMS, Api
+from dra_kube import NAMESPACES, Api
+from finalizer_watch import allocated_claims_have_finalizers
 from kopf.testing import KopfRunner
 from scene import Scene
 from under_kopf import kopf_run
@@ -38,24 +36,11 @@ async def scene(request: pytest.FixtureRequest, cluster: World, operator: KopfRu
     async with Api(cluster.connection()) as api:
         await api.create(NAMESPACES, {"metadata": {"name": name}})
         staged = Scene(cluster, api, name, kubelet=request.param == "kubelet")
-        watch = asyncio.create_task(never_allocated_without_finalizer(api, name))
-        try:
-            yield staged
-        finally:
-            await staged.end()
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
-
-
-async def never_allocated_without_finalizer(api: Api, namespace: str) -> None:
-    """The invariant that holds during every test: an allocated claim has a finalizer."""
-    _, revision = await api.list(RESOURCE_CLAIMS, namespace)
-    async for event in api.watch(RESOURCE_CLAIMS, namespace, resource_version=revision):
-        claim: dict[str, Any] = event.object
-        if event.type != "BOOKMARK" and claim.get("status", {}).get("allocation"):
-            name = claim["metadata"]["name"]
-            assert claim["metadata"].get("finalizers"), f"claim {name} is allocated and has no finalizer"
+        async with allocated_claims_have_finalizers(api, name):
+            try:
+                yield staged
+            finally:
+                await staged.end()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
