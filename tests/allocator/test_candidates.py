@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from allocator_agreement import ask_oracle, laboratory
-from allocator_lab import Lab, claim, device, device_class, first_available, lab, make_node, pool, request, sub
+from allocator_lab import Json, Lab, claim, device, device_class, first_available, lab, make_node, pool, request, sub
 from allocator_problems import LocalMaker, make_case
 from dra_api.codec import convert
 from dra_api.core import Node
@@ -198,7 +198,7 @@ CONFLICTS: dict[str, tuple[list[Any], list[Any], list[str]]] = {
 
 @pytest.mark.parametrize(("slices", "claims", "failing"), CONFLICTS.values(), ids=CONFLICTS.keys())
 def test_nodes_that_fail_are_suspects_though_they_lack_devices(
-    slices: list[Any], claims: list[Any], failing: list[str]
+    slices: list[Json], claims: list[Json], failing: list[str]
 ) -> None:
     made = lab(slices, claims)
     candidates = made.allocator.candidates(made.claims, made.usage)
@@ -274,7 +274,9 @@ def test_excluded_nodes_have_a_reason() -> None:
     st.lists(st.tuples(st.sampled_from([A, B, "true"]), st.integers(0, 2)), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=4),
 )
-def test_no_node_that_fits_or_fails_is_left_out(models: Any, wanted: Any, used: Any) -> None:
+def test_no_node_that_fits_or_fails_is_left_out(
+    models: list[list[str]], wanted: list[tuple[str, int]], used: list[tuple[int, int]]
+) -> None:
     slices = [slice_ for number, members in enumerate(models) for slice_ in node_pool(f"n{number}", *members)]
     requests = [request(f"r{i}", selector, count=count) for i, (selector, count) in enumerate(wanted)]
     made = lab(slices, [claim(*requests)])

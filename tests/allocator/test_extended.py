@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from allocator_lab import Json
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_operator.allocator.request.extended import extended_requests
@@ -82,7 +83,7 @@ CASES = {
 
 @pytest.mark.parametrize(("init", "regular", "counts", "mappings"), CASES.values(), ids=CASES.keys())
 def test_requests_of_the_claim(
-    init: list[Any], regular: list[Any], counts: dict[str, int], mappings: list[tuple[str, str]]
+    init: list[Json], regular: list[Json], counts: dict[str, int], mappings: list[tuple[str, str]]
 ) -> None:
     made = extended_requests(convert(Pod, {"spec": {"initContainers": init, "containers": regular}}), CLASSES)
     assert {r.name: r.exactly.count for r in made.requests if r.exactly is not None} == counts

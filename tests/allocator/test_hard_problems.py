@@ -5,6 +5,7 @@ Steps are counted instead of time, so that the tests mean the same on every mach
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -196,7 +197,7 @@ def around_nothing(size: int) -> Lab:
     return lab(pool(*(device(f"d{i}", u=i) for i in range(count))), [claim(*requests)])
 
 
-FAMILIES = {
+FAMILIES: dict[str, Callable[[int], Lab]] = {
     "too many requests, one of them for nothing": around_nothing,
     "nothing left to raise on": nothing_left_to_raise_on,
     "something impossible before an error": behind_the_impossible,
@@ -220,7 +221,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
-def test_has_no_solution_and_says_so_soon(family: Any, size: int) -> None:
+def test_has_no_solution_and_says_so_soon(family: Callable[[int], Lab], size: int) -> None:
     outcome = family(size).decide()
     assert isinstance(outcome, Refused)
     assert outcome.steps <= 100 + 14 * size

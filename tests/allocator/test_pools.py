@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from allocator_lab import Lab, claim, device, lab, make_node, pool, request
+from allocator_lab import Answer, Json, Lab, claim, device, lab, make_node, pool, request
 from dra_api.codec import convert
 from dra_api.core import NodeSelector
 from dra_api.resource import ResourceSlice
@@ -21,7 +21,7 @@ def slice_(name: str, *devices: Any, generation: int = 1, count: int = 1, node: 
     return {"metadata": {"name": name}, "spec": {"driver": "drv", "pool": about, "devices": list(devices), **where}}
 
 
-SEES: dict[str, tuple[list[Any], Any, Any]] = {
+SEES: dict[str, tuple[list[Json], Answer, Answer]] = {
     "slices of another node": ([slice_("s", device("a"), node="n2")], "none", "none"),
     "slices for all nodes": ([slice_("s", device("a"), allNodes=True)], [["r=drv/p/a"]], [["r=drv/p/a"]]),
     "slices that name no nodes at all": ([slice_("s", device("a"), unknown=True)], "none", "none"),
@@ -129,7 +129,7 @@ SEES: dict[str, tuple[list[Any], Any, Any]] = {
 
 
 @pytest.mark.parametrize(("slices", "one", "everything"), SEES.values(), ids=SEES.keys())
-def test_what_a_node_sees_of(slices: list[Any], one: Any, everything: Any) -> None:
+def test_what_a_node_sees_of(slices: list[Json], one: Answer, everything: Answer) -> None:
     assert lab(slices, ONE).devices() == one
     assert lab(slices, EVERYTHING).devices() == everything
 
@@ -202,7 +202,7 @@ NUMBERS = {"number": "7", "padded": "007", "separated": "1_0", "huge": "92233720
 
 
 @pytest.mark.parametrize(("requirement", "expected"), MATCHES.values(), ids=MATCHES.keys())
-def test_node_selector_requirement(requirement: Any, expected: bool) -> None:
+def test_node_selector_requirement(requirement: Json, expected: bool) -> None:
     selector = convert(NodeSelector, {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]})
     assert node_matches(selector, make_node("n1", zone="a", **NUMBERS)) is expected
 
@@ -215,7 +215,7 @@ def test_node_selector_requirement(requirement: Any, expected: bool) -> None:
         {"key": "metadata.name", "operator": "NotIn"},
     ],
 )
-def test_a_malformed_requirement_on_fields_is_named(requirement: Any) -> None:
+def test_a_malformed_requirement_on_fields_is_named(requirement: Json) -> None:
     selector = convert(NodeSelector, {"nodeSelectorTerms": [{"matchFields": [requirement]}]})
     with pytest.raises(NodeSelectionError, match=r"field metadata\.name supports In and NotIn"):
         node_matches(selector, make_node("n1"))
@@ -240,7 +240,7 @@ def test_terms_are_alternatives_and_an_empty_one_matches_nothing() -> None:
         {"key": "z z", "operator": "Exists"},
     ],
 )
-def test_a_malformed_requirement_is_named(requirement: Any) -> None:
+def test_a_malformed_requirement_is_named(requirement: Json) -> None:
     selector = convert(NodeSelector, {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]})
     with pytest.raises(NodeSelectionError, match="z"):
         node_matches(selector, make_node("n1"))

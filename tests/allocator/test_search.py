@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from allocator_lab import (
+    Answer,
     Lab,
     claim,
     device,
@@ -56,7 +57,7 @@ def consumed(amount: str) -> Usage:
     return usage
 
 
-GIVES: dict[str, tuple[Lab, Any]] = {
+GIVES: dict[str, tuple[Lab, Answer]] = {
     "no claims need nothing": (lab(MODELS, []), []),
     "a claim without requests gets an empty result": (lab(MODELS, [claim()]), [[]]),
     "the first device in list order": (lab(MODELS, [claim(request("r"))]), [["r=drv/p/a1"]]),
@@ -383,7 +384,7 @@ GIVES: dict[str, tuple[Lab, Any]] = {
 
 
 @pytest.mark.parametrize(("made", "expected"), GIVES.values(), ids=GIVES.keys())
-def test_gives(made: Lab, expected: Any) -> None:
+def test_gives(made: Lab, expected: Answer) -> None:
     assert made.devices() == expected
 
 
@@ -396,7 +397,7 @@ def only_result(made: Lab) -> Any:
 
 @pytest.mark.parametrize(("made", "expected"), GIVES.values(), ids=GIVES.keys())
 def test_gives_the_same_when_it_looks_ahead_from_the_start(
-    made: Lab, expected: Any, monkeypatch: pytest.MonkeyPatch
+    made: Lab, expected: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "FAILURES_BEFORE_PRUNING", -1)
     assert made.devices() == expected

@@ -205,7 +205,7 @@ def test_answers_are_compared_by_what_they_mean(wanted: Json, got: Json, same: b
     ("text", "value"),
     [("1Ki", 1024), ("1.5k", 1500), ("100m", "0.1"), ("1e3", 1000), ("2E", 2 * 10**18), (7, 7), ("-3Gi", -3 * 2**30)],
 )
-def test_quantities_are_numbers(text: Any, value: Any) -> None:
+def test_quantities_are_numbers(text: str | int, value: str | int) -> None:
     assert number(text) == Decimal(value)
 
 

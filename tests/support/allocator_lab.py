@@ -29,6 +29,8 @@ from dra_operator.allocator import (
 
 KINDS = {Allocated: "allocated", Refused: "none", NodeFailure: "nodeError", Failed: "error", GaveUp: "gave up"}
 Json = dict[str, Any]
+Answer = list[list[str]] | str
+"""The devices of each claim; or the kind of an outcome that is not an allocation."""
 
 
 class Cel:
@@ -57,7 +59,7 @@ class Lab:
         """The outcome on a node, ``n1`` unless another is given."""
         return self.allocator.allocate(node or make_node("n1"), self.claims, self.usage, **options)
 
-    def devices(self, node: Node | None = None) -> list[list[str]] | str:
+    def devices(self, node: Node | None = None) -> Answer:
         """``request=driver/pool/device`` per claim; or the kind of the outcome when it is not an allocation."""
         outcome = self.decide(node)
         if not isinstance(outcome, Allocated):

@@ -102,7 +102,7 @@ async def test_a_patch_cannot_give_an_object_another_uid(client: Client) -> None
 
 
 @pytest.mark.parametrize("change", [{"data": {"a": "other"}}, {"immutable": False}])
-async def test_immutable_config_maps_do_not_change(client: Client, change: Any) -> None:
+async def test_immutable_config_maps_do_not_change(client: Client, change: dict[str, Any]) -> None:
     await client.post(CONFIG_MAPS, {**config_map("a"), "immutable": True})
     answer = await client.call("PATCH", f"{CONFIG_MAPS}/a", change, kind=PATCH["merge"])
     assert answer.code == 422

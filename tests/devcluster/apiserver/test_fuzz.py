@@ -92,7 +92,7 @@ FUZZING = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow,
 @example(part={"metadata": {"name": "a", "ownerReferences": [None], "finalizers": [None], "managedFields": [None]}})
 @example(part={"spec": {"selector": {"matchLabels": None}, "template": {"spec": {"containers": [None]}}}})
 @example(part={"metadata": {"labels": None, "name": "a"}, "spec": {"template": None}})
-def test_any_object_is_taken_or_refused(fuzz: Fuzz, path: str, base: Any, part: Any) -> None:
+def test_any_object_is_taken_or_refused(fuzz: Fuzz, path: str, base: dict[str, Any], part: dict[str, Any]) -> None:
     fuzz.send("POST", path, {**base, **part})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any
@@ -204,7 +205,7 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     "apply", [lambda patch, _: merge_patch({}, patch), lambda patch, schema: strategic_merge_patch({}, patch, schema)]
 )
-def test_patches_nested_beyond_reason_are_refused(pod_schema: Schema, apply: Any) -> None:
+def test_patches_nested_beyond_reason_are_refused(pod_schema: Schema, apply: Callable[[Any, Schema], object]) -> None:
     with pytest.raises(PatchRefused, match="nested too deeply"):
         apply(nested(100_000), pod_schema)
 
@@ -213,7 +214,7 @@ def test_patches_nested_beyond_reason_are_refused(pod_schema: Schema, apply: Any
 @given(pods, pods | documents)
 @pytest.mark.parametrize("apply", FORMATS.values(), ids=FORMATS)
 def test_nonsense_is_refused_or_applied_and_never_breaks(
-    pod_schema: Schema, apply: Any, document: Any, patch: Any
+    pod_schema: Schema, apply: Callable[[Any, Any, Schema], object], document: Any, patch: Any
 ) -> None:
     before = deepcopy((document, patch))
     with suppress(PatchRefused):

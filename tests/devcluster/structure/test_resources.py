@@ -8,7 +8,7 @@ import pytest
 from dra_devcluster.apiserver.structure import Structure, decode
 
 
-def definition(schema: Any = None, **version: Any) -> dict[str, Any]:
+def definition(schema: dict[str, Any] | None = None, **version: Any) -> dict[str, Any]:
     made = {"name": "v1", "served": True, "storage": True, **version}
     if schema is not None:
         made["schema"] = {"openAPIV3Schema": schema}
@@ -78,7 +78,7 @@ def test_a_definition_replaces_its_former_self() -> None:
 
 
 @pytest.mark.parametrize("schema", [None, {}, {"x-kubernetes-preserve-unknown-fields": True}], ids=str)
-def test_a_definition_may_say_next_to_nothing(schema: Any) -> None:
+def test_a_definition_may_say_next_to_nothing(schema: dict[str, Any] | None) -> None:
     structure = Structure.load()
     (widgets,) = structure.add_definition(definition(schema))
     obj = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
