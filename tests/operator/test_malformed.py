@@ -142,9 +142,10 @@ async def test_a_claim_that_cannot_be_read_at_start_keeps_its_devices_until_it_i
 
 
 async def test_a_claim_that_first_arrives_malformed_keeps_its_devices(
-    cluster: LiveCluster, supervising: Supervising
+    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the watch, and with an entry that names no device beside one that does."""
+    monkeypatch.setattr(audit.Audit, "call", lambda self, resource: None)  # it would see that no server has the claim
     await cluster.furnish(devices=1)
     await cluster.add_template()
     results = [{"device": 7}, {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}]
