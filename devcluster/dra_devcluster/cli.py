@@ -14,7 +14,7 @@ EXTRA = {"cryptography", "inotify_simple", "jsonpatch", "jsonpointer", "orjson"}
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     # gRPC reports every plugin that ends as an error of its own on stderr; it reads this when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
@@ -36,7 +36,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return run(arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What the command understands; completion scripts are made from it (docs/completion.md)."""
     parser = argparse.ArgumentParser(prog="dra-devcluster", description=__doc__)
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)

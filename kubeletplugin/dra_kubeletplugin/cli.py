@@ -30,7 +30,7 @@ from .process import serve
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     _set_up_logging(options.log_level)
     try:
         asyncio.run(_simulated(_configuration(options), options.rolling_update_uid))
@@ -122,7 +122,8 @@ _FLAGS: dict[str, dict[str, Any]] = {
 }
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What the command understands; completion scripts are made from it (docs/completion.md)."""
     parser = argparse.ArgumentParser(prog="dra-kubelet-plugin", description="Run a DRA driver on this node.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     drivers = parser.add_subparsers(title="drivers", required=True, metavar="DRIVER")
