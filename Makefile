@@ -39,6 +39,14 @@ lint: install  ## lint, formatting, types, import contracts, generated code
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
 
+docs: $(VENV)/.docs  ## build the documentation as a site, in site/; fails on a dead link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/.docs: $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --progress-bar off --disable-pip-version-check --constraint requirements.lock \
+	  --editable '.[dev,docs]'
+	@touch $@
+
 proto: install  ## make the gRPC code from proto/**/*.proto again
 	$(BIN)/python proto/generate.py
 

@@ -16,7 +16,7 @@ from pages import BY_NAME, ROOT, Line
 STORIES = {  # page, its blocks, and what must be true in the end
     "a cluster to play with": (
         "README.md",
-        slice(1, 2),
+        slice(1, 4),
         "kubectl wait pod --all --for=jsonpath='{.status.phase}'=Running --timeout=60s",
     ),
     "a driver in an afternoon": ("docs/driver-author.md", slice(0, 3), "kubectl get pod hello"),

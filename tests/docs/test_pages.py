@@ -97,6 +97,13 @@ def test_every_page_is_found_from_the_entrance() -> None:
     assert [page.name for page in PAGES[1:] if ROOT / page.name not in linked] == []
 
 
+def test_the_site_has_every_page() -> None:
+    listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    generated = {name for name in listed if name == "index.md" or name.startswith("reference/")}
+    assert listed - generated == pages
+
+
 @each_page
 def test_commands_take_the_words_that_are_shown(page: Page) -> None:
     for path, rest in our_commands(page):

@@ -1,0 +1,62 @@
+"""What mkdocs does beyond rendering pages: the README as home page, the reference, links that lead out of docs/.
+
+Pages are written for readers of the repository, where ``../examples/`` is a folder. On the site such a link leads to
+the repository on the web, and a link of the README to a page of docs/ leads to the page.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from posixpath import normpath
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+WEB = "https://github.com/kopf-dra/kopf-dra/blob/main/"
+REFERENCE = {
+    "dra_kubeletplugin": ("Plugin library", ["dra_kubeletplugin", "dra_kubeletplugin.testing"]),
+    "dra_kube": ("API client", ["dra_kube"]),
+    "dra_api": ("API objects", ["dra_api", "dra_api.references"]),
+    "dra_cel": ("CEL", ["dra_cel"]),
+    "allocator": ("Allocator", ["dra_operator.allocator"]),
+    "devcluster": (
+        "Development cluster",
+        ["dra_devcluster.apiserver", "dra_devcluster.agent", "dra_devcluster.cluster"],
+    ),
+}
+"""The public packages by page: title, modules."""
+
+_LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that no file has."""
+    home = (ROOT / "README.md").read_text().replace(f"]({WEB}docs/", "](")
+    files.append(File.generated(config, "index.md", content=home))
+    for page, (title, modules) in REFERENCE.items():
+        parts = [
+            f"# {title}",
+            *(f"## `{module}`\n\n::: {module}\n    options: {{heading_level: 3}}" for module in modules),
+        ]
+        files.append(File.generated(config, f"reference/{page}.md", content="\n\n".join(parts) + "\n"))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead links to files outside of docs/ to the repository on the web."""
+    folder = PurePosixPath("docs") / PurePosixPath(page.file.src_uri).parent
+
+    def led(link: re.Match[str]) -> str:
+        target, anchor = link[1], link[2] or ""
+        path = normpath(str(folder / target))
+        if ":" in target or path.startswith("docs/"):
+            return link[0]
+        return f"]({WEB}{path}{anchor})"
+
+    return _LINK.sub(led, markdown)
+
+
+def _reference(module: str) -> str:
+    return f"## `{module}`\n\n::: {module}\n    options: {{heading_level: 3}}"
