@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 from dra_api.meta import Object
-from dra_operator.allocator import Features, Rules
+from dra_operator.allocator import Features, Semantics
 from dra_operator.commands.documents import documents
 from dra_operator.commands.object_files import read_objects
 from dra_operator.commands.simulate_objects import attempts
@@ -107,7 +107,7 @@ def measure(nodes: int) -> list[Result]:
 
 
 def _answer(objects: list[Object]) -> None:
-    made = simulated(objects, (), features=Features(), rules=Rules())
+    made = simulated(objects, (), features=Features(), semantics=Semantics())
     for _ in told(attempts(made), made.allocator.inventory, sequential=False):
         pass
 

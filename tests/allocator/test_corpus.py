@@ -1,7 +1,7 @@
 """The answers of the conformance kit, and those of the reference's own tests (allocator.md).
 
 Where the reference's behaviour and the documented one differ, a case has an answer for each: the former is compared
-under ``Rules.reference()``, the latter under the default rules. What the default rules change in the recorded answers
+under ``Semantics.reference()``, the latter by default. What the default changes in the recorded answers
 is checked as well: only cases that show one of the two patterns may differ, and only in the direction that the rule
 explains.
 """
@@ -18,7 +18,7 @@ from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.quantity import Quantity
 from dra_api.resource import CapacityRequestPolicy, DeviceCapacity
-from dra_operator.allocator import Allocated, Failed, Refused, Rules
+from dra_operator.allocator import Allocated, Failed, Refused, Semantics
 from dra_operator.allocator.published.capacity import consumed, consumption, violates
 from kit_cases import expected
 
@@ -49,17 +49,17 @@ def wants_admin_access(case: Json) -> bool:
     )
 
 
-RULES = {"reference": Rules.reference(), "documented": Rules()}
+RULES = {"reference": Semantics.reference(), "documented": Semantics()}
 
 
-def kit_differences(file: str, answers: str, rules: Rules) -> dict[str, tuple[Json, str, str]]:
+def kit_differences(file: str, answers: str, semantics: Semantics) -> dict[str, tuple[Json, str, str]]:
     """Per differing case and node: the case, what is expected by these semantics, and how the answer differs."""
     found = {}
     for case in kit(f"allocator/{file}"):
         wanted = expected(case, answers)
         if wanted is None:
             continue
-        lab = laboratory(case, rules)
+        lab = laboratory(case, semantics)
         nodes = {node["metadata"]["name"]: convert(Node, node) for node in case["nodes"]}
         for expect in wanted:
             outcome = lab.decide(nodes[expect["node"]])
@@ -72,7 +72,7 @@ def kit_differences(file: str, answers: str, rules: Rules) -> dict[str, tuple[Js
 def test_the_test_table_of_the_reference() -> None:
     wrong = {}
     for case in cases("allocator/cases.json"):
-        outcome = case_lab(case, Rules.reference()).decide(convert(Node, case["node"]))
+        outcome = case_lab(case, Semantics.reference()).decide(convert(Node, case["node"]))
         observed = case["observed"]
         different = difference(outcome, observed_kind(observed), observed.get("results"))
         if different:
@@ -83,7 +83,7 @@ def test_the_test_table_of_the_reference() -> None:
 def test_errors_of_the_test_table_name_what_the_reference_names() -> None:
     for case in cases("allocator/cases.json"):
         wanted = case["expect"].get("errorContains")
-        outcome = case_lab(case, Rules.reference()).decide(convert(Node, case["node"]))
+        outcome = case_lab(case, Semantics.reference()).decide(convert(Node, case["node"]))
         for text in [wanted] if isinstance(wanted, str) else wanted or []:
             problem = text.rpartition(": ")[2]
             if isinstance(outcome, Failed) and "not found" not in problem:
@@ -103,7 +103,7 @@ def test_every_case_of_the_kit_gets_the_expected_answer(file: str, semantics: st
 
 
 def test_documented_rules_differ_only_where_their_pattern_shows() -> None:
-    for name, (case, recorded, how) in kit_differences("random", "reference", Rules()).items():
+    for name, (case, recorded, how) in kit_differences("random", "reference", Semantics()).items():
         if has_older_generation(case):
             continue
         assert wants_admin_access(case), f"{name}: {how}"
@@ -113,14 +113,14 @@ def test_documented_rules_differ_only_where_their_pattern_shows() -> None:
 def test_documented_rules_in_the_test_table() -> None:
     for case in cases("allocator/cases.json"):
         observed = case["observed"]
-        outcome = case_lab(case, Rules()).decide(convert(Node, case["node"]))
+        outcome = case_lab(case, Semantics()).decide(convert(Node, case["node"]))
         different = difference(outcome, observed_kind(observed), observed.get("results"))
         assert not different or has_older_generation(case), case["name"]
 
 
 def test_claim_configuration_is_copied_once() -> None:
     (case,) = (case for case in kit("allocator/deviations") if case["name"] == "deviations/config-dup")
-    outcome = case_lab(case, Rules()).decide(convert(Node, case["nodes"][0]))
+    outcome = case_lab(case, Semantics()).decide(convert(Node, case["nodes"][0]))
     assert isinstance(outcome, Allocated)
     (entry,) = outcome.results[0].devices.config or ()
     assert entry.requests == ("r", "q")
@@ -139,7 +139,7 @@ CHANGED_LATER = {
 def test_the_development_branch_agrees_apart_from_its_changes() -> None:
     """What 1.37 changes is not followed; everything else in its new cases is (section 16)."""
     for case in cases("allocator/cases-1.37-dev.json"):
-        outcome = case_lab(case, Rules.reference()).decide(convert(Node, case["node"]))
+        outcome = case_lab(case, Semantics.reference()).decide(convert(Node, case["node"]))
         observed = case["observed"]
         agrees = not difference(outcome, observed_kind(observed), observed.get("results"))
         assert agrees is (case["name"] not in CHANGED_LATER), case["name"]
@@ -151,7 +151,7 @@ class Stopped(Exception):
 
 def test_deadline_and_cancellation_reach_the_caller_unchanged() -> None:
     for case in cases("allocator/interrupt.json"):
-        lab, node = case_lab(case, Rules()), convert(Node, case["node"])
+        lab, node = case_lab(case, Semantics()), convert(Node, case["node"])
         wanted = case["expect"].get("error")
         if wanted is None:
             assert isinstance(lab.decide(node), Refused)

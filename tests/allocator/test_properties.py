@@ -211,9 +211,9 @@ def test_giving_back_is_the_exact_inverse_of_taking(
 ) -> None:
     made = build(problem)
     inventory = made.allocator.inventory
-    plan = made.allocator.plan(made.claims)
+    program = made.allocator.compile(made.claims)
     try:
-        stated = Problem(inventory.view(make_node("n1")), plan, made.usage, inventory.features, inventory.compiled)
+        stated = Problem(inventory.view(make_node("n1")), program, made.usage, inventory.features, inventory.compiled)
     except Exception:
         return  # fatal before any search
     state = State(stated)

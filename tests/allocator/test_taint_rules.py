@@ -10,7 +10,7 @@ from allocator_lab import claim, device, lab, pool, request
 from corpus import cases
 from dra_api.codec import convert, to_dict
 from dra_api.resource import DeviceTaintRule, ResourceSlice
-from dra_operator.allocator import Rules
+from dra_operator.allocator import Semantics
 from dra_operator.allocator.published.taint_rules import Change, TaintedSlices
 
 Json = dict[str, Any]
@@ -45,7 +45,7 @@ def same(one: Json, other: Json) -> bool:
 def test_merged_slices_do_not_depend_on_the_order_of_events() -> None:
     for case in cases("tracker/cases.json"):
         for order in interleavings(case["eventGroups"]):
-            tracker = TaintedSlices(Rules.reference())
+            tracker = TaintedSlices(Semantics.reference())
             for event in order:
                 feed(tracker, event)
             for expected in case["expectedPatchedSlices"]:
@@ -56,7 +56,7 @@ def test_merged_slices_do_not_depend_on_the_order_of_events() -> None:
 
 def test_listeners_hear_what_changed() -> None:
     for case in cases("tracker/cases.json"):
-        tracker = TaintedSlices(Rules.reference())
+        tracker = TaintedSlices(Semantics.reference())
         changes = [change for group in case["eventGroups"] for event in group for change in feed(tracker, event)]
         assert len(changes) == len(case["expectedHandlerEvents"]), case["name"]
         for change, expected in zip(changes, case["expectedHandlerEvents"], strict=True):
@@ -93,13 +93,13 @@ def test_a_rule_without_selector_taints_nothing() -> None:
     documented = lab(pool(device("a")), [claim(request("r"))])
     documented.allocator.inventory.put_rule(rule(None))
     assert documented.devices() == [["r=drv/p/a"]]
-    reference = lab(pool(device("a")), [claim(request("r"))], rules=Rules.reference())
+    reference = lab(pool(device("a")), [claim(request("r"))], semantics=Semantics.reference())
     reference.allocator.inventory.put_rule(rule(None))
     assert reference.devices() == "none"
 
 
 def test_a_rule_that_changes_nothing_leaves_slices_alone() -> None:
-    tracker = TaintedSlices(Rules())
+    tracker = TaintedSlices(Semantics())
     (slice_,) = pool(device("a"))
     original = convert(ResourceSlice, slice_)
     tracker.put_slice(original)

@@ -29,8 +29,8 @@ def example(selector: str = MODEL_B, count: int = 1) -> Lab:
 
 def problem(made: Lab) -> Problem:
     inventory = made.allocator.inventory
-    plan = made.allocator.plan(made.claims)
-    return Problem(inventory.view(make_node("n1")), plan, made.usage, inventory.features, inventory.compiled)
+    program = made.allocator.compile(made.claims)
+    return Problem(inventory.view(make_node("n1")), program, made.usage, inventory.features, inventory.compiled)
 
 
 def names(devices: int) -> str:

@@ -50,7 +50,7 @@ def told(*claims: Json, nodes: int = 1, usage: Usage | None = None) -> list[str]
     ]
     classes = [device_class("any", 'device.driver == "drv" || true')]
     made = lab(everywhere, claims[-1:], classes=classes, usage=usage)
-    plan = made.allocator.plan(made.claims)
+    plan = made.allocator.compile(made.claims)
     refusals = []
     for number in range(1, nodes + 1):
         node = make_node(f"n{number}")
@@ -78,7 +78,7 @@ def test_the_selectors_are_those_of_the_refused_claim_if_another_has_a_request_o
     node = make_node("n1")
     outcome = made.decide(node)
     assert isinstance(outcome, Refused)
-    lines = list(grouped([(node, outcome.refusal)], made.allocator.inventory, made.allocator.plan(made.claims), {}))
+    lines = list(grouped([(node, outcome.refusal)], made.allocator.inventory, made.allocator.compile(made.claims), {}))
     assert "    selector #0 of claim default/not, request r matches 0 of 3 devices: false" in lines
 
 

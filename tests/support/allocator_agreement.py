@@ -20,7 +20,7 @@ from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.quantity import Quantity
 from dra_api.resource import AllocationResult, DeviceTaintRule
-from dra_operator.allocator import Allocated, Outcome, Rules
+from dra_operator.allocator import Allocated, Outcome, Semantics
 from dra_operator.allocator.search import search
 
 Json = dict[str, Any]
@@ -28,9 +28,9 @@ LIMIT = 4_000
 """Steps of the oracle: what takes longer is left out, and must be rare."""
 
 
-def laboratory(case: Json, rules: Rules | None = None) -> Lab:
+def laboratory(case: Json, semantics: Semantics | None = None) -> Lab:
     """The allocator on a case, taint rules included."""
-    lab = case_lab(case, rules or Rules())
+    lab = case_lab(case, semantics or Semantics())
     for rule in case.get("rules") or []:
         lab.allocator.inventory.put_rule(convert(DeviceTaintRule, rule))
     return lab
@@ -70,7 +70,7 @@ def disagreement(outcome: Outcome, expected: Answer) -> str | None:
 
 def check(case: Json, *, as_reference: bool = False) -> list[str]:
     """The kinds of answer on the nodes of a case. Raises AssertionError when one of them differs."""
-    lab = laboratory(case, Rules.reference() if as_reference else Rules())
+    lab = laboratory(case, Semantics.reference() if as_reference else Semantics())
     mistakes = {"newest_generation_only": False, "admin_ignores_allocations": False} if as_reference else {}
     kinds = []
     for node in case["nodes"]:

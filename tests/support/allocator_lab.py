@@ -23,7 +23,7 @@ from dra_operator.allocator import (
     NodeFailure,
     Outcome,
     Refused,
-    Rules,
+    Semantics,
     Usage,
 )
 
@@ -76,12 +76,12 @@ def lab(
     *,
     classes: Iterable[Json] | None = None,
     features: Features | None = None,
-    rules: Rules | None = None,
+    semantics: Semantics | None = None,
     usage: Usage | None = None,
 ) -> Lab:
     """A lab from plain objects; there is a class ``any`` that selects everything unless classes are given."""
     features = features or Features()
-    inventory = Inventory(features, language=Cel(features), rules=rules)
+    inventory = Inventory(features, language=Cel(features), semantics=semantics)
     for class_ in classes if classes is not None else [device_class("any")]:
         inventory.put_class(convert(DeviceClass, class_))
     for slice_ in _with_unique_names(slices):
@@ -93,7 +93,7 @@ def lab(
     return Lab(allocator, [convert(ResourceClaim, claim) for claim in claims], usage)
 
 
-def case_lab(case: Json, rules: Rules) -> Lab:
+def case_lab(case: Json, semantics: Semantics) -> Lab:
     """The lab of a corpus case."""
     features = Features.from_gates(case["features"])
     usage = Usage(shares=features.consumable_capacity)
@@ -104,7 +104,9 @@ def case_lab(case: Json, rules: Rules) -> Lab:
         usage.take_share(_device_id(entry), entry["shareID"], {})
     for entry in state.get("aggregatedCapacity") or []:
         usage.take_share(_device_id(entry), None, {name: Quantity(v).nanos for name, v in entry["capacity"].items()})
-    return lab(case["slices"], case["claims"], classes=case["classes"], features=features, rules=rules, usage=usage)
+    return lab(
+        case["slices"], case["claims"], classes=case["classes"], features=features, semantics=semantics, usage=usage
+    )
 
 
 def difference(outcome: Outcome, kind: str, results: Sequence[Json] | None) -> str | None:

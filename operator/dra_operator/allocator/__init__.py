@@ -7,13 +7,13 @@ from .allocator import DEFAULT_BUDGET, Allocator, Decision
 from .basics.errors import AllocationError, ClaimError, NodeSelectionError, PoolError, SelectorError
 from .basics.features import GATES, Features
 from .basics.ids import DeviceId, PoolId, ShareId
-from .basics.rules import Rules
+from .basics.semantics import Semantics
 from .nodes.candidates import Candidates
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .published.inventory import Inventory
 from .published.node_selectors import matches as node_matches
 from .refusal import Refusal, RefusedClaim, Rule, Tally
-from .request.plan import Plan
+from .request.claim_program import ClaimProgram
 from .usage import Usage
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Allocator",
     "Candidates",
     "ClaimError",
+    "ClaimProgram",
     "Decision",
     "DeviceId",
     "Failed",
@@ -33,15 +34,14 @@ __all__ = [
     "NodeFailure",
     "NodeSelectionError",
     "Outcome",
-    "Plan",
     "PoolError",
     "PoolId",
     "Refusal",
     "Refused",
     "RefusedClaim",
     "Rule",
-    "Rules",
     "SelectorError",
+    "Semantics",
     "ShareId",
     "Tally",
     "Usage",

@@ -21,7 +21,7 @@ from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
 from .problem.problem import Problem
 from .pruning.pruner import Pruner
 from .published.inventory import Inventory
-from .request.plan import Plan, make_plan
+from .request.claim_program import ClaimProgram, compile_claims
 from .result import NewShareId, Results
 from .search.search import Search
 from .usage import Usage
@@ -41,18 +41,24 @@ class Decision:
     """
 
     def __init__(
-        self, inventory: Inventory, node: Node, plan: Plan, usage: Usage, budget: int, new_share_id: NewShareId
+        self,
+        inventory: Inventory,
+        node: Node,
+        program: ClaimProgram,
+        usage: Usage,
+        budget: int,
+        new_share_id: NewShareId,
     ) -> None:
         self._inventory = inventory
         self._node = node
-        self._plan = plan
+        self._program = program
         self._usage = usage
         self._budget = budget
         self._new_share_id = new_share_id
         self._steps = 0
         self._search: Search | None = None
         self._refusal: Refused | NodeFailure | None = None
-        self._second = inventory.rules.admin_ignores_allocations and plan.wants_admin_access
+        self._second = inventory.semantics.admin_ignores_allocations and program.wants_admin_access
         self.outcome: Outcome | None = None
         self._begin(admin_exempt=False)
 
@@ -80,7 +86,7 @@ class Decision:
         try:
             view = inventory.view(self._node)
             problem = Problem(
-                view, self._plan, self._usage, inventory.features, inventory.compiled, admin_exempt=admin_exempt
+                view, self._program, self._usage, inventory.features, inventory.compiled, admin_exempt=admin_exempt
             )
             self._search = Search(problem, Pruner)
         except AllocationError as error:
@@ -110,58 +116,58 @@ class Allocator:
     ``budget`` are the steps after which a decision gives up, unless it has a budget of its own.
     """
 
-    _PLANS: Final = 1024
+    _PROGRAMS: Final = 1024
 
     def __init__(self, inventory: Inventory, *, new_share_id: NewShareId, budget: int = DEFAULT_BUDGET) -> None:
         self.inventory = inventory
         self._budget = budget
         self._new_share_id = new_share_id
-        self._plans: dict[tuple[int, ...], Plan] = {}
-        self._planned_for = -1
+        self._programs: dict[tuple[int, ...], ClaimProgram] = {}
+        self._compiled_for = -1
         self._index = NodeIndex(inventory)
 
-    def catch_up(self, claims: Sequence[ResourceClaim] | Plan, usage: Usage) -> Iterator[None]:
+    def catch_up(self, claims: Sequence[ResourceClaim] | ClaimProgram, usage: Usage) -> Iterator[None]:
         """Does the work of ``candidates`` in pieces of a few milliseconds, so that others can run in between.
 
         Selectors that nobody asked for before are evaluated on all devices of the cluster here.
         """
-        return self._index.catch_up(claims if isinstance(claims, Plan) else self.plan(claims), usage)
+        return self._index.catch_up(claims if isinstance(claims, ClaimProgram) else self.compile(claims), usage)
 
-    def candidates(self, claims: Sequence[ResourceClaim] | Plan, usage: Usage) -> Candidates:
+    def candidates(self, claims: Sequence[ResourceClaim] | ClaimProgram, usage: Usage) -> Candidates:
         """The nodes worth trying for the claims; cheap as long as each ``usage`` is of the lineage of the last."""
-        plan = claims if isinstance(claims, Plan) else self.plan(claims)
-        return self._index.candidates(plan, usage)
+        program = claims if isinstance(claims, ClaimProgram) else self.compile(claims)
+        return self._index.candidates(program, usage)
 
-    def plan(self, claims: Sequence[ResourceClaim]) -> Plan:
+    def compile(self, claims: Sequence[ResourceClaim]) -> ClaimProgram:
         """Checks the claims, once for the same objects as long as no class changes."""
         inventory = self.inventory
-        if self._planned_for != inventory.class_version or len(self._plans) >= self._PLANS:
-            self._plans.clear()
-            self._planned_for = inventory.class_version
+        if self._compiled_for != inventory.class_version or len(self._programs) >= self._PROGRAMS:
+            self._programs.clear()
+            self._compiled_for = inventory.class_version
         key = tuple(map(id, claims))
-        plan = self._plans.get(key)
-        if plan is None:  # a plan holds its claims, so no other object can get their ids meanwhile
-            plan = self._plans[key] = make_plan(claims, inventory.device_class, inventory.features)
-        return plan
+        program = self._programs.get(key)
+        if program is None:  # a program holds its claims, so no other object can get their ids meanwhile
+            program = self._programs[key] = compile_claims(claims, inventory.device_class, inventory.features)
+        return program
 
     def search(
         self,
         node: Node,
-        claims: Sequence[ResourceClaim] | Plan,
+        claims: Sequence[ResourceClaim] | ClaimProgram,
         usage: Usage,
         *,
         budget: int | None = None,
     ) -> Decision:
         """Starts a decision. ``claims`` are the unallocated claims of one pod, in pod order."""
-        plan = claims if isinstance(claims, Plan) else self.plan(claims)
+        program = claims if isinstance(claims, ClaimProgram) else self.compile(claims)
         return Decision(
-            self.inventory, node, plan, usage, self._budget if budget is None else budget, self._new_share_id
+            self.inventory, node, program, usage, self._budget if budget is None else budget, self._new_share_id
         )
 
     def allocate(
         self,
         node: Node,
-        claims: Sequence[ResourceClaim] | Plan,
+        claims: Sequence[ResourceClaim] | ClaimProgram,
         usage: Usage,
         *,
         budget: int | None = None,

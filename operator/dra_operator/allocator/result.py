@@ -25,7 +25,7 @@ from .outcome import Chosen
 from .problem.problem import Problem
 from .published.node_selectors import first_match, parse
 from .published.slices import Slice
-from .request.plan import Alternative
+from .request.claim_program import Alternative
 from .search.state import Grant
 
 NewShareId = Callable[[], str]
@@ -41,12 +41,14 @@ class Results:
         self._grants = grants
         self._features = features
         self._share = share
-        self._chosen = [(step, step.alternatives[pick]) for step, pick in zip(problem.plan.steps, picks, strict=True)]
+        self._chosen = [
+            (step, step.alternatives[pick]) for step, pick in zip(problem.program.steps, picks, strict=True)
+        ]
         self._picks = picks
 
     def all(self) -> tuple[AllocationResult, ...]:
         """One result per claim. Raises NodeSelectionError when node selectors cannot be merged."""
-        return tuple(self._claim(number, claim) for number, claim in enumerate(self._problem.plan.claims))
+        return tuple(self._claim(number, claim) for number, claim in enumerate(self._problem.program.claims))
 
     def chosen(self) -> tuple[Chosen, ...]:
         """Which subrequests were used."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 
-from dra_operator.allocator import DeviceId, Inventory, Plan, Refusal, RefusedClaim, Rule
+from dra_operator.allocator import ClaimProgram, DeviceId, Inventory, Refusal, RefusedClaim, Rule
 from dra_operator.allocator.basics.wording import counted, listed
 from dra_operator.allocator.request.selectors import Selector
 
@@ -31,34 +31,36 @@ def holders(claims: Iterable[ResourceClaim]) -> dict[DeviceId, str]:
     return found
 
 
-def grouped(refusals: Iterable[tuple[Node, Refusal]], inventory: Inventory, plan: Plan, held: Holders) -> Iterator[str]:
+def grouped(
+    refusals: Iterable[tuple[Node, Refusal]], inventory: Inventory, program: ClaimProgram, held: Holders
+) -> Iterator[str]:
     """Lines for each request and rule that stopped nodes: the closest node in full, the others by name."""
     groups: dict[tuple[RefusedClaim, str, Rule], list[tuple[Node, Refusal]]] = {}
     for node, refusal in refusals:
         groups.setdefault((refusal.claim, refusal.request, refusal.rule), []).append((node, refusal))
     for members in sorted(groups.values(), key=len, reverse=True):
         node, best = max(members, key=lambda member: member[1].closeness)
-        yield from in_full(best, node, inventory, plan, held)
+        yield from in_full(best, node, inventory, program, held)
         others = [other.metadata.name for other, _ in members if other is not node]
         if others:
             more = counted(len(others), "other node fails", "other nodes fail")
             yield f"  {more} for the same reason: {names(others)}"
 
 
-def in_full(refusal: Refusal, node: Node, inventory: Inventory, plan: Plan, held: Holders) -> Iterator[str]:
+def in_full(refusal: Refusal, node: Node, inventory: Inventory, program: ClaimProgram, held: Holders) -> Iterator[str]:
     """The refusal's own lines; where no device matches, selectors and devices; where devices are in use, by whom."""
     more = [f"{device} is held by {held[device]}" for device in refusal.held if device in held]
     if refusal.rule is Rule.SELECTOR:
-        more += mismatch(_selectors(refusal, plan), inventory.view(node), inventory.compiled)
+        more += mismatch(_selectors(refusal, program), inventory.view(node), inventory.compiled)
     yield from refusal.explain(more).splitlines()
 
 
-def _selectors(refusal: Refusal, plan: Plan) -> Sequence[Selector]:
+def _selectors(refusal: Refusal, program: ClaimProgram) -> Sequence[Selector]:
     """Those of the refused request. Two claims may have requests of one name."""
     found = (
         alternative.selectors
-        for step in plan.steps
-        if plan.claims[step.claim].key == refusal.claim.key
+        for step in program.steps
+        if program.claims[step.claim].key == refusal.claim.key
         for alternative in step.alternatives
         if alternative.request == refusal.request
     )

@@ -6,7 +6,7 @@ nodes in order until one is allocated or fails for good, ``all`` (the default) t
 
 Unless the semantics are given, a case that records what the reference answered (it says with which
 ``implementation``) is decided by the reference's rules, so that the answers can be compared; one that states an
-intended answer, or neither, by the documented rules, which are those of the operator (``allocator.rules``).
+intended answer, or neither, by the documented rules, which are those of the operator (``allocator.Semantics``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dra_api.core import Node
 from dra_api.quantity import Quantity
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
-from dra_operator.allocator import Allocator, DeviceId, Features, Inventory, Rules, Usage
+from dra_operator.allocator import Allocator, DeviceId, Features, Inventory, Semantics, Usage
 from dra_operator.intake.language import CelSelectors
 
 from .case_files import JSON, Fields
@@ -61,12 +61,12 @@ class Share(msgspec.Struct, rename={"share_id": "shareID"}):
         return DeviceId(self.driver, self.pool, self.device)
 
 
-def read_case(where: str, case: JSON, rules: Rules | None = None) -> Case:
-    """One case. Raises BadInput naming the field; ``where`` is said before. Without ``rules`` the case decides."""
+def read_case(where: str, case: JSON, semantics: Semantics | None = None) -> Case:
+    """One case. Raises BadInput naming the field; ``where`` is said before. Without ``semantics`` the case decides."""
     fields = Fields(where, case)
     gates = fields.optional("features", list[str])
     features = Features() if gates is None else Features.from_gates(gates)
-    inventory = Inventory(features, language=CelSelectors(features), rules=rules or _rules(case))
+    inventory = Inventory(features, language=CelSelectors(features), semantics=semantics or _semantics(case))
     for class_ in fields.objects("classes", DeviceClass):
         inventory.put_class(class_)
     for slice_ in _uniquely_named(fields.objects("slices", ResourceSlice)):
@@ -89,9 +89,9 @@ def read_case(where: str, case: JSON, rules: Rules | None = None) -> Case:
     )
 
 
-def _rules(case: JSON) -> Rules:
+def _semantics(case: JSON) -> Semantics:
     recorded = "implementation" in case or "implementations" in case
-    return Rules.reference() if recorded and "intendedOutcome" not in case else Rules()
+    return Semantics.reference() if recorded and "intendedOutcome" not in case else Semantics()
 
 
 def _usage(fields: Fields, features: Features) -> Usage:

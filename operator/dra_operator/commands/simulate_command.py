@@ -21,7 +21,7 @@ from dra_api.codec import to_dict
 from dra_api.core import Node
 from dra_api.gates import UnknownGate
 
-from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, NodeFailure, Outcome, Refused, Rules
+from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, NodeFailure, Outcome, Refused, Semantics
 from dra_operator.intake.gates import REMEDY, features_of
 
 from .case_files import JSON, answer_all, read_cases
@@ -39,7 +39,7 @@ OUTCOMES: Final[dict[type, str]] = {
     Failed: "error",
     GaveUp: "gaveUp",
 }
-SEMANTICS: Final[dict[str, Rules]] = {"documented": Rules(), "reference": Rules.reference()}
+SEMANTICS: Final[dict[str, Semantics]] = {"documented": Semantics(), "reference": Semantics.reference()}
 SETTLED: Final = (Allocated, Failed)
 """Outcomes after which no further node is tried."""
 _MANY: Final = 64  # nodes: more of them are worth a look at the index
@@ -101,10 +101,10 @@ def run(options: argparse.Namespace) -> int:
             raise BadInput(f"--repeat: expected at least 1, got {options.repeat}")
         if options.repeat > 1 and options.file:
             raise BadInput("--repeat: only for a file of cases, which are timed; -f FILE tells, and times nothing")
-        rules = SEMANTICS.get(options.semantics)
+        semantics = SEMANTICS.get(options.semantics)
         if options.file:
-            return _answer_objects(options, rules or Rules())
-        return _answer_file(options.cases, options.repeat, rules)
+            return _answer_objects(options, semantics or Semantics())
+        return _answer_file(options.cases, options.repeat, semantics)
     except (BadInput, AllocationError) as error:
         print(f"dra-operator simulate: {error}", file=sys.stderr)
         return 2
@@ -113,9 +113,9 @@ def run(options: argparse.Namespace) -> int:
         return 2
 
 
-def _answer_objects(options: argparse.Namespace, rules: Rules) -> int:
+def _answer_objects(options: argparse.Namespace, semantics: Semantics) -> int:
     features = features_of(options.feature_gates)
-    cluster = simulated(read_objects(options.file), options.node, features=features, rules=rules)
+    cluster = simulated(read_objects(options.file), options.node, features=features, semantics=semantics)
     gave_up = False
 
     def watched() -> Iterator[Attempt]:
@@ -133,13 +133,13 @@ def _answer_objects(options: argparse.Namespace, rules: Rules) -> int:
     return int(gave_up)
 
 
-def _answer_file(path: str, repeat: int, rules: Rules | None) -> int:
+def _answer_file(path: str, repeat: int, semantics: Semantics | None) -> int:
     cases, _ = read_cases(path)
     gave_up = False
 
     def answered(where: str, case: JSON) -> JSON:
         nonlocal gave_up
-        found = answer(read_case(where, case, rules), repeat)
+        found = answer(read_case(where, case, semantics), repeat)
         gave_up |= any(node["outcome"] == OUTCOMES[GaveUp] for node in found["nodes"])
         return found
 

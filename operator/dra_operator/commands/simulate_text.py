@@ -141,4 +141,4 @@ def _lacking(attempt: Attempt, inventory: Inventory) -> Iterator[str]:
         if isinstance(answer, Lacking):
             refusals.setdefault(answer.demand, []).append((state.node, answer.refusal))
     for demand, members in refusals.items():
-        yield from grouped(members, inventory, demand.recipe, attempt.held)
+        yield from grouped(members, inventory, demand.program, attempt.held)

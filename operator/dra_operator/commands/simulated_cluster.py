@@ -23,7 +23,7 @@ from dra_api.resource import (
     ResourceSlice,
 )
 
-from dra_operator.allocator import Allocator, Features, Inventory, Rules
+from dra_operator.allocator import Allocator, Features, Inventory, Semantics
 from dra_operator.cluster import Cluster
 from dra_operator.intake.language import CelSelectors
 
@@ -45,11 +45,11 @@ class SimulatedCluster:
 
 
 def simulated(
-    objects: Sequence[Object], node_names: Sequence[str], *, features: Features, rules: Rules
+    objects: Sequence[Object], node_names: Sequence[str], *, features: Features, semantics: Semantics
 ) -> SimulatedCluster:
     """The cluster, ready to be asked. Raises BadInput when there is nothing to try, or no node to try it on."""
     notes: list[str] = []
-    cluster = Cluster(Inventory(features, language=CelSelectors(features), rules=rules))
+    cluster = Cluster(Inventory(features, language=CelSelectors(features), semantics=semantics))
     for obj in (*of_kind(DeviceClass, objects), *of_kind(ResourceSlice, objects)):
         cluster.put(obj)
     for rule in of_kind(DeviceTaintRule, objects):

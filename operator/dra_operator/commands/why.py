@@ -116,6 +116,6 @@ def _node_by_node(cluster: Cluster, case: Case, *, places: bool) -> Iterator[str
         yield f"  {names(where)}: {reason}"
     held = holders(cluster.claims)
     for demand, members in refusals.items():
-        yield from (f"  {line}" for line in grouped(members, case.allocator.inventory, demand.recipe, held))
+        yield from (f"  {line}" for line in grouped(members, case.allocator.inventory, demand.program, held))
     if good and not case.failed and places:
         yield "  nothing holds it back any more; if it stays, look at the operator's log"

@@ -88,11 +88,11 @@ class Attempt:
 
     def _look_up(self, demand: Demand) -> Work:
         """Have the index say which nodes can meet the demand."""
-        self._ideal = max(self._ideal, ideal(demand.recipe))
+        self._ideal = max(self._ideal, ideal(demand.program))
         if demand.claims:
-            for _ in self._allocator.catch_up(demand.recipe, self._usage):
+            for _ in self._allocator.catch_up(demand.program, self._usage):
                 yield Pause.INDEXING
-            demand.candidates = self._allocator.candidates(demand.recipe, self._usage)
+            demand.candidates = self._allocator.candidates(demand.program, self._usage)
 
     def _best_first(self) -> Iterable[str]:
         """The nodes worth trying, or, if they are many, all nodes."""

@@ -2,7 +2,7 @@
 
 The claims of the pod that have no devices yet, then the claim for its extended resources (the order of the reference):
 and that one depends on what devices serve on the node. Most pods have one demand for all nodes; each demand has its own
-recipe and its own candidates in the index of the allocator.
+program and its own candidates in the index of the allocator.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from itertools import islice
 
 from dra_api.resource import AllocationResult, ResourceClaim
 
-from dra_operator.allocator import Allocator, Candidates, Refusal
-from dra_operator.allocator import Plan as Recipe
+from dra_operator.allocator import Allocator, Candidates, ClaimProgram, Refusal
 
 from .extended import ExtendedClaim, ExtendedResources, Served
 from .node import NodeState
@@ -31,7 +30,7 @@ class Demand:
     is_outdated: bool
     """The claim made in an earlier attempt is not what these nodes call for."""
     claims: tuple[ResourceClaim, ...]
-    recipe: Recipe
+    program: ClaimProgram
     candidates: Candidates | None = None
     """None if there is nothing to allocate, so that every node may do."""
     asked: int = 0
@@ -121,6 +120,6 @@ class Demands:
             missing = wanted if self._extended.made is None else None
             claims = (*self._open, missing.claim) if missing is not None else self._open
             outdated = self._extended.is_outdated(wanted)
-            known = Demand(served, missing, outdated, claims, self._allocator.plan(claims))
+            known = Demand(served, missing, outdated, claims, self._allocator.compile(claims))
             self._known[served] = known
         return known

@@ -96,7 +96,7 @@ class Question:
             return Obstructed(Obstacle(Kind.CLAIM_ELSEWHERE), frozenset(elsewhere))
         if not demand.claims:
             return Fits(Plan(state.name, {}, demand.served))
-        decision = self._allocator.search(state.node, demand.recipe, self._usage)
+        decision = self._allocator.search(state.node, demand.program, self._usage)
         while (outcome := decision.advance(SLICE)) is None:
             yield Pause.SEARCHING
         self.steps += outcome.steps + DECISION_STEPS

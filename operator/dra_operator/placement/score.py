@@ -5,7 +5,7 @@ Deterministic, so that the same cluster always gives the same answer (scheduling
 
 from __future__ import annotations
 
-from dra_operator.allocator import Plan as Recipe
+from dra_operator.allocator import ClaimProgram
 
 from .node import NodeState
 
@@ -15,9 +15,9 @@ def rank(state: NodeState, alternatives: int) -> tuple[int, float, str]:
     return (-alternatives, -state.emptiness, state.name)
 
 
-def ideal(recipe: Recipe) -> int:
+def ideal(program: ClaimProgram) -> int:
     """The raw score when every request with alternatives gets its first one (4.4)."""
-    return 8 * sum(step.prioritized for step in recipe.steps)
+    return 8 * sum(step.prioritized for step in program.steps)
 
 
 def enough(nodes: int) -> int:

@@ -73,7 +73,7 @@ def _refusal(
     return Refusal(
         node=problem.view.name,
         rule=rule,
-        claim=RefusedClaim(problem.plan.claims[domain.claim].key),
+        claim=RefusedClaim(problem.program.claims[domain.claim].key),
         request=domain.alternative.request,
         needs=needs or max(1, domain.need),
         devices=len(problem.view.devices),

@@ -142,7 +142,7 @@ def _is_exclusive(problem: Problem, step: Step) -> bool:
 
 
 def _name(problem: Problem, domain: Domain) -> str:
-    claim = f" of claim {problem.plan.claims[domain.claim].key}" if len(problem.plan.claims) > 1 else ""
+    claim = f" of claim {problem.program.claims[domain.claim].key}" if len(problem.program.claims) > 1 else ""
     return f"request {domain.alternative.request}{claim}"
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dra_api.resource import RESULTS_LIMIT
 
 from dra_operator.allocator.basics.features import Features
-from dra_operator.allocator.request.plan import Alternative, Plan, Step, attribute_of
+from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram, Step, attribute_of
 
 from .constraint_conflicts import ConstraintConflicts, Scope
 from .device_counts import DeviceCounts
@@ -52,20 +52,20 @@ class Need(NamedTuple):
 
 
 def find_error_nodes(
-    plan: Plan, counts_of: CountsOf, conflicts_of: Callable[[Scope], ConstraintConflicts], features: Features
+    program: ClaimProgram, counts_of: CountsOf, conflicts_of: Callable[[Scope], ConstraintConflicts], features: Features
 ) -> ErrorNodes:
-    """The nodes of a plan; the counts and conflicts are up to date."""
+    """The nodes of a program; the counts and conflicts are up to date."""
     nodes: dict[str, None] = {}
-    anywhere = plan.fault is not None
-    needs = [[Need(_least(other), counts_of(other)) for other in step.alternatives] for step in plan.steps]
+    anywhere = program.fault is not None
+    needs = [[Need(_least(other), counts_of(other)) for other in step.alternatives] for step in program.steps]
     for need in chain.from_iterable(needs):
         anywhere |= need.counts.cluster_wide_errors > 0
         nodes.update(dict.fromkeys(need.counts.may_error()))
-    for number in range(len(plan.claims)):
-        oversized = _oversized([step for step in plan.steps if step.claim == number], counts_of)
+    for number in range(len(program.claims)):
+        oversized = _oversized([step for step in program.steps if step.claim == number], counts_of)
         anywhere |= oversized is None
         nodes.update(dict.fromkeys(oversized or ()))
-    for meeting in meetings(plan, features):
+    for meeting in meetings(program, features):
         conflicts = conflicts_of(meeting.scope)
         anywhere |= conflicts.cluster_wide > 0
         path = [*needs[: meeting.step], [Need(1, counts_of(meeting.alternative))]]
@@ -73,12 +73,12 @@ def find_error_nodes(
     return ErrorNodes(nodes, anywhere)
 
 
-def meetings(plan: Plan, features: Features) -> Iterator[Meeting]:
+def meetings(program: ClaimProgram, features: Features) -> Iterator[Meeting]:
     """The constraints that requests for all devices may violate."""
-    for number, step in enumerate(plan.steps):
-        constraints = plan.claims[step.claim].spec.devices.constraints or ()
+    for number, step in enumerate(program.steps):
+        constraints = program.claims[step.claim].spec.devices.constraints or ()
         before = [
-            other for earlier in plan.steps[:number] if earlier.claim == step.claim for other in earlier.alternatives
+            other for earlier in program.steps[:number] if earlier.claim == step.claim for other in earlier.alternatives
         ]
         for alternative in step.alternatives:
             for position in alternative.constraints if alternative.everything else ():

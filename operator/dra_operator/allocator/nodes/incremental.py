@@ -17,7 +17,7 @@ from dra_operator.allocator.published.inventory import Inventory
 from dra_operator.allocator.published.pools import Pool
 from dra_operator.allocator.published.predicates import Compiled, Verdicts
 from dra_operator.allocator.published.slices import Slice
-from dra_operator.allocator.request.plan import Alternative
+from dra_operator.allocator.request.claim_program import Alternative
 from dra_operator.allocator.usage import Usage
 
 PIECE: Final = 16

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from dra_operator.allocator.published.inventory import Inventory
 from dra_operator.allocator.refusal import Refusal, RefusedClaim, Rule
-from dra_operator.allocator.request.plan import Alternative, Plan
+from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
 from dra_operator.allocator.usage import Usage
 
 from .candidates import Candidates, Want, scarcest
@@ -32,22 +32,22 @@ class NodeIndex:
         self._device_counts: dict[Query, DeviceCounts] = {}
         self._conflicts: dict[Scope, ConstraintConflicts] = {}
 
-    def candidates(self, plan: Plan, usage: Usage) -> Candidates:
-        """The nodes that the plan's requests may fit."""
-        for _ in self.catch_up(plan, usage):
+    def candidates(self, program: ClaimProgram, usage: Usage) -> Candidates:
+        """The nodes that the program's requests may fit."""
+        for _ in self.catch_up(program, usage):
             pass
-        error_nodes = find_error_nodes(plan, self._counts_of, self._conflict, self._inventory.features)
+        error_nodes = find_error_nodes(program, self._counts_of, self._conflict, self._inventory.features)
         wants: list[tuple[Want, ...]] = []
-        together = self._together(plan)
-        for step in plan.steps:
+        together = self._together(program)
+        for step in program.steps:
             alternatives = tuple(self._want(alternative, together) for alternative in step.alternatives)
             if all(want.least > 0 for want in alternatives):
                 wants.append(alternatives)
         if error_nodes.anywhere or not wants:
             return Candidates(error_nodes.nodes, True, (), None)
-        return Candidates(error_nodes.nodes, False, tuple(wants), self._refusal(plan, wants))
+        return Candidates(error_nodes.nodes, False, tuple(wants), self._refusal(program, wants))
 
-    def catch_up(self, plan: Plan, usage: Usage) -> Iterator[None]:
+    def catch_up(self, program: ClaimProgram, usage: Usage) -> Iterator[None]:
         """Counts what changed since the last time, in pieces."""
         if usage.lineage is not self._lineage:
             self._device_counts.clear()
@@ -55,16 +55,16 @@ class NodeIndex:
             self._lineage = usage.lineage
         _forget(self._device_counts, self._KEPT)
         _forget(self._conflicts, self._KEPT)
-        for step in plan.steps:
+        for step in program.steps:
             for alternative in step.alternatives:
                 yield from self._counts_of(alternative).update(self._inventory, usage)
-        for meeting in meetings(plan, self._inventory.features):
+        for meeting in meetings(program, self._inventory.features):
             yield from self._conflict(meeting.scope).update(self._inventory, usage)
 
-    def _together(self, plan: Plan) -> Counter[DeviceCounts]:
+    def _together(self, program: ClaimProgram) -> Counter[DeviceCounts]:
         """How many different devices the ordinary requests of one query need together."""
         needs: Counter[DeviceCounts] = Counter()
-        for step in plan.steps:
+        for step in program.steps:
             first = step.alternatives[0]
             if len(step.alternatives) == 1 and not first.everything and not first.admin:
                 needs[self._counts_of(first)] += first.count
@@ -84,14 +84,14 @@ class NodeIndex:
     def _conflict(self, scope: Scope) -> ConstraintConflicts:
         return _lately(self._conflicts, scope, ConstraintConflicts)
 
-    def _refusal(self, plan: Plan, wants: list[tuple[Want, ...]]) -> Refusal:
+    def _refusal(self, program: ClaimProgram, wants: list[tuple[Want, ...]]) -> Refusal:
         """Why nodes are excluded, in terms of the scarcest request."""
         want = scarcest(wants)[0]
-        step = next(s for s in plan.steps if self._counts_of(s.alternatives[0]) is want.counts)
+        step = next(s for s in program.steps if self._counts_of(s.alternatives[0]) is want.counts)
         return Refusal(
             node="",
             rule=Rule.SELECTOR,
-            claim=RefusedClaim(plan.claims[step.claim].key),
+            claim=RefusedClaim(program.claims[step.claim].key),
             request=step.alternatives[0].request,
             needs=want.need,
             devices=want.counts.best(),

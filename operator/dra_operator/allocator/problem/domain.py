@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from dra_operator.allocator.published.pool_view import Amounts
-from dra_operator.allocator.request.plan import Alternative
+from dra_operator.allocator.request.claim_program import Alternative
 
 from .ledger import Ledger
 

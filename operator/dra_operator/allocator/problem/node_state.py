@@ -9,7 +9,7 @@ from dra_api.resource import ResourceClaim
 from dra_operator.allocator.basics.features import Features
 from dra_operator.allocator.published.node_view import NodeView
 from dra_operator.allocator.published.predicates import Compiled
-from dra_operator.allocator.request.plan import attribute_of
+from dra_operator.allocator.request.claim_program import attribute_of
 from dra_operator.allocator.usage import Usage
 
 from .constraints import Constraint, Distinct, Match

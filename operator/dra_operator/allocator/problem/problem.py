@@ -14,7 +14,7 @@ from dra_operator.allocator.basics.errors import AllocationError, ClaimError, Po
 from dra_operator.allocator.basics.features import Features
 from dra_operator.allocator.published.node_view import NodeView
 from dra_operator.allocator.published.predicates import Compiled
-from dra_operator.allocator.request.plan import Alternative, Plan
+from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
 from dra_operator.allocator.usage import Usage
 
 from . import makers
@@ -33,16 +33,16 @@ class Problem:
     def __init__(
         self,
         view: NodeView,
-        plan: Plan,
+        program: ClaimProgram,
         usage: Usage,
         features: Features,
         compiled: Compiled,
         *,
         admin_exempt: bool = False,
     ) -> None:
-        self.node = NodeState(view, plan.claims, usage, features, compiled, admin_exempt=admin_exempt)
+        self.node = NodeState(view, program.claims, usage, features, compiled, admin_exempt=admin_exempt)
         self.view = view
-        self.plan = plan
+        self.program = program
         self.domains: list[tuple[Domain, ...]] = []
         self._count = 0
         self._prepare()
@@ -93,22 +93,22 @@ class Problem:
             except Exception as error:
                 return selector.error(id_, published, error)
         return SelectorError(
-            f"claim {self.plan.claims[domain.claim].key}, request {domain.alternative.request}: a selector failed on "
-            f"device {id_}, but not when it was evaluated once more: its language is not deterministic"
+            f"claim {self.program.claims[domain.claim].key}, request {domain.alternative.request}: a selector failed "
+            f"on device {id_}, but not when it was evaluated once more: its language is not deterministic"
         )
 
     def _prepare(self) -> None:
         """Domains in the order of the steps; per claim the checks of section 4 behind its requests."""
-        plan, steps, position = self.plan, self.plan.steps, 0
-        for number, claim in enumerate(plan.claims):
+        program, steps, position = self.program, self.program.steps, 0
+        for number, claim in enumerate(program.claims):
             least = 0
             while position < len(steps) and steps[position].claim == number:
                 domains = tuple([self._domain(number, alternative) for alternative in steps[position].alternatives])
                 self.domains.append(domains)
                 least += min([domain.need for domain in domains])
                 position += 1
-            if plan.fault is not None and position == len(steps) and number == plan.fault_claim:
-                raise plan.fault
+            if program.fault is not None and position == len(steps) and number == program.fault_claim:
+                raise program.fault
             if least > RESULTS_LIMIT:
                 raise ClaimError(
                     f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of "
@@ -138,7 +138,7 @@ class Problem:
         """All: which devices have to be taken, and which of them cannot be (section 7)."""
         for pool in self.view.troubled:
             raise PoolError(
-                f"claim {self.plan.claims[domain.claim].key}, request {domain.alternative.request}: asks for all "
+                f"claim {self.program.claims[domain.claim].key}, request {domain.alternative.request}: asks for all "
                 f"devices, but {pool.complaint}: have its driver publish the whole pool, or ask for a number of devices"
             )
         offered = offer(self.node, domain)

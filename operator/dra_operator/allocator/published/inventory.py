@@ -17,7 +17,7 @@ from dra_operator.allocator.basics.features import Features
 from dra_operator.allocator.basics.ids import PoolId
 from dra_operator.allocator.basics.journal import Journal
 from dra_operator.allocator.basics.memo import Memo
-from dra_operator.allocator.basics.rules import Rules
+from dra_operator.allocator.basics.semantics import Semantics
 
 from .interning import Interner
 from .node_view import NodeView
@@ -33,14 +33,16 @@ class Inventory:
 
     _NODES = 10_000
 
-    def __init__(self, features: Features | None = None, *, language: Language, rules: Rules | None = None) -> None:
+    def __init__(
+        self, features: Features | None = None, *, language: Language, semantics: Semantics | None = None
+    ) -> None:
         self.features = features or Features()
-        self.rules = rules or Rules()
+        self.semantics = semantics or Semantics()
         self.compiled = Compiled(language)
         self._journal: Journal[PoolId] = Journal()
         self.class_version = 0
         self._interner = Interner()
-        self._tainted = TaintedSlices(self.rules)
+        self._tainted = TaintedSlices(self.semantics)
         self._classes: dict[str, DeviceClass] = {}
         self._pools: dict[PoolId, Pool] = {}
         self._local: dict[str, Counter[PoolId]] = {}
@@ -147,7 +149,7 @@ class Inventory:
             if new is not None:
                 after = Slice(new, partitionable=partitionable)
                 if after.pool not in self._pools:
-                    self._pools[after.pool] = Pool(after.pool, self.rules, partitionable=partitionable)
+                    self._pools[after.pool] = Pool(after.pool, self.semantics, partitionable=partitionable)
                 self._pools[after.pool].put(after)
                 self._list(after, 1)
 

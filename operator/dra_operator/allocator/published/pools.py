@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dra_api.core import Node
 
 from dra_operator.allocator.basics.ids import PoolId
-from dra_operator.allocator.basics.rules import Rules
+from dra_operator.allocator.basics.semantics import Semantics
 
 from .pool_view import PoolView, Status
 from .slices import Reach, Slice
@@ -21,9 +21,9 @@ from .slices import Reach, Slice
 class Pool:
     """All slices of a pool in the cluster, and its views."""
 
-    def __init__(self, pool: PoolId, rules: Rules, *, partitionable: bool) -> None:
+    def __init__(self, pool: PoolId, semantics: Semantics, *, partitionable: bool) -> None:
         self.id = pool
-        self._newest_only = rules.newest_generation_only
+        self._newest_only = semantics.newest_generation_only
         self._partitionable = partitionable
         self._stale = False
         self._slices: dict[str, Slice] = {}

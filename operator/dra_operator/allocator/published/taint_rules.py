@@ -5,7 +5,7 @@ is appended behind the device's own. A slice without selected devices stays the 
 
 A rule *without* a selector: the API documents that it selects nothing, taint eviction behaves so, and the
 project follows (scheduling.md 9, PRJ-010); the reference's slice tracker applies it to all devices, and its
-test table expects that (``Rules.rule_without_selector_selects_nothing``).
+test table expects that (``Semantics.rule_without_selector_selects_nothing``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dra_api.resource import Device, DeviceTaint, DeviceTaintRule, ResourceSlice
 from msgspec import structs
 
-from dra_operator.allocator.basics.rules import Rules
+from dra_operator.allocator.basics.semantics import Semantics
 
 
 class Change(NamedTuple):
@@ -28,8 +28,8 @@ class Change(NamedTuple):
 class TaintedSlices:
     """Slices and rules in, changes of merged slices out. Each method returns what its call changed."""
 
-    def __init__(self, rules: Rules) -> None:
-        self._select_all = not rules.rule_without_selector_selects_nothing
+    def __init__(self, semantics: Semantics) -> None:
+        self._select_all = not semantics.rule_without_selector_selects_nothing
         self._rules: dict[str, DeviceTaintRule] = {}
         self._original: dict[str, ResourceSlice] = {}
         self._merged: dict[str, ResourceSlice] = {}

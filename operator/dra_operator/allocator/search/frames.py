@@ -173,7 +173,7 @@ class AllDevicesFrame(Frame):
             return False
         refusing = next((ledger for ledger in domain.ledgers if not ledger.admit(bit, domain)), None)
         if refusing is not None and refusing.ends_attempt:
-            claim = state.problem.plan.claims[domain.claim].key
+            claim = state.problem.program.claims[domain.claim].key
             raise ClaimError(
                 f"claim {claim}, request {domain.alternative.request}: cannot add device "
                 f"{state.problem.view.id(device)} because a claim constraint would not be satisfied: all must have "

@@ -26,9 +26,9 @@ class State:
         self.grants: list[Grant] = []
         self.taken = 0
         """Devices of this call that ordinary requests leave alone; shares do not count."""
-        self.by_claim = [0] * len(problem.plan.claims)
+        self.by_claim = [0] * len(problem.program.claims)
         """Devices that each claim took, shares left out."""
-        self.results = [0] * len(problem.plan.claims)
+        self.results = [0] * len(problem.program.claims)
         self._exclusive = ~problem.node.shareable
 
     def blocked(self, domain: Domain) -> int:

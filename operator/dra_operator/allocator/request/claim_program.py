@@ -1,8 +1,8 @@
 """What the claims of a pod ask for, checked once and independent of any node (allocator.md section 4).
 
 Each request becomes a ``Step`` with one ``Alternative`` (``exactly``) or several (``firstAvailable``). A
-fault of the claims does not end the planning at once, since faults of the pools, and of ``All`` requests
-of earlier claims, are reported first: ``Plan.fault`` keeps it, and the steps before it.
+fault of the claims does not end the compilation at once, since faults of the pools, and of ``All`` requests
+of earlier claims, are reported first: ``ClaimProgram.fault`` keeps it, and the steps before it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClaimProgram:
     """All steps in the order of the search, up to the first fault."""
 
     claims: tuple[ResourceClaim, ...]
@@ -81,20 +81,20 @@ class Plan:
         return any(alternative.admin for step in self.steps for alternative in step.alternatives)
 
 
-def make_plan(claims: Sequence[ResourceClaim], class_of: ClassLookup, features: Features) -> Plan:
+def compile_claims(claims: Sequence[ResourceClaim], class_of: ClassLookup, features: Features) -> ClaimProgram:
     """Checks the claims and spells out their alternatives."""
     steps: list[Step] = []
     for number, claim in enumerate(claims):
         try:
-            for step in _Planner(number, claim, class_of, features).steps():
+            for step in _Compiler(number, claim, class_of, features).steps():
                 steps.append(step)  # noqa: PERF402  # the steps before a fault count
         except AllocationError as error:
-            return Plan(tuple(claims), tuple(steps), error, number)
-    return Plan(tuple(claims), tuple(steps))
+            return ClaimProgram(tuple(claims), tuple(steps), error, number)
+    return ClaimProgram(tuple(claims), tuple(steps))
 
 
-class _Planner:
-    """Plans one claim."""
+class _Compiler:
+    """Compiles one claim."""
 
     def __init__(self, number: int, claim: ResourceClaim, class_of: ClassLookup, features: Features) -> None:
         self._number = number

@@ -1,7 +1,7 @@
 """Where the reference's behaviour and its documentation part, and a choice between both is possible.
 
-``Rules()`` is the documented behaviour (allocator.md section 15, column "intended"; scheduling.md 9). It is
-what the operator uses. ``Rules.reference()`` answers as Kubernetes 1.36.2 does; recorded answers of the
+``Semantics()`` is the documented behaviour (allocator.md section 15, column "intended"; scheduling.md 9). It is
+what the operator uses. ``Semantics.reference()`` answers as Kubernetes 1.36.2 does; recorded answers of the
 reference follow it, and so does whoever wants to compare.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class Semantics:
     """One field per rule; True is the documented behaviour."""
 
     newest_generation_only: bool = True
@@ -26,7 +26,7 @@ class Rules:
     """A DeviceTaintRule without ``deviceSelector`` taints no device (PRJ-010). In the reference: all."""
 
     @classmethod
-    def reference(cls) -> Rules:
+    def reference(cls) -> Semantics:
         """As Kubernetes 1.36.2 behaves."""
         return cls(
             newest_generation_only=False, admin_ignores_allocations=False, rule_without_selector_selects_nothing=False
