@@ -42,7 +42,7 @@ _PAGE = 1000
 
 
 class TypedList(msgspec.Struct, frozen=True):
-    """A list decoded into structs: the good items, those that could not be decoded, and where a watch goes on."""
+    """A list decoded into structs: the good items, those that could not be decoded, and where a watch continues."""
 
     items: list[Any]
     malformed: Malformed

@@ -50,7 +50,7 @@ def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | 
     except Exception as error:  # the loader lets YAML, key and base64 errors of a broken file through
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConnectionSettingsError(
-            f"cannot read the kubeconfig {source}: {reason}; mend it, or name another one with --kubeconfig"
+            f"cannot read the kubeconfig {source}: {reason}; fix it, or pass another one with --kubeconfig"
         ) from error
     return _from_settings(settings, where)
 
@@ -80,7 +80,7 @@ def _from_settings(settings: Configuration, where: str) -> Connection:
                 verify=settings.verify_ssl,
             )
         except OSError as error:
-            raise ConnectionSettingsError(f"the certificates named in {where} are not usable: {error}") from error
+            raise ConnectionSettingsError(f"the certificates in {where} cannot be used: {error}") from error
 
     def look_up() -> str | None:
         token: str | None = settings.get_api_key_with_prefix("BearerToken", "authorization")

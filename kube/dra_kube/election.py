@@ -5,17 +5,17 @@ candidates write at the same time, whatever their clocks, their network and thei
 
 **A candidate waits by its own clock.** It takes the lease over when the record has not changed for the record's
 duration, counted from the moment when this candidate first saw that record. Times in the record are for people; no
-candidate compares them with its own clock. A lease that somebody deleted counts as unchanged.
+candidate compares them with its own clock. A deleted lease counts as unchanged.
 
 **A leader counts from before.** Its time starts when it *sent* the last renewal that was answered, so it always ends
 before that of every candidate, who saw the renewal later. It writes only within the first part (``renew``) of its time,
-and tells the server to drop each write at the end (``allowance``). The clock counts while the process is stopped and
+and asks the server to drop each write at the end (``allowance``). The clock counts while the process is stopped and
 while the machine is suspended: a leader that wakes up late knows it, and writes nothing.
 
 **The resourceVersion proves the rest.** Every write of the lease replaces exactly the version that was read. When a
 leader's time is over because the API server was away, and its next renewal still replaces its own last version, then
-nobody led in between: it may go on, with everything it knows. If the record names another holder, or is gone, its
-leadership is lost for good.
+there was no other leader in between: it may continue, with everything it knows. If the record names another holder, or
+is gone, its leadership is lost for good.
 
 client-go's ``leaderelection`` works on the same records, with the same rules for candidates.
 """
@@ -38,7 +38,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds: others wait ``lease``, the leader writes for ``renew``, everybody tries again after ``retry``."""
+    """Seconds: others wait ``lease``, the leader writes for ``renew``, each candidate retries after ``retry``."""
 
     lease: float = 10.0
     renew: float = 7.0
@@ -88,7 +88,7 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Who held the lease when it was last seen; empty if nobody."""
+        """The holder of the lease when it was last seen; empty if there was none."""
         return str((self._seen or {}).get("holderIdentity") or "")
 
     def allowance(self) -> float:
@@ -97,7 +97,7 @@ class Election:
             raise NotLeading(f"{self.identity} does not hold the lease")
         age = self.clock() - self._renewed_at
         if age >= self.timing.renew:
-            raise NotLeading(f"the lease was last renewed {age:.1f} s ago, which is too long for a write")
+            raise NotLeading(f"the lease was last renewed {age:.1f} s ago, too long ago for a write")
         return self.timing.lease - DROP_EARLY - age
 
     def bid(self, lease: Object | None) -> Object | None:
@@ -112,7 +112,7 @@ class Election:
         if spec.get("holderIdentity") == self.identity:
             return self._written(lease, spec)
         if self.leads:
-            self._lose(f"{self.holder or 'nobody'} holds it now")
+            self._lose(f"{self.holder} holds it now" if self.holder else "it has no holder now")
         if self.holder and not self._is_over():
             return None
         return self._written(

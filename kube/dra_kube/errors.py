@@ -14,7 +14,7 @@
         ├── Unauthorized          401
         ├── Forbidden             403
         ├── NotFound              404
-        ├── Conflict              409, somebody changed the object in between: read again, try again
+        ├── Conflict              409, the object was changed in between: read again, try again
         │   └── AlreadyExists     409, reason AlreadyExists
         ├── Gone                  410, a resourceVersion or continue token is too old: list again
         ├── Invalid               422, validation; ``causes`` name the fields

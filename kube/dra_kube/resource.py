@@ -23,7 +23,7 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def api_version(self, version: str | None = None) -> str:
-        """``apiVersion`` of an object; of the preferred version unless told otherwise."""
+        """``apiVersion`` of an object; by default the preferred version."""
         version = version or self.versions[0]
         return f"{self.group}/{version}" if self.group else version
 

@@ -1,8 +1,8 @@
 """How often, how late, and whether at all a request is sent.
 
-**Once.** A write whose answer is lost may have taken effect, so only the caller can tell whether to repeat it. aiohttp
-repeats PUT and DELETE by itself when a connection breaks; ``at_most_once`` keeps such an error from it. Reads may be
-repeated. ``settle`` ends the sending of writes and knows whether one is left whose fate is unknown.
+**Once.** A write whose answer is lost may have taken effect, so only the caller can decide whether to repeat it.
+aiohttp repeats PUT and DELETE by itself when a connection breaks; ``at_most_once`` hides such an error from it. Reads
+may be repeated. ``settle`` ends the sending of writes and knows whether the fate of one is unknown.
 
 **Not on a dead connection.** A connection that the server closed while it was idle would fail the next write for
 nothing. aiohttp notices once the event loop has read the end of the stream; the loop may be late (a long calculation),
@@ -79,7 +79,7 @@ class Sending:
             async def write_bytes(self, writer: Any, conn: Connection, *length: Any) -> None:
                 try:
                     if self.method not in READS and sending._guard() < self.time_on_server:
-                        raise NotSent("the write was held up too long before it was sent")
+                        raise NotSent("the write was delayed for too long and was not sent")
                 except KubeError as error:
                     assert conn.protocol is not None
                     conn.protocol.set_exception(error)  # which ends the waiting for an answer

@@ -1,6 +1,6 @@
 """Requests and their failures: HTTP on one side, bytes and the errors of ``dra_kube.errors`` on the other.
 
-Whatever goes wrong below becomes a KubeError here, so that nobody above has to know about aiohttp.
+Every failure of aiohttp becomes a KubeError here, so that no caller has to know about aiohttp.
 """
 
 from __future__ import annotations
@@ -84,11 +84,13 @@ class Transport:
         return self.decoded(path, await self.request(method, path, **options))
 
     def decoded(self, path: str, content: bytes, type_: Any = Any) -> Any:
-        """Content as JSON. Raises Unreachable: whoever answered otherwise is no API server."""
+        """Content as JSON. Raises Unreachable for anything else: the other side is not an API server."""
         try:
             return msgspec.json.decode(content, type=type_)
         except msgspec.DecodeError as error:
-            raise Unreachable(f"{self.connection.host}{path} is no API server: {error}: {content[:80]!r}") from error
+            raise Unreachable(
+                f"{self.connection.host}{path} is not an API server: {error}: {content[:80]!r}"
+            ) from error
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Types and objects of the events of a watch, until the server ends it. Raises as ``request`` does."""
@@ -101,7 +103,7 @@ class Transport:
                         raise error_of(int(obj.get("code") or 500), obj)
                     yield kind, obj
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise Unreachable(f"the watch of {self.connection.host}{path} broke: {error!r}") from error
+                raise Unreachable(f"the watch of {self.connection.host}{path} was interrupted: {error!r}") from error
             finally:
                 # A stream that is left early would otherwise wait for a TLS goodbye, beyond the end of the loop.
                 if response.connection is not None and response.connection.transport is not None:
@@ -152,7 +154,7 @@ async def _content(response: aiohttp.ClientResponse, what: str) -> bytes:
         async with response:
             return await response.read()
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise Unreachable(f"{what}: the answer broke off: {error!r}") from error
+        raise Unreachable(f"{what}: the response was cut off: {error!r}") from error
 
 
 def _refusal(code: int, content: bytes, retry_after: float | None) -> ApiError:

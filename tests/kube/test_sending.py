@@ -232,7 +232,7 @@ async def test_the_guard_is_asked_once_more_when_the_first_byte_goes_out(
         return seconds
 
     async with client(server, guard=guard) as api:
-        with pytest.raises(KubeError, match=r"not now|held up too long") as caught:
+        with pytest.raises(KubeError, match=r"not now|delayed for too long") as caught:
             await WRITES[method](api)
         assert not isinstance(caught.value, Unreachable)
         await api.get(PODS, "p", "ns")
