@@ -64,7 +64,9 @@ def _complete(
 ) -> dict[str, Answer | Exception]:
     asked = {ref.uid for ref in refs}
     for uid in answers.keys() - asked:
-        log.error("the driver's %s answered for claim uid %s, which was not asked for; dropped", call, uid)
+        log.error(
+            "the driver's %s returned a result for claim uid %s, which was not in the request; ignored", call, uid
+        )
     return {
         ref.uid: answers[ref.uid] if ref.uid in answers else ClaimError(f"the driver's {call} gave no result for {ref}")
         for ref in refs

@@ -72,13 +72,13 @@ class CdiSpec(_Part, frozen=True, omit_defaults=False):
     def __post_init__(self) -> None:
         vendor, _, class_ = self.kind.partition("/")
         if not (_VENDOR.fullmatch(vendor) and _CLASS.fullmatch(class_)):
-            raise CdiError(f"{self.kind!r} is no CDI kind: expected vendor/class, such as example.com/gpu")
+            raise CdiError(f"{self.kind!r} is not a CDI kind: expected vendor/class, such as example.com/gpu")
         for device in self.devices:
             if not _DEVICE.fullmatch(device.name):
-                raise CdiError(f"{device.name!r} is no CDI device name: use letters, digits, '_', '.', ':' and '-'")
+                raise CdiError(f"{device.name!r} is not a CDI device name: use letters, digits, '_', '.', ':' and '-'")
             for variable in device.container_edits.env:
                 if not variable.partition("=")[0] or "=" not in variable or "\0" in variable:
-                    raise CdiError(f"{variable!r} is no environment variable: expected NAME=value")
+                    raise CdiError(f"{variable!r} is not an environment variable: expected NAME=value")
         if not self.cdi_version:
             nodes = (node for device in self.devices for node in device.container_edits.device_nodes)
             msgspec.structs.force_setattr(self, "cdi_version", "0.5.0" if any(n.host_path for n in nodes) else "0.3.0")

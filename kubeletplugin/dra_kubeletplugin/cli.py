@@ -94,30 +94,30 @@ def _count(text: str) -> int:
 
 _FLAGS: dict[str, dict[str, Any]] = {
     "--config": {"metavar": "FILE", "help": "YAML or JSON: driverName, nodeName, pools with their devices, ..."},
-    "--kubeconfig": {"metavar": "FILE", "help": "how to reach the API server (KUBECONFIG, in-cluster, ~/.kube/config)"},
-    "--node-name": {"metavar": "NAME", "help": "the node whose devices these are (NODE_NAME)"},
-    "--drivername": {"metavar": "NAME", "dest": "driver_name", "help": "driver's name (test-driver.cdi.k8s.io)"},
-    "--num-devices": {"metavar": "N", "type": _count, "help": "so many plain devices instead of the file's pools (4)"},
+    "--kubeconfig": {"metavar": "FILE", "help": "path to the kubeconfig file (KUBECONFIG, in-cluster, ~/.kube/config)"},
+    "--node-name": {"metavar": "NAME", "help": "name of this node (NODE_NAME)"},
+    "--drivername": {"metavar": "NAME", "dest": "driver_name", "help": "name of the driver (test-driver.cdi.k8s.io)"},
+    "--num-devices": {"metavar": "N", "type": _count, "help": "offer N plain devices instead of the file's pools (4)"},
     "--plugin-registration-path": {
         "metavar": "DIR",
-        "help": "where the kubelet looks for plugins (/var/lib/kubelet/plugins_registry)",
+        "help": "directory that the kubelet watches for plugins (/var/lib/kubelet/plugins_registry)",
     },
     "--datadir": {
         "metavar": "DIR",
-        "help": "the driver's own folder is made in this one (/var/lib/kubelet/plugins)",
+        "help": "parent of the driver's data directory (/var/lib/kubelet/plugins)",
     },
-    "--cdi-dir": {"metavar": "DIR", "help": "where CDI files go; created if missing (/var/run/cdi)"},
+    "--cdi-dir": {"metavar": "DIR", "help": "directory for CDI files; created if missing (/var/run/cdi)"},
     "--rolling-update-uid": {
         "metavar": "UID",
         "default": "",
-        "help": "uid of the plugin's pod, when instances may overlap during an update",
+        "help": "uid of the plugin's pod; set it if instances overlap during an update",
     },
-    "--http-endpoint": {"metavar": "HOST:PORT", "help": "serve metrics, /healthz and /readyz there (not served)"},
-    "--metrics-path": {"metavar": "PATH", "help": "path of the metrics (/metrics)"},
+    "--http-endpoint": {"metavar": "HOST:PORT", "help": "serve metrics, /healthz and /readyz here (off)"},
+    "--metrics-path": {"metavar": "PATH", "help": "URL path of the metrics (/metrics)"},
     "--log-level": {
         "default": "info",
         "choices": ["debug", "info", "warning", "error"],
-        "help": "debug shows every call of the kubelet (info)",
+        "help": "debug logs each call of the kubelet (info)",
     },
 }
 
@@ -129,9 +129,9 @@ def parser() -> argparse.ArgumentParser:
     drivers = parser.add_subparsers(title="drivers", required=True, metavar="DRIVER")
     simulated = drivers.add_parser(
         "simulated",
-        help="devices that exist in a configuration file only",
-        description="Offer simulated devices on this node. Containers see what they were given as environment "
-        "variables. What is used when neither flag nor file says anything stands in parentheses.",
+        help="devices that exist only in a configuration file",
+        description="Offer simulated devices on this node. Containers see their devices as environment variables. "
+        "Defaults are in parentheses.",
         epilog="Flags override NODE_NAME, which overrides the configuration file.",
     )
     for flag, properties in _FLAGS.items():

@@ -67,8 +67,8 @@ class Driver(ABC):
     """A DRA driver on one node.
 
     A call that the kubelet has given up on is cancelled: ``asyncio.CancelledError`` is raised at the next
-    ``await``, and the kubelet will call again. Work that blocks for long belongs into ``asyncio.to_thread``, but mind
-    that a thread goes on after its call was cancelled, and may then meet the next call.
+    ``await``, and the kubelet will call again. Run long blocking work in ``asyncio.to_thread``, but remember
+    that a thread keeps running after its call was cancelled, and may overlap with the next call.
     """
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Driver(ABC):
         """Undo ``prepare``; by claim uid None, or what went wrong. Succeeds for claims it has never seen."""
 
     def handle_error(self, error: PluginError, message: str) -> None:
-        """Told about trouble in the background: ``Recoverable`` or ``Fatal``. Logs it unless overridden."""
+        """Handle a background error, ``Recoverable`` or ``Fatal``. The default logs it."""
         log.log(logging.WARNING if isinstance(error, Recoverable) else logging.CRITICAL, "%s: %s", message, error)
 
 

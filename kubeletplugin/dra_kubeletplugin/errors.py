@@ -10,12 +10,12 @@
     │   ├── ClaimNotAllocated  the call came before (or after) the allocation
     │   └── ClaimReplaced      a claim of that name exists, but with another uid
     ├── CdiError               a CDI name or file is unusable
-    ├── Recoverable            background trouble that the plugin goes on retrying; for the log
+    ├── Recoverable            a background failure that the plugin keeps retrying; for the log
     │   ├── SyncFailed         a pool could not be brought to its desired state this time
     │   ├── PoolInvalid        the desired state of a pool contradicts itself; nothing is written until it changes
     │   ├── WatchFailed        the ResourceSlices cannot be watched for now
     │   └── DroppedFields      the API server stored a slice without some of its fields
-    └── Fatal                  the plugin cannot go on; the process should end and be started again
+    └── Fatal                  the plugin cannot continue; the process should exit and be restarted
         └── ServerDied         a gRPC server ended or its socket vanished
 
 *Recoverable* and *Fatal* go to ``Driver.handle_error``; *Fatal* also ends ``KubeletPlugin.wait``.
@@ -93,4 +93,4 @@ class Fatal(PluginError):
 
 
 class ServerDied(Fatal):
-    """A gRPC server stopped serving although nobody asked it to."""
+    """A gRPC server stopped serving unexpectedly."""

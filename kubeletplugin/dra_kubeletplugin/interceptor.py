@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic only in the stubs
-    """Sees each call with its full method name; ``proceed`` goes on to the next interceptor or the service."""
+    """Sees each call with its full method name; ``proceed`` calls the next interceptor or the service."""
 
     async def unary(self, method: str, request: Message, context: Any, proceed: Unary) -> Message:
         """A call with one answer."""

@@ -48,7 +48,7 @@ class Metrics(Interceptor):
 
 
 class _SliceWrites:
-    """Reads the publisher's statistics when somebody asks for metrics."""
+    """Reads the publisher's statistics at each scrape."""
 
     def __init__(self, plugin: KubeletPlugin) -> None:
         self._plugin = plugin

@@ -91,7 +91,7 @@ class KubeletPlugin:
         """
         if self._publisher is None:
             if not self.settings.node_name:
-                raise SettingsError("publishing needs to know the node: set node_name")
+                raise SettingsError("cannot publish without a node name: set node_name")
             self._publisher = SlicePublisher(
                 self._api,
                 self.settings.driver_name,
@@ -139,4 +139,4 @@ class KubeletPlugin:
     def _died(self, error: Fatal) -> None:
         if not self._fatal.done():  # first of all: a handler that fails must not keep a dead plugin alive
             self._fatal.set_result(error)
-        self._driver.handle_error(error, "the plugin cannot go on")
+        self._driver.handle_error(error, "the plugin cannot continue")

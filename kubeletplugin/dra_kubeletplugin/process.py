@@ -32,7 +32,7 @@ async def serve(
 ) -> None:
     """Run the plugin until SIGINT or SIGTERM, then stop it cleanly.
 
-    ``beside`` is entered as long as the plugin runs, for what a driver does besides (probes, watching hardware).
+    ``beside`` is entered while the plugin runs, for other work of the driver (probes, watching hardware).
     Raises ``dra_kube.ConnectionSettingsError``, StartError, or the ``Fatal`` error that ended the plugin.
     """
     loop = asyncio.get_running_loop()

@@ -1,9 +1,9 @@
 """A gRPC server on a unix socket, from before the socket appears until after it is gone.
 
 The server binds a hidden name first and the socket is moved into place when it is served: the kubelet,
-which watches the folder, never meets a socket that nobody listens on. It also keeps grpc from unlinking
-*by path* when it stops, which would remove the socket that a successor has put there meanwhile; here a
-socket is removed only while it still is ours (PH-02).
+which watches the directory, never sees a socket without a listener. It also keeps grpc from unlinking
+*by path* when it stops, which would remove the socket of a successor. The server removes a socket only while it
+is still its own (PH-02).
 
 A process killed before the move leaves its hidden socket behind. The next start removes it: hidden names begin with
 a mark of the driver, ``.<mark><random>``, so other drivers in the kubelet's folder keep theirs, and so does another
@@ -31,7 +31,7 @@ _LOOK_SECONDS = 1.0
 
 
 class SocketServer:
-    """Serves ``driver_name`` on ``path``; ``register`` adds the services. ``died`` is told when it ends by itself."""
+    """Serves ``driver_name`` on ``path``; ``register`` adds the services. ``died`` is called when it ends by itself."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SocketServer:
             await server.stop(None)
 
     async def _look(self, server: grpc.aio.Server) -> None:
-        """Report a server that ended, or whose socket somebody removed or replaced: nobody can reach it any more."""
+        """Report a server that ended, or whose socket was removed or replaced, so that clients cannot reach it."""
         while await server.wait_for_termination(timeout=_LOOK_SECONDS):
             if _identity(self.path) != self._identity:
                 self._died(ServerDied(f"the socket {self.path} was removed or replaced: restart the plugin"))
@@ -103,7 +103,7 @@ def _mark(driver_name: str) -> str:
 
 
 def _remove_abandoned(folder: Path, mark: str) -> None:
-    """Remove hidden sockets of this driver on which nobody listens any more."""
+    """Remove hidden sockets of this driver that have no listener any more."""
     for path in folder.glob(f".{mark}*"):
         try:
             if stat.S_ISSOCK(os.lstat(path).st_mode) and not _is_listened_on(path):
@@ -132,7 +132,7 @@ def _make_room(path: Path) -> None:
         raise StartError(f"the folder {path.parent} for the socket {path.name} does not exist: create or mount it")
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise StartError(f"{path} exists and is no socket: remove it")
+            raise StartError(f"{path} exists and is not a socket: remove it")
         path.unlink()
     except FileNotFoundError:
         pass

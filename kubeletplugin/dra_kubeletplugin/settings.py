@@ -1,7 +1,7 @@
 """Names, places and switches of one plugin instance, and the socket paths that follow from them.
 
 Spec: plugin-helper.md section 2.2. A rolling update runs two instances of a driver side by side; each then
-has sockets of its own, told apart by the uid of its pod.
+has sockets of its own, named after the uid of its pod.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class PluginSettings:
         if self.node_name:
             check_subdomain("the node name", self.node_name, limit=253)
         if not (self.serve_v1 or self.serve_v1beta1):
-            raise SettingsError("no DRA gRPC version is offered: switch serve_v1 or serve_v1beta1 on")
+            raise SettingsError("no DRA gRPC version is offered: enable serve_v1 or serve_v1beta1")
         if self.rolling_update_uid and (self.registrar_socket or self.plugin_socket):
             raise SettingsError(
-                "rolling_update_uid names the sockets itself: leave registrar_socket and plugin_socket out"
+                "rolling_update_uid determines the socket names: do not set registrar_socket or plugin_socket"
             )
         for path in (self.registration_path, self.plugin_path):
             if len(str(path).encode()) > SOCKET_PATH_LIMIT:
                 raise SettingsError(
-                    f"the socket path {path} has more than {SOCKET_PATH_LIMIT} bytes: use shorter folders"
+                    f"the socket path {path} has more than {SOCKET_PATH_LIMIT} bytes: use shorter directories"
                 )
 
     @property

@@ -61,7 +61,7 @@ class FakeKubelet:
         return info
 
     async def notify(self, *, registered: bool, error: str = "") -> None:
-        """Tell the plugin whether it is registered."""
+        """Notify the plugin whether it is registered."""
         status = registration_pb2.RegistrationStatus(plugin_registered=registered, error=error)
         await self._registration.NotifyRegistrationStatus(status)
 
@@ -103,7 +103,7 @@ class Call:
     """One gRPC call; without ``response`` and ``error`` it is still running."""
 
     method: str
-    request: Any  # a message of the version in which the kubelet spoke, which only ``method`` tells
+    request: Any  # a message of the kubelet's gRPC version, which ``method`` names
     response: Any = None
     error: BaseException | None = None
 
@@ -172,12 +172,12 @@ class Faults(Interceptor):
             self._blocked.pop(method).set()
 
     async def unary(self, method: str, request: Message, context: Any, proceed: Unary) -> Message:
-        """Wait, fail, or go on."""
+        """Wait, fail, or proceed."""
         await self._interfere(method)
         return await proceed(request, context)
 
     async def stream(self, method: str, request: Message, context: Any, proceed: Stream) -> AsyncIterator[Message]:
-        """Wait, fail, or go on."""
+        """Wait, fail, or proceed."""
         await self._interfere(method)
         async for message in proceed(request, context):
             yield message

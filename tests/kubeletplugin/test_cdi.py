@@ -84,19 +84,19 @@ def test_a_failed_write_leaves_nothing_behind(cdi: CdiFolder) -> None:
 
 @pytest.mark.parametrize("kind", ["", "vendor", "vendor/", "/class", "1vendor/class", "vendor/a b", "vendor/a/b"])
 def test_kinds_that_cdi_does_not_allow(kind: str) -> None:
-    with pytest.raises(CdiError, match="no CDI kind"):
+    with pytest.raises(CdiError, match="not a CDI kind"):
         spec(kind)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a-"])
 def test_device_names_that_cdi_does_not_allow(name: str) -> None:
-    with pytest.raises(CdiError, match="no CDI device name"):
+    with pytest.raises(CdiError, match="not a CDI device name"):
         spec(name=name)
 
 
 @pytest.mark.parametrize("variable", ["", "A", "=1", "A=\0"])
 def test_what_is_no_environment_variable(variable: str) -> None:
-    with pytest.raises(CdiError, match="no environment variable"):
+    with pytest.raises(CdiError, match="not an environment variable"):
         spec("v/c", "d", variable)
 
 

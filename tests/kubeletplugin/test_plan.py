@@ -209,7 +209,7 @@ INVALID = [
      'counter set "x" referenced by device "a" not found'),
     ("an unknown counter", [device("a", consumes={"mem": {"x": 1}})], SETS,
      'counter "x" referenced by device "a" not found in counter set "mem"'),
-    ("a time that is none", [device("a", taints=(DeviceTaint(key="k", time_added="noon"),))], (), "unusable time"),
+    ("a time that is none", [device("a", taints=(DeviceTaint(key="k", time_added="noon"),))], (), "invalid time"),
     ("a time without zone", [device("a", taints=(DeviceTaint(key="k", time_added="2026-01-01T00:00:00"),))], (),
      "no time zone"),
 ]  # fmt: skip

@@ -465,7 +465,7 @@ async def test_a_file_in_place_of_the_socket_is_left_alone(
     api: PluginApi, driver: Sample, settings: PluginSettings
 ) -> None:
     settings.plugin_path.write_text("precious")
-    with pytest.raises(StartError, match=r"dra\.sock exists and is no socket: remove it"):
+    with pytest.raises(StartError, match=r"dra\.sock exists and is not a socket: remove it"):
         async with KubeletPlugin(driver, settings, api.client):
             raise AssertionError("must not start")
     assert settings.plugin_path.read_text() == "precious"

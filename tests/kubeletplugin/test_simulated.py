@@ -105,9 +105,9 @@ async def test_preparing_again_gives_the_same_devices_td01(driver: SimulatedDriv
 
 
 BAD_PARAMETERS = [
-    ("a list", ["a"], "give an object of strings"),
-    ("a number", {"a": 1}, "give an object of strings"),
-    ("null", None, "give an object of strings"),
+    ("a list", ["a"], "use an object of strings"),
+    ("a number", {"a": 1}, "use an object of strings"),
+    ("null", None, "use an object of strings"),
     ("a key that is no name", {"a=b": "1"}, "cannot be the name of an environment variable"),
 ]
 
@@ -227,18 +227,18 @@ def test_json_and_an_empty_file_will_do(write: Callable[[str], Path]) -> None:
 POOL = "pools: [{name: p, devices: [%s]}]"
 BAD_FILES = [
     ("no YAML", "a: [", "neither YAML nor JSON"),
-    ("a list", "[]", "config.yaml is not usable: Expected `object`"),
+    ("a list", "[]", "config.yaml is invalid: Expected `object`"),
     ("an unknown field", "drivername: x", "unknown field `drivername`"),
     ("a wrong type", "numDevices: many", r"Expected `int`, got `str` - at `\$\.numDevices`"),
     (
         "an unknown field of a device",
         POOL % "{name: a, attributs: {}, taint: x}",
-        r"pools\[0\]\.devices\[0\]\.taint: there is no",
+        r"pools\[0\]\.devices\[0\]\.taint: unknown field",
     ),
     (
         "an unknown field deeper down",
         POOL % "{name: a, taints: [{ky: a}]}",
-        r"devices\[0\]\.taints\[0\]\.ky: there is no",
+        r"devices\[0\]\.taints\[0\]\.ky: unknown field",
     ),
     ("a quantity that is none", POOL % "{name: a, capacity: {memory: 40 GB}}", r"pools\[0\]\.devices\[0\]: .*40 GB"),
     ("a count that is none", POOL % "{name: a, count: two}", r"devices\[0\]\.count: expected a number of devices"),
@@ -246,10 +246,10 @@ BAD_FILES = [
     (
         "a device name that the API refuses",
         POOL % "{name: A_1}",
-        r"would refuse .*pool \"p\", slice #0: spec\.devices\[0\]\.name",
+        r"would reject .*pool \"p\", slice #0: spec\.devices\[0\]\.name",
     ),
     ("a device twice", POOL % "{name: a}, {name: a}", 'duplicate device "a" in pool "p"'),
-    ("a pool twice", "pools: [{name: p}, {name: p}]", r"pools\[1\]\.name: there already is a pool 'p'"),
+    ("a pool twice", "pools: [{name: p}, {name: p}]", r"pools\[1\]\.name: there is already a pool 'p'"),
     (
         "a counter set that is missing",
         POOL % "{name: a, consumesCounters: [{counterSet: x}]}",

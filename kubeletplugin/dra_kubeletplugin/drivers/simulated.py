@@ -89,8 +89,8 @@ def _parameters(claim: ResourceClaim, raw: bytes) -> dict[str, str]:
         parameters = msgspec.json.decode(raw, type=dict[str, str])
     except (msgspec.DecodeError, ValueError) as error:
         raise ClaimError(
-            f"claim {claim.key}: the parameters {raw.decode(errors='replace')!r} are not usable: {error}; "
-            'give an object of strings, such as {"color": "red"}'
+            f"claim {claim.key}: the parameters {raw.decode(errors='replace')!r} are invalid: {error}; "
+            'use an object of strings, such as {"color": "red"}'
         ) from error
     for key in parameters:
         if "=" in key or "\0" in key + parameters[key]:

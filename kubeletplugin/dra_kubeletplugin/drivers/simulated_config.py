@@ -68,7 +68,7 @@ def read_config(path: Path | None) -> SimulatedConfig:
     try:
         return msgspec.convert({} if content is None else content, SimulatedConfig)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"the configuration {path} is not usable: {error}") from error
+        raise SettingsError(f"the configuration {path} is invalid: {error}") from error
 
 
 def resources_of(config: SimulatedConfig) -> Resources:
@@ -79,7 +79,7 @@ def resources_of(config: SimulatedConfig) -> Resources:
         name = pool.name or config.node_name
         where = f"pools[{index}]"
         if name in pools:
-            raise SettingsError(f"{where}.name: there already is a pool {name!r}: give each pool its own name")
+            raise SettingsError(f"{where}.name: there is already a pool {name!r}: give each pool its own name")
         pools[name] = Pool.of(
             _devices(pool.devices, f"{where}.devices"),
             shared_counters=[
@@ -92,7 +92,7 @@ def resources_of(config: SimulatedConfig) -> Resources:
     try:
         check_resources(pools, driver=config.driver_name, node_name=config.node_name)
     except PoolInvalid as error:
-        raise SettingsError(f"the API server would refuse what is configured: {error}") from error
+        raise SettingsError(f"the API server would reject this configuration: {error}") from error
     return pools
 
 
@@ -143,7 +143,7 @@ def _decoded(type_: type[Any], given: Any, where: str) -> Any:
     except DecodeError as error:
         raise SettingsError(f"{where}: {error}") from error
     if unknown := next(_unknown(given, to_dict(decoded), where), None):
-        raise SettingsError(f"{unknown}: there is no such field; see the ResourceSlice API for those there are")
+        raise SettingsError(f"{unknown}: unknown field; the ResourceSlice API lists the fields")
     return decoded
 
 

@@ -62,7 +62,7 @@ def attribute(value: AttributeValue) -> DeviceAttribute:
     for kind, field in ((bool, "bools"), (int, "ints"), (str, "strings")):
         if isinstance(value, Sequence) and value and all(type(item) is kind for item in value):
             return convert(DeviceAttribute, {field: value})
-    raise TypeError(f"{value!r} is no attribute value: use bool, int, str, or a list of one of these")
+    raise TypeError(f"{value!r} is not an attribute value: use bool, int, str, or a list of one of these")
 
 
 def _capacity(value: CapacityValue) -> DeviceCapacity:

@@ -36,7 +36,7 @@ def checked(name: str, pool: Pool) -> Pool:
             for part in pool.slices
         )
     except ValueError as error:
-        raise PoolInvalid(f'a taint in pool "{name}" has an unusable time: {error}') from error
+        raise PoolInvalid(f'a taint in pool "{name}" has an invalid time: {error}') from error
     return replace(pool, slices=slices, node_selector=tidy(pool.node_selector))
 
 

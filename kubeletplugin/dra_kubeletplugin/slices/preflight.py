@@ -1,7 +1,8 @@
 """Would an API server take these pools? Asked before publishing, with the rules of Kubernetes 1.36.
 
 The publisher does not ask: a newer server may allow more. A driver whose pools come from a
-configuration file asks at its start, where the answer still reaches somebody. Spec: plugin-helper.md 4.3 and 4.7.
+configuration file checks at its start, where an error still reaches the administrator. Spec: plugin-helper.md 4.3
+and 4.7.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class SlicePublisher:
         if self._reconcile_pool and (others := resources.keys() - {self._reconcile_pool}):
             names = ", ".join(sorted(others))
             error = PoolInvalid(f"only the pool {self._reconcile_pool} may be published, not {names}")
-            self._report(error, "the resources were not taken")
+            self._report(error, "the resources were rejected")
             return
         affected = self._wanted.keys() | resources.keys()
         self._wanted = dict(resources)
@@ -119,7 +119,7 @@ class SlicePublisher:
         async with self._progress:
             await self._progress.wait_for(lambda: self._listed.is_set() and not self._unsettled)
 
-    # --- what the watch tells ---
+    # --- what the watch reports ---
 
     def _relisted(self, objects: list[dict[str, Any]]) -> None:
         self._view.replace(filter(self._is_ours, objects))
@@ -181,7 +181,7 @@ class SlicePublisher:
             failure = SyncFailed(f'pool "{name}": {error}')
             failure.__cause__ = error
             self._due.failed(name, self._now())
-            self._report(failure, "publishing ResourceSlices, will be retried")
+            self._report(failure, "publishing ResourceSlices failed and will be retried")
             return
         self._due.settled(name)
         if self._wishes == wishes:

@@ -1,7 +1,7 @@
-"""The slices of a driver as the watch tells them, with our own writes laid over for a while.
+"""The slices of a driver as the watch reports them, overlaid for a while with our own writes.
 
-A write is newer than what the watch has told so far; without the overlay the next sync would not know
-the slice that the last one created, and create it again. An own write counts until the watch has the same or
+A write is newer than what the watch has reported so far. Without the overlay the next sync would not know
+the slice that the last one created, and would create it again. An own write counts until the watch has the same or
 a newer version of the slice, or reports its deletion, or until a minute has passed. Spec: RS-03.
 """
 
@@ -43,13 +43,13 @@ class SliceView:
         return item.slice.spec.pool.name
 
     def wrote(self, obj: dict[str, Any], now: float) -> Stored:
-        """Lay the answer to an own create or update over what the watch tells."""
+        """Overlay the answer to an own create or update on what the watch reports."""
         item = stored(obj)
         self._written[item.name] = (now + self._overlay_seconds, item)
         return item
 
     def forget(self, item: Stored) -> None:
-        """An own deletion succeeded, or somebody else's was seen: the slice is gone."""
+        """The slice is gone: an own deletion succeeded, or the watch reported one."""
         written = self._written.get(item.name)
         if written and written[1].slice.metadata.uid == item.slice.metadata.uid:
             del self._written[item.name]

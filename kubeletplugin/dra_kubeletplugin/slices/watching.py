@@ -1,7 +1,7 @@
 """Lists and watches the ResourceSlices of a publisher, over and over, until cancelled.
 
-Spec: RS-01. A watch that ends goes on where it stopped; one that is too far behind, or that failed, begins
-with a new list. What fails is reported and tried again after an interval that doubles.
+Spec: RS-01. A watch that ends resumes where it stopped. One that is too far behind, or that failed, starts over
+with a new list. Each failure is reported; the interval before the next attempt doubles.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def follow_slices(
 
 
 async def _watch(api: Api, field_selector: str, version: str, on_event: Callable[[str, Object], None]) -> str:
-    """One watch; the resourceVersion from which the next one goes on."""
+    """One watch; returns the resourceVersion from which the next one resumes."""
     events = api.watch(RESOURCE_SLICES, resource_version=version, fieldSelector=field_selector)
     async with aclosing(events):  # type: ignore[type-var]  # declared as an iterator, is a generator
         async for event, obj in events:
