@@ -47,7 +47,7 @@ class FeatureGates(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """The defaults with these gates changed, by their Kubernetes names. Raises UnknownGate."""
         names = sorted(field.encode_name for field in msgspec.structs.fields(cls))
         if unknown := sorted(gates.keys() - set(names)):
-            raise UnknownGate(f"there is no feature gate {', '.join(unknown)}; there are {', '.join(names)}")
+            raise UnknownGate(f"unknown feature gates {', '.join(unknown)}; known are {', '.join(names)}")
         try:
             return msgspec.convert(dict(gates), cls)
         except msgspec.ValidationError as error:

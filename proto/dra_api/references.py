@@ -2,7 +2,7 @@
 
 A pod names its claims in ``spec.resourceClaims``. An entry is either the name of a claim, or the
 name of a template; the claim made from a template is found through ``status.resourceClaimStatuses``
-and has to be owned by the pod, because a claim of that name may belong to somebody else.
+and has to be owned by the pod, because a claim of that name may belong to another owner.
 Operator, node and eviction share these functions. Spec: claim-controller.md sections 3 and 6.1.
 
 Errors::
@@ -10,7 +10,7 @@ Errors::
     ClaimReferenceError
     ├── ClaimNotCreatedYet       a template entry without a recorded claim: wait
     ├── UnsupportedClaimSource   the entry uses a field that we do not know
-    ├── ClaimNotOwned            the claim belongs to another pod, or to nobody
+    ├── ClaimNotOwned            the claim belongs to another pod, or has no owner
     └── PodNotInGroup            the pod is not a member of the PodGroup it was asked about
 """
 

@@ -155,7 +155,7 @@ def _in_use(obj: JSON, path: str) -> bool:
 
 
 def _places(obj: Any, path: str) -> Iterator[tuple[Any, Any]]:
-    """Every container and key that a path leads to, as far as the object is shaped for it."""
+    """Every container and key that a path leads to in the object."""
     name, _, rest = path.partition(".")
     if name == "*":
         keys = list(obj) if isinstance(obj, dict) else range(len(obj)) if isinstance(obj, list) else ()

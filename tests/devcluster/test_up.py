@@ -141,7 +141,7 @@ BAD_INPUT = [
      "cannot write the snapshot HOME/missing/objects: No such file or directory"),
     ("a snapshot that is a folder", ["--snapshot", "HOME"], "cannot read the snapshot HOME: Is a directory"),
     ("a feature gate that does not exist", ["--feature-gates", "DRANothing=true"],
-     "there is no feature gate DRANothing; there are DRAAdminAccess, "),
+     "unknown feature gates DRANothing; known are DRAAdminAccess, "),
     ("a feature gate without a value", ["--feature-gates", "DRAAdminAccess"],
      "--feature-gates: 'DRAAdminAccess' is not of the form NAME=true or NAME=false"),
     ("a port beyond all ports", ["--port", "70000"], "70000 is not a port: choose one from 0"),

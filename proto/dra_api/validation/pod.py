@@ -1,6 +1,6 @@
 """The parts of a Pod that have to do with claims. Spec: api.md section 10.
 
-Everything else about pods is for whoever stores them to judge.
+The API server checks everything else about pods.
 """
 
 from __future__ import annotations
