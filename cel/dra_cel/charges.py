@@ -68,11 +68,11 @@ class Operand(Protocol):
 
     @property
     def known_size(self) -> Range | None:
-        """The size as far as the expression itself tells."""
+        """The size if the expression itself shows it."""
 
     @property
     def element_size(self) -> Range:
-        """Size of the elements of a list, as far as declarations tell."""
+        """Size of the elements of a list by the declarations."""
 
     @property
     def constant(self) -> Any:

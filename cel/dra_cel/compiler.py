@@ -344,7 +344,7 @@ class _Compiler:
         return code
 
     def loop(self, node: Fold, clause: str) -> Walk[Code]:
-        """The comprehension of a macro; what its parts are, the macro's expansion tells."""
+        """The comprehension of a macro; the macro's expansion decides what its parts are."""
         step = node.step
         assert isinstance(step, Call), "all macros step with a call"
         if node.macro in ("all", "exists"):

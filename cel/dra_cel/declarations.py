@@ -25,8 +25,8 @@ Implementation = Callable[..., Any]
 class Overload:
     """One signature.
 
-    ``checks`` tells that the implementation itself raises for values of other types, so that compiled expressions
-    need not look. ``inline`` is Python source for them, with ``{0}`` for the first operand, under the same condition.
+    ``checks`` states that the implementation itself raises for values of other types, so that compiled expressions
+    need no check. ``inline`` is Python source for them, with ``{0}`` for the first operand, under the same condition.
     ``against_zero`` is such source for comparing the result with 0 by the operator ``{2}``.
     """
 

@@ -52,7 +52,7 @@ from .values import UINT_MAX
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is known of a variable's values besides their type: how large they can become, and of what they are made.
+    """What is known of a variable's values beyond their type: how large they can become, and what their parts are.
 
     ``size`` is the largest number of characters or entries. ``any_field`` gives the shape of fields which are not
     listed, as in a map whose values are all alike.
@@ -78,7 +78,7 @@ class Environment:
     """See the module. ``accepts_result`` decides which output types are allowed; ``result_rule`` says it in words.
 
     ``type_names`` are names that stand for a type at run time; those of ``checked_names`` only do so for the checker.
-    ``bindings`` tells whether there is a ``cel.bind``.
+    ``bindings``: whether there is a ``cel.bind``.
     """
 
     name: str

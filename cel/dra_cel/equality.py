@@ -41,7 +41,7 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def _alike(left: Any, right: Any, pending: list[_Pair], outermost: bool) -> bool:
-    """Whether two values are equal as far as they can be seen from outside; what is inside is left pending."""
+    """Whether two values are equal without their entries, which are added to ``pending``."""
     if left is None or right is None:
         return left is right
     kind = type(left)

@@ -80,7 +80,7 @@ class EvaluationError(CelError):
 class EvaluationStopped(EvaluationError):
     """Evaluation was stopped for good: unlike other errors, ``&&``, ``||`` and loops do not absorb this one.
 
-    Besides the limits that is what makes the reference panic: its evaluation then ends with "internal error".
+    It stands for a limit that was exceeded, and for what makes the reference panic ("internal error").
     """
 
 

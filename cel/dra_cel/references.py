@@ -39,7 +39,7 @@ def references(root: Node, constants: Constants) -> frozenset[Reference]:
 
 
 def _path(node: Node, bound: dict[str, Path], constants: Constants) -> Path:
-    """The names on the way to a value, as far as they are constant."""
+    """The names on the way to a value, up to the first that is not constant."""
     start, selections = walk_chain(node)
     if not isinstance(start, Ident):
         return ()

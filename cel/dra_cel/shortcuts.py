@@ -1,4 +1,4 @@
-"""Functions that compiled selectors call, besides the libraries' own.
+"""Functions that compiled selectors call in addition to the libraries' own.
 
 They return what CEL says or raise; anything raised sends the evaluation to the machine, so they may be stricter than
 CEL, but never different.

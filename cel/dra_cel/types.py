@@ -119,7 +119,7 @@ def is_optional(type_: Type) -> bool:
 
 
 def may_be_optional(type_: Type) -> bool:
-    """Whether values of the type may be optional ones, as far as it tells."""
+    """Whether the type allows optional values."""
     return is_optional(type_) or type_.is_dynamic
 
 

@@ -134,7 +134,7 @@ def more_general(left: Type, right: Type) -> Type:
 
 
 def fresh(types: tuple[Type, ...], number: int) -> tuple[Type, ...]:
-    """The types of a declaration with type variables of their own, told apart by the number."""
+    """The types of a declaration with type variables of their own, distinguished by the number."""
     return tuple(_renamed(type_, number) if type_.is_open else type_ for type_ in types)
 
 

@@ -103,7 +103,7 @@ def _format(node: Call, source: Source) -> list[Issue]:
 
 
 def _unprintable(root: Node, letter: str) -> Node | None:
-    """The first node that a placeholder cannot print, if its type tells; ``%s`` also looks into literals."""
+    """The first node whose type a placeholder cannot print; ``%s`` also looks into literals."""
     pending = [root]
     while pending:
         node = pending.pop(0)

@@ -31,7 +31,7 @@ class Uint(int):
 
 
 class Key:
-    """A map key that is not text. Numbers, booleans and the like are told apart by type, other values by identity.
+    """A map key that is not text. Numbers, booleans and the like differ by type, other values by identity.
 
     Raises EvaluationStopped for values whose representation in the reference cannot be a key.
     """
@@ -135,8 +135,8 @@ NONE: Final = Optional(None, present=False)
 def repacked(value: Any) -> Any:
     """What becomes of an optional's value where a name, a selection or an arm of ``?:`` gave the optional.
 
-    The reference unpacks it to a plain Go value there and packs that again, which not every value survives: those of
-    Kubernetes' own types become an EvaluationError, which fails whoever asks for the value.
+    The reference unpacks it to a plain Go value there and packs that again, which not every value survives: values of
+    Kubernetes' own types become an EvaluationError, which fails each use of the value.
     """
     while isinstance(value, Optional):
         value = value.value if value.present else None

@@ -16,7 +16,7 @@ LIST_LIMIT: Final = 1_000_000
 
 
 class Accumulator(list[Any]):
-    """The list under construction in a fold: adding to it extends it, as nobody else can hold it."""
+    """The list under construction in a fold: adding to it extends it, because there is no other reference to it."""
 
     __slots__ = ()
 
