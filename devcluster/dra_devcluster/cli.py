@@ -1,4 +1,4 @@
-"""The command ``dra-devcluster``: ``up`` keeps a cluster running, ``demo`` tells the whole story and ends."""
+"""The command ``dra-devcluster``: ``up`` runs a cluster, ``demo`` shows the life of a pod with devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "demo":
-        from . import demo  # brings half of the project along
+        from . import demo  # imports half of the project
 
         return demo.run()
     from .up import run
@@ -57,12 +57,15 @@ def parser() -> argparse.ArgumentParser:
         "--kubeconfig", default="dra-devcluster.kubeconfig", metavar="FILE", help="written when the cluster is ready"
     )
     up.add_argument(
-        "--snapshot", metavar="FILE", help="load the objects from this file, and save them to it at the end"
+        "--snapshot", metavar="FILE", help="load the objects from this file at the start, and save them at the end"
     )
     up.add_argument(
-        "--feature-gates", default="", metavar="A=true,B=false", help="changes to the gates of Kubernetes 1.36"
+        "--feature-gates",
+        default="",
+        metavar="A=true,B=false",
+        help="feature gates that differ from the defaults of Kubernetes 1.36",
     )
-    commands.add_parser("demo", help="pods with devices from beginning to end, told as it happens")
+    commands.add_parser("demo", help="run pods with devices from start to end, and print each step")
     return parser
 
 

@@ -1,7 +1,7 @@
-"""``dra-devcluster demo``: the way of a pod from request to device and back, told as it happens.
+"""``dra-devcluster demo``: the life of a pod from request to device and back, printed as it happens.
 
 Everything is real: the API server speaks HTTPS, each node has a plugin process behind gRPC on unix sockets, the
-operator is a process of its own under Kopf, containers are processes. Every line tells what was *observed* through
+operator is a process of its own under Kopf, containers are processes. Each line states what was *observed* through
 the API, in a container's log or on disk; a step that observes nothing in time fails the demo and names itself.
 """
 

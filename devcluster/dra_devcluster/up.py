@@ -1,4 +1,4 @@
-"""``dra-devcluster up``: API server and nodes, until somebody ends it."""
+"""``dra-devcluster up``: API server and nodes, until a signal stops them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _write_kubeconfig(cluster: DevCluster, path: Path) -> None:
 
 
 async def _until(stop: asyncio.Event, cluster: DevCluster) -> None:
-    """Wait for the signal; a plugin process that ends on its own meanwhile is reported, and the cluster goes on."""
+    """Wait for the signal. Report a plugin process that exits before, and keep the cluster running."""
     alive = [node.plugin for node in cluster.nodes if node.plugin]
     while not stop.is_set():
         with suppress(TimeoutError):

@@ -127,7 +127,7 @@ class NodeAgent:
             try:
                 await work()
             except Exception:
-                logger.exception("node %s: the loop for %s has died and is started again", self.node_name, name)
+                logger.exception("node %s: the task for %s has crashed and is restarted", self.node_name, name)
             await asyncio.sleep(_REVIVAL_SECONDS)
 
 

@@ -154,7 +154,7 @@ class ContainerKeeper:
             raise ContainerError("CreateContainerError", f"failed to inject CDI devices: {error}") from error
         missing = missing_paths(edits)
         if missing:
-            message = f"CDI devices need paths that this host does not have: {', '.join(missing)}"
+            message = f"CDI devices need paths that do not exist on this host: {', '.join(missing)}"
             raise ContainerError("CreateContainerError", message)
         return ids, edits
 

@@ -38,7 +38,7 @@ async def run_session(socket: web.WebSocketResponse, process: asyncio.subprocess
 
 
 def result_status(code: int) -> dict[str, Any]:
-    """What the client is told about the end of the program."""
+    """The status that the client gets when the program ends."""
     if code == 0:
         return {"metadata": {}, "status": "Success"}
     message = f"command terminated with non-zero exit code: exit status {code}"
@@ -47,7 +47,7 @@ def result_status(code: int) -> dict[str, Any]:
 
 
 async def refuse(socket: web.WebSocketResponse, message: str) -> None:
-    """Tell the client why there is no session."""
+    """Send the client the reason why there is no session."""
     status = _failure(message, "InternalError") | {"code": 500}
     await socket.send_bytes(bytes([_RESULT]) + json.dumps(status).encode())
     await socket.close()

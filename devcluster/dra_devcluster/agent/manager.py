@@ -48,7 +48,7 @@ class DraManager:
         self._settings = settings
         self._checkpoint = CheckpointFile(root / FILE_NAME)
         self.cache = ClaimCache(self._checkpoint.load())
-        # A lock lives as long as somebody holds it or waits for it.
+        # A lock lives as long as a task holds it or waits for it.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def close(self) -> None:
@@ -99,7 +99,7 @@ class DraManager:
             raise ClaimError(f"prepare dynamic resources: {error}") from error
 
     async def unprepare(self, pod_uid: str) -> None:
-        """Drop the pod's references; give back what nobody else uses (KM-18, KM-19).
+        """Drop the pod's references; unprepare what no other pod uses (KM-18, KM-19).
 
         Raises ClaimError; claims that failed stay referenced, so repeating is safe and necessary.
         """
@@ -136,9 +136,9 @@ class DraManager:
                 continue
             try:
                 await self.unprepare(pod_uid)
-                logger.info("gave back the claims of the former pod %s", pod_uid)
+                logger.info("unprepared the claims of pod %s, which is gone", pod_uid)
             except ClaimError as error:
-                logger.warning("giving back the claims of the former pod %s failed: %s", pod_uid, error)
+                logger.warning("unpreparing the claims of pod %s, which is gone, failed: %s", pod_uid, error)
 
     # --- the phases of prepare ---
 
@@ -198,7 +198,7 @@ class DraManager:
     async def _locked(self, uids: Iterable[str]) -> AsyncIterator[None]:
         """Exclusive work on these claims; sorted, so that two pods with the same claims cannot block each other.
 
-        By uid: a claim that replaces one of the same name must not wait behind its teardown, but be told of it (KM-21).
+        By uid: a claim that replaces one of the same name must fail, not wait for the teardown of the old one (KM-21).
         """
         async with AsyncExitStack() as stack:
             for uid in sorted(set(uids)):

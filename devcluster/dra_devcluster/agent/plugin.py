@@ -117,7 +117,7 @@ class DraPlugin:
         except grpc.aio.AioRpcError as error:
             raise ClaimError(f"{method}: {describe(error)}") from error
         except asyncio.CancelledError:
-            # Closing the channel cancels the call, not us: to whoever waits for the answer it is a failed call.
+            # Closing the channel cancels the call, not this task: the caller gets a failed call.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise

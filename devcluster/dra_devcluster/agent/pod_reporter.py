@@ -16,8 +16,8 @@ Json = dict[str, Any]
 
 
 class PodReporter:
-    """``view`` gives the pod as it should be shown, ``known`` the object as it is as far as we know; ``take`` gets
-    the object that the API server answers with.
+    """``view`` returns the pod as it should be reported, ``known`` the object as last seen; ``take`` gets the object
+    that the API server returns.
     """
 
     def __init__(

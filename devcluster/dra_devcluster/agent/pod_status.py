@@ -86,7 +86,7 @@ def phase(view: PodView) -> str:
     """Pending until all containers have run, then Running; terminal only when all is over (kubelet-manager.md 8)."""
     regular = view.pod.spec.containers or ()
     if view.pod.is_terminal:
-        return view.pod.status.phase  # by our own earlier report, or by somebody who decided so
+        return view.pod.status.phase  # from an earlier report of this node, or set by another client
     if view.over:
         succeeded = view.ending is None and all(view.exit_code(container) == 0 for container in regular)
         return "Succeeded" if succeeded else "Failed"

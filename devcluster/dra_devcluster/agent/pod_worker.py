@@ -251,7 +251,7 @@ class PodWorker:
             except (KubeError, DecodeError) as error:
                 logger.warning("pod %s: %s", self.pod.key, error)
             except Exception:  # a bug in one report must not end the reports of a pod that lives on
-                logger.exception("pod %s: unexpected failure, tried again", self.pod.key)
+                logger.exception("pod %s: unexpected failure, will be retried", self.pod.key)
             await self._pause()
 
     def _view(self) -> PodView:
@@ -269,7 +269,7 @@ class PodWorker:
     # --- time ---
 
     async def _pause(self) -> None:
-        """Until the next try: the retry period, or less when the pod was changed by somebody."""
+        """Wait for the next attempt: the retry period, or less when the pod changes."""
         self._poked.clear()
         seconds = self._node.settings.pod_retry * (1 + random.random() / 2)
         with suppress(TimeoutError):

@@ -49,10 +49,10 @@ class Pods:
                 except Gone:
                     continue
                 except KubeError as error:
-                    logger.warning("node %s: following the pods failed: %s", self._node.name, error)
+                    logger.warning("node %s: watching the pods failed: %s", self._node.name, error)
                     await asyncio.sleep(_RETRY_SECONDS)
-                except Exception:  # the workers must go on, whatever the API server has sent
-                    logger.exception("node %s: following the pods failed unexpectedly", self._node.name)
+                except Exception:  # the workers must continue, whatever the API server has sent
+                    logger.exception("node %s: watching the pods failed unexpectedly", self._node.name)
                     await asyncio.sleep(_RETRY_SECONDS)
         finally:
             for task in self._tasks.values():
@@ -102,7 +102,7 @@ class Pods:
         try:
             await worker.run()
         except Exception:
-            logger.exception("pod %s: unexpected failure, the pod is no longer looked after", worker.pod.key)
+            logger.exception("pod %s: unexpected failure, the pod is no longer managed", worker.pod.key)
             await self._node.runtime.kill_pod(uid)
             return
         del self._workers[uid], self._tasks[uid]

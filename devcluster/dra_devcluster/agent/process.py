@@ -102,9 +102,9 @@ class ContainerProcess:
 
 
 async def _wait(process: subprocess.Popen[bytes]) -> int:
-    """The return code; the kernel tells of the end where it can, elsewhere the process is asked again and again."""
+    """The return code. Waits on a pidfd where the kernel has them, and polls elsewhere."""
     if not hasattr(os, "pidfd_open"):
-        while process.poll() is None:  # noqa: ASYNC110  (nobody could set an event)
+        while process.poll() is None:  # noqa: ASYNC110  (no event to wait for)
             await asyncio.sleep(_POLL_SECONDS)
         return process.wait()
     ended = asyncio.Event()
@@ -144,7 +144,7 @@ def exit_code(code: int) -> int:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process started, in the kernel's ticks: tells it from a later one with its number. 0: not known."""
+    """When a process started, in the kernel's ticks: distinguishes it from a later one with its number. 0: unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

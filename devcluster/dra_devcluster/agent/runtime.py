@@ -134,7 +134,7 @@ class LocalRuntime:
     def start(
         self, pod_uid: str, name: str, argv: Sequence[str], environment: Mapping[str, str], cwd: str = ""
     ) -> ContainerRecord:
-        """Start the container (again), in a directory of its own unless told otherwise.
+        """Start or restart the container, by default in a directory of its own.
 
         Raises ContainerError(RunContainerError), or OSError when the node's disk does not take its files.
         """

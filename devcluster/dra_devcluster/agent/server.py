@@ -1,7 +1,7 @@
 """The node's own HTTP server: container logs and ``exec``, for the API server to hand on.
 
-It listens on loopback at a free port and answers only to those who know the key that the agent publishes as an
-annotation of its Node object: whoever may read that may use the API server anyway.
+It listens on loopback at a free port and answers only to clients that know the key that the agent publishes as an
+annotation of its Node object: a client that may read the Node may use the API server anyway.
 
 ===================================================  ==========================================================
 ``GET /containerLogs/<ns>/<pod>/<container>``         log text; query as for ``pods/log``

@@ -42,7 +42,7 @@ class SocketWatcher:
         try:
             self._inotify = inotify_simple.INotify(nonblocking=True) if inotify_simple else None
         except OSError as error:  # the limit of instances per user is reached
-            logger.warning("no inotify, looking into %s once per period instead: %s", self._directory, error)
+            logger.warning("inotify is not available, polling %s instead: %s", self._directory, error)
         if self._inotify is not None:
             asyncio.get_running_loop().add_reader(self._inotify.fd, self._read)
         self._walk(self._directory)

@@ -1,4 +1,4 @@
-"""Removes ResourceSlices that nobody stands behind any more (KM-10).
+"""Removes ResourceSlices whose plugin is gone (KM-10).
 
 At start all slices of the node go, since no plugin is registered yet. Later a driver's slices go when no
 instance of it has been connected for a while. Slices of other nodes and those without a node are never touched.

@@ -42,7 +42,7 @@ async def bind(call: Call) -> web.StreamResponse:
 def assign(write: Write, stored: Stored, pod: Json, node: str, annotations: dict[str, str] | None = None) -> None:
     """Put the pod, as decoded from ``stored``, on the node. Raises 409 when it cannot be put there any more."""
     name, spec = stored.name, pod["spec"]
-    write.manager = ""  # nobody comes to own the node's name
+    write.manager = ""  # no manager becomes the owner of the node's name
     if "deletionTimestamp" in pod["metadata"]:
         raise conflict("", "pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
     if spec.get("nodeName"):

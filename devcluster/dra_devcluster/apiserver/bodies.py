@@ -66,7 +66,7 @@ def parse_object(body: bytes, kind_of_body: str) -> Json:
         raise unsupported_media_type(_READABLE)
     document = parse_document(body, is_yaml=kind_of_body == YAML)
     if not isinstance(document, dict):
-        raise bad_request("the body of the request is no JSON object: an object has at least apiVersion and kind")
+        raise bad_request("the body of the request is not a JSON object: an object has at least apiVersion and kind")
     return document
 
 

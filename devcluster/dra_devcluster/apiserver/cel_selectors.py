@@ -16,12 +16,12 @@ def selector_check(gates: FeatureGates) -> SelectorCheck:
         try:
             return SelectorVerdict(max_cost=compile(expression, environments[stored]).max_cost)
         except CompileError as error:
-            return SelectorVerdict(error=f"compilation failed: {_told(error)}")
+            return SelectorVerdict(error=f"compilation failed: {_listing(error)}")
 
     return check
 
 
-def _told(error: CompileError) -> str:
+def _listing(error: CompileError) -> str:
     """All complaints as the real server shows them: each with its line and a mark below."""
     lines = error.expression.split("\n")
     return "\n".join(

@@ -112,7 +112,7 @@ def delete_some(registry: Registry, collection: Collection, namespace: str = "")
 
 
 def _choose_finalizers(meta: Json, propagation: str) -> None:
-    """Whoever collects garbage sees in the finalizers what is to happen to the dependents."""
+    """The finalizers tell the garbage collector what to do with the dependents."""
     finalizers = list(meta.get("finalizers") or ())
     wanted = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(propagation)
     if propagation:

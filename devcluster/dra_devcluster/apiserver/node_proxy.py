@@ -50,9 +50,9 @@ async def execute(call: Call) -> web.StreamResponse:
     call.need("get" if call.request.method == "GET" else "create")
     url, headers = _node_url(call, "exec")
     if call.query.get("tty", "").lower() in ("true", "1"):
-        raise _not_implemented("exec with a terminal is not offered by the development cluster: leave out --tty")
+        raise _not_implemented("the development cluster does not support exec with a terminal: leave out --tty")
     if call.request.headers.get("Upgrade", "").lower() != "websocket":
-        raise _not_implemented("exec is offered over websockets only: use kubectl 1.30 or newer")
+        raise _not_implemented("exec is supported over websockets only: use kubectl 1.30 or newer")
     asked = call.request.headers.get("Sec-WebSocket-Protocol", "")
     protocols = [name for name in (part.strip() for part in asked.split(",")) if name in EXEC_PROTOCOLS]
     if not protocols:
@@ -73,7 +73,7 @@ async def execute(call: Call) -> web.StreamResponse:
 async def unsupported(call: Call) -> web.StreamResponse:
     """``attach``, ``portforward``: a clear refusal."""
     _host_of(_pod(call))
-    raise _not_implemented(f"{call.target.subresource} is not offered by the development cluster")
+    raise _not_implemented(f"{call.target.subresource} is not supported by the development cluster")
 
 
 NODE_SUBRESOURCES: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {

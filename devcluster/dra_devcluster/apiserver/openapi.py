@@ -1,4 +1,4 @@
-"""OpenAPI documents, as far as kubectl reads them: explain, validation, server-side dry run, strategic merge by schema.
+"""The OpenAPI documents that kubectl reads: explain, validation, server-side dry run, strategic merge by schema.
 
     v3_index(structure) -> Json                      /openapi/v3
     v3_document(structure, group, version)           /openapi/v3/apis/<group>/<version>; None when nothing is served
@@ -28,7 +28,7 @@ _META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 _INFO = {"title": "Kubernetes", "version": "v1.36.0"}
 _PATCHES = ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
 _STRATEGIC = "application/strategic-merge-patch+json"
-# Their presence tells kubectl that the server validates and dry-runs by itself.
+# They show kubectl that the server validates and dry-runs by itself.
 _WRITE_PARAMETERS = [
     {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
     for name in ("dryRun", "fieldManager", "fieldValidation")

@@ -10,7 +10,7 @@ from .shapes import to_served
 
 
 def track_created(write: Write, obj: Json) -> None:
-    """Note in managedFields what the client set, before the server adds what belongs to nobody."""
+    """Record in managedFields what the client set, before the server adds fields without an owner."""
     asked = {key: value for key, value in obj.items() if key != "status" or "status" not in write.resource.subresources}
     _note(write, obj, asked, None)
 

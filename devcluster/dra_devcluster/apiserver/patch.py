@@ -57,7 +57,7 @@ def patch(
 
 def _object(document: Any) -> Json:
     if not isinstance(document, dict):
-        raise bad_request("the patch must give an object: it is a list, a text or a number")
+        raise bad_request("the patch must result in an object, not in a list, a string or a number")
     return document
 
 
@@ -107,7 +107,7 @@ def _apply(
 def _check_applied(write: Write, name: str, config: Json, mode: str) -> None:
     """The configuration itself stays as it was written: two writings of one quantity are two values for an apply.
 
-    Fields that nobody has declared cannot be owned, so they are refused rather than dropped, whatever the mode.
+    Undeclared fields cannot have an owner, so they are refused rather than dropped, whatever the mode.
     """
     resource, read = write.resource, deepcopy(config)
     unknown = [problem for problem in decode(resource.schema, read) if problem.kind == "unknown"]

@@ -62,7 +62,7 @@ def _message_name(api_version: str, kind: str) -> str:
     for name in (f"k8s.io.api.{package}.{version}.{kind}", f"{_META}.{kind}"):
         if name in _messages():
             return name
-    raise MalformedProtobuf(f"no protobuf form of {api_version} {kind} is known: send it as JSON")
+    raise MalformedProtobuf(f"the protobuf form of {api_version} {kind} is unknown: send JSON")
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:

@@ -73,7 +73,7 @@ class Registry:
 def _served(builtin: Structure, versions: Mapping[str, bool]) -> Structure:
     known = {resource.api_version for resource in builtin.resources()}
     if unknown := sorted(versions.keys() - known):
-        raise ServerError(f"there is no API version {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        raise ServerError(f"unknown API versions {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     lines = [line for line in load_data("discovery.json") if versions.get(_api_version(line), True)]
     return Structure(lines, load_data("components.json"))
 

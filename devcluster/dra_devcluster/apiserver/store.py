@@ -21,7 +21,7 @@ from .errors import expired
 Json = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for cluster-scoped objects) and name
 
-# A watch can go on from any change that is still in the log; real servers keep about five minutes.
+# A watch can resume from any change that is still in the log; real servers keep about five minutes.
 LOG_LENGTH = 20_000
 LOG_BYTES = 128 * 2**20
 # A watcher that lets this many changes pile up is disconnected: it lists again and is better off.

@@ -32,7 +32,7 @@ class Tokens:
         }
 
     def user(self, authorization: str) -> Json | None:
-        """The user of an Authorization header; None for nobody."""
+        """The user of an Authorization header, or None."""
         scheme, _, token = authorization.partition(" ")
         return self.user_of_token(token.strip()) if scheme.lower() == "bearer" else None
 

@@ -30,7 +30,7 @@ def _answer(call: Call, body: Json, status: Json) -> web.Response:
 
 
 async def access_review(call: Call) -> web.StreamResponse:
-    """Everybody who is known may do everything."""
+    """Every known user may do everything."""
     return _answer(call, await _body(call), {"allowed": True, "reason": "every known user may do everything here"})
 
 
@@ -50,7 +50,7 @@ async def self_review(call: Call) -> web.StreamResponse:
 async def token_review(call: Call) -> web.StreamResponse:
     body = await _body(call)
     user = call.tokens.user_of_token((body.get("spec") or {}).get("token", ""))
-    status = {"authenticated": True, "user": user} if user else {"user": {}, "error": "the token is not known"}
+    status = {"authenticated": True, "user": user} if user else {"user": {}, "error": "unknown token"}
     return _answer(call, body, status)
 
 

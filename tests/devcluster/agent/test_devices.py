@@ -169,7 +169,7 @@ async def test_a_device_whose_device_node_does_not_exist_is_an_error(node: OneNo
     await node.pod("pod-a", claims=("gpu",))
     await node.claim("gpu", "pod-a")
     event = await node.event("pod-a", "Failed")
-    assert event["message"] == "Error: CDI devices need paths that this host does not have: /dev/no-such-gpu"
+    assert event["message"] == "Error: CDI devices need paths that do not exist on this host: /dev/no-such-gpu"
 
 
 async def test_e2e042_pods_share_a_claim_and_the_last_one_gives_it_back(node: OneNode, plugin: FakePlugin) -> None:

@@ -151,5 +151,5 @@ async def test_versions_can_be_switched_off() -> None:
 
 
 def test_unknown_versions_are_refused() -> None:
-    with pytest.raises(ServerError, match="there is no API version apps/v9; known are "):
+    with pytest.raises(ServerError, match="unknown API versions apps/v9; known are "):
         DevApiServer(api_versions={"apps/v9": True})

@@ -1,7 +1,7 @@
 """Server-side apply: a manager states the fields it wants; the server merges them and remembers who owns what.
 
 The applied configuration is merged over the live object (list-maps by key, sets as sets, atomics as a whole). Fields
-that the manager stated last time and states no longer are removed unless somebody else owns them. Fields whose value
+that the manager stated last time and states no longer are removed unless another manager owns them. Fields whose value
 the merge would change and that others own are conflicts: 409, or, with `force`, taken from them.
 """
 
@@ -121,7 +121,7 @@ def _rest(item: Any, key: str, doomed: Fields, kept: Fields, schema: Schema) -> 
         return None
     left = _without(item, doomed[key], kept.get(key, {}), schema)
     if left is None and key in kept and member(kept[key]):
-        return type(item)()  # somebody states it, if only as empty
+        return type(item)()  # a manager states it, if only as empty
     return left
 
 

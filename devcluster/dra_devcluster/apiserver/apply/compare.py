@@ -1,7 +1,7 @@
 """From objects to field sets: what an object holds, and what changed between two versions of it.
 
-Both walk the schema: fields of atomic objects and lists count as one, items of list-maps are told apart by their key
-fields, items of sets by their value; everything the schema does not know is taken as granular.
+Both walk the schema: fields of atomic objects and lists count as one, items of list-maps differ by their key
+fields, items of sets by their value; everything that the schema does not know is granular.
 """
 
 from functools import lru_cache
@@ -14,7 +14,7 @@ from dra_devcluster.apiserver.structure.schema import Json
 
 from .fields import LEAF, Fields
 
-# Set by the server on every object: nobody owns them.
+# Set by the server on every object: they have no owner.
 _UNOWNED = frozenset(
     {"name", "namespace", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"}
     | {"uid", "generation", "resourceVersion", "managedFields"}
@@ -79,7 +79,7 @@ def changes(old: Json, new: Json, schema: Schema) -> tuple[Fields, Fields]:
 
 @lru_cache(maxsize=1024)
 def _blank(schema: Schema) -> Json:
-    """What a new object of this type holds before anybody set a field: the parts that are never absent.
+    """What a new object of this type holds before any field is set: the parts that are never absent.
 
     A custom resource has none: on the real server it is no struct."""
     if not schema.typed:

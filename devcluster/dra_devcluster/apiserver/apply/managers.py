@@ -1,7 +1,7 @@
 """The entries of `metadata.managedFields`, and their upkeep at ordinary writes.
 
 An entry belongs to a manager together with operation (Apply or Update), subresource and, for updates, API version.
-Whoever changes a field by an update owns it from then on and everybody else loses it; the cost is a walk over the
+A manager that changes a field by an update becomes its only owner; the cost is a walk over the
 changed branches only, since unchanged ones compare equal.
 Fields are compared by name, whatever API version an entry was written under. The real server converts first; for the
 kinds served in several versions that comes to the same, as they differ only below lists that are owned as a whole.

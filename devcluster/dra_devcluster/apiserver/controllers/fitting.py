@@ -1,4 +1,4 @@
-"""Which nodes a pod may run on, as far as its spec says so."""
+"""Which nodes a pod may run on by its spec."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The cluster's default scheduler: puts a pod on the fitting node that has the fewest pods.
 
 It knows nothing of devices: that is the business of the operator, whose pods name it as their scheduler. A pod with
-claims that names nobody is told so.
+claims that names no scheduler gets a condition that says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: accepted at once when they are valid, since nobody else can claim their names here."""
+"""CustomResourceDefinitions: accepted at once when they are valid, because their names cannot conflict here."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _identity(item: Any, key: str) -> str | int | float:
             raise PatchRefused(f"map: {item!r} does not contain declared merge key: {key}")
         identity = item[key]
     if not isinstance(identity, str | int | float):
-        raise PatchRefused(f"{identity!r} cannot tell one list item from another: it is no text and no number")
+        raise PatchRefused(f"{identity!r} cannot identify a list item: it is neither a string nor a number")
     return identity
 
 

@@ -95,7 +95,7 @@ class _Summary:
         return False
 
     def _containers(self, status: Json, ready: bool) -> None:
-        # From here on only containers that go on running count as restarted.
+        # From here on only containers that keep running count as restarted.
         self.restarts, self.last_restart = 0, None
         for container in status.get("initContainerStatuses") or []:
             if container.get("name") in self.sidecars:
