@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from command import Command, running
 from dra_kube import LEASES, Api, connection
-from faults import CutAfter, Delay, Entry, Fault, FaultProxy, Refuse, Target
+from faults import CutAfter, CutBefore, Delay, Entry, Fault, FaultProxy, Refuse, Target
 from live_cluster import LiveCluster
 from waiting import until
 
@@ -247,6 +247,23 @@ async def test_a_candidate_asks_again_after(fault: Fault, site: Site) -> None:
     with site.proxy.suffering(fault):
         operator = await site.start("operator")
         await operator.command.says("leading")
+
+
+@pytest.mark.parametrize("options", [(), ("--no-leader-elect",)], ids=["a new leader", "an operator without election"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Refuse(Target(verbs=("list",), resource="nodes", client="operator"), count=2, code=500),
+        Refuse(Target(verbs=("list",), resource="nodes", client="operator"), count=2, code=429, retry_after=1),
+        CutBefore(Target(verbs=("list",), resource="nodes", client="operator"), count=4),
+    ],
+    ids=["answers 500", "is busy", "breaks connections"],
+)
+async def test_a_start_is_tried_again_when_the_server(options: tuple[str, ...], fault: Fault, site: Site) -> None:
+    with site.proxy.suffering(fault):
+        operator = await site.start("operator", *options)
+        await operator.command.says("cannot start, tried again")
+        await operator.command.says("in sync")
 
 
 async def test_without_election_no_lease_is_touched(site: Site, api: Api) -> None:

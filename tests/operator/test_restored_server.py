@@ -77,5 +77,5 @@ async def test_starting_over_is_repeated_until_the_server_lets_it(
             await until("refused", refused)
             await cluster.add_pod("pod")
             await cluster.bound("pod")
-        assert "cannot start over" in caplog.text
+        assert "cannot start, tried again" in caplog.text
         assert site.supervisor.health.liveness() == []

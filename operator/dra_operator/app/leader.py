@@ -62,7 +62,6 @@ class Leader:
     ) -> None:
         self._election = Election(identity(), timing)
         self._timing = self._election.timing
-        self._connection = connection
         # Its own client: not guarded, and one request without an answer must not cost the lease.
         self._api = Api(connection, timeout=self._timing.renew / 3)
         self._lock = LeaseLock(self._api, namespace, name, self._election)
@@ -74,8 +73,6 @@ class Leader:
 
     async def acquire(self) -> None:
         """Stand by until this process leads; from then on the lease is renewed. Raises CannotElect, KubeError."""
-        async with Api(self._connection) as api:
-            await api.raw_get("/version")  # may take longer than an attempt: a machine that starts is busy
         await self._api.__aenter__()
         leads = await self._attempt(is_first=True)
         while not leads:

@@ -13,14 +13,14 @@ import asyncio
 import itertools
 import logging
 import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 import kopf
-from dra_kube import Connection, KubeError
+from dra_kube import Api, Connection, KubeError, ServerError, TooManyRequests, Unreachable
 
 from .handlers import register
 from .health import Health
@@ -60,7 +60,7 @@ class Supervisor:
         self._take_signals()
         async with self._probes():
             try:
-                if await self._lead() and await self._unless_stopped(self.operator.start(self.connection)):
+                if await self._unless_stopped(self._begin()):
                     await self._supervise()
             finally:
                 await self._end()
@@ -79,9 +79,33 @@ class Supervisor:
             logger.info("metrics and probes on http://%s:%d", self.metrics_host, port)
             yield
 
-    async def _lead(self) -> bool:
-        """Whether this process leads, as soon as it does, or a signal came before. Without election it always does."""
-        return self.leader is None or await self._unless_stopped(self.leader.acquire())
+    async def _begin(self) -> None:
+        """Find the server, lead, start. Only a server that nothing reaches, or that says no for good, ends the process.
+
+        Otherwise a new leader would end at the first refusal of a busy server, and leave the cluster without one.
+        """
+        await self._until_done(self._look_for_server, ServerError, TooManyRequests)
+        if self.leader is not None:
+            await self.leader.acquire()
+        await self._until_done(self._start, Unreachable, ServerError, TooManyRequests)
+
+    async def _look_for_server(self) -> None:
+        async with Api(self.connection) as api:
+            await api.raw_get("/version")
+
+    async def _start(self) -> None:
+        await self.operator.start(self.connection)
+
+    async def _until_done(self, work: Callable[[], Awaitable[None]], *passing: type[KubeError]) -> None:
+        """Try again and again while the failure is one of those that pass by themselves. Raises KubeError."""
+        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
+            self._check_lease()
+            try:
+                await work()
+                break
+            except passing as error:
+                logger.warning("cannot start, tried again in %g s: %s", pause, error)
+            await asyncio.sleep(pause)
 
     async def _end(self) -> None:
         settled = await self.operator.stop()
@@ -116,17 +140,8 @@ class Supervisor:
 
     async def _start_over(self) -> None:
         """Build the view afresh; Kopf does not run meanwhile."""
-        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
-            if self._stop.is_set():
-                return
-            self._check_lease()
-            await self.operator.stop()
-            try:
-                await self._unless_stopped(self.operator.start(self.connection))
-                return
-            except KubeError as error:
-                logger.warning("cannot start over, tried again in %g s: %s", pause, error)
-                await self._unless_stopped(asyncio.sleep(pause))
+        await self.operator.stop()
+        await self._unless_stopped(self._until_done(self._start, KubeError))
 
     async def _run_kopf(self) -> str:
         """Why Kopf has to be started again because of a failure; empty for other reasons. Raises OperatorFailed."""
