@@ -48,10 +48,13 @@ def writes(ground: ProvingGround, client: str, since: float = 0.0) -> list[Entry
 
 
 async def taken_over(ground: ProvingGround, since: float) -> float:
-    """Seconds from this time until the second one has the lease; waits until it works."""
+    """Seconds from this time until the second one asks for the lease and gets it; waits until it works.
+
+    Negative if that was before: the lease is released before the process ends.
+    """
     await ground.operators[-1].becomes_ready()
     lease = Target(verbs=("update",), resource="leases", client=STANDBY)
-    first = next(entry for entry in ground.proxy.journal.find(lease, since) if entry.code == 200)
+    first = next(entry for entry in ground.proxy.journal.find(lease) if entry.code == 200)
     return first.at - since
 
 

@@ -16,11 +16,12 @@ from waiting import until
 
 
 class OperatorProcess:
-    """``dra-operator run --check-invariants``; its log is a file."""
+    """``dra-operator run --check-invariants``; its log is a file. ``client`` is its name for the proxy."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, log: Path, client: str) -> None:
         self._process = process
         self.log = log
+        self.client = client
 
     @property
     def text(self) -> str:
@@ -79,7 +80,7 @@ def _is_bad(record: str) -> bool:
 
 
 @asynccontextmanager
-async def operator_process(kubeconfig: Path, log: Path, *options: str) -> AsyncIterator[OperatorProcess]:
+async def operator_process(kubeconfig: Path, log: Path, client: str, *options: str) -> AsyncIterator[OperatorProcess]:
     """It runs meanwhile, unless it is ended before."""
     command = [sys.executable, "-m", "dra_operator.cli", "run", "--kubeconfig", str(kubeconfig)]
     command += ["--check-invariants", "--metrics-port", "0", *options]
@@ -87,7 +88,7 @@ async def operator_process(kubeconfig: Path, log: Path, *options: str) -> AsyncI
         process = await asyncio.create_subprocess_exec(
             *command, stdout=output, stderr=output, env={**os.environ, "KUBECONFIG": str(kubeconfig)}
         )
-    running = OperatorProcess(process, log)
+    running = OperatorProcess(process, log, client)
     try:
         yield running
     finally:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import signal
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -76,13 +77,14 @@ class ProvingGround:
         """An operator that runs meanwhile; the proxy knows it by this name."""
         number = next(self._numbers)
         kubeconfig = self.proxy.write_kubeconfig(self.folder / f"kubeconfig-{number}", client)
-        async with operator_process(kubeconfig, self.folder / f"operator-{number}.log", *options) as operator:
+        log = self.folder / f"operator-{number}.log"
+        async with operator_process(kubeconfig, log, client, *options) as operator:
             self.operators.append(operator)
             yield operator
 
     @asynccontextmanager
     async def kept_running(self, *options: str, client: str = "operator") -> AsyncIterator[None]:
-        """An operator that is started again, as a kubelet does it, whenever it ends with exit code 1."""
+        """An operator that is started again, as a kubelet does it, when it is killed or ends with exit code 1."""
         keeping = asyncio.create_task(self._keep_running(options, client))
         try:
             yield
@@ -96,16 +98,19 @@ class ProvingGround:
         for number in itertools.count():
             async with self.operator(*options, client=client) as operator:
                 code = await operator.ended()
-            assert code == 1, f"the operator ended with exit code {code}: {operator.text}"
+            assert code in (1, -signal.SIGKILL), f"the operator ended with exit code {code}: {operator.text}"
             await asyncio.sleep(min(0.25 * 2**number, 5.0))
 
-    async def becomes_ready(self) -> None:
-        """Wait for the operator that runs at present, or the next one."""
+    async def leader(self) -> OperatorProcess:
+        """The operator that is ready, as soon as one is."""
 
-        async def is_ready() -> bool:
-            return bool(self.operators) and await self.operators[-1].probe("/readyz") == 200
+        async def ready() -> OperatorProcess | None:
+            for operator in self.operators:
+                if await operator.probe("/readyz") == 200:
+                    return operator
+            return None
 
-        await until("an operator is ready", is_ready)
+        return await until("an operator is ready", ready)
 
     # --- objects ---
 
