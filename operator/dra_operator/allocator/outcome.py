@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from dra_api.resource import AllocationResult
 
+from dra_operator.wording import counted
+
 from .basics.errors import AllocationError
-from .basics.wording import counted
 from .refusal import Refusal
 
 

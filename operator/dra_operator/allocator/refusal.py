@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dra_operator.wording import counted, listed
+
 from .basics.ids import DeviceId
-from .basics.wording import counted, listed
 
 
 class Rule(StrEnum):

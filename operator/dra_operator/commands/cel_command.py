@@ -15,7 +15,7 @@ from typing import Any, Final
 from dra_api.resource import Device, ResourceSlice
 from dra_cel import CelError, CompileError, EvaluationError, PreparedDevice, Selector, device_selectors, prepare
 
-from dra_operator.allocator.basics.wording import listed
+from dra_operator.wording import listed
 
 from .case_files import JSON, Fields, answer_all, read_cases
 from .object_files import BadInput, of_kind, read_objects

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dra_api.resource import Device, DeviceAttribute
 from dra_cel import CompileError, Reference, compile, device_selectors
 
-from dra_operator.allocator.basics.wording import counted, listed
 from dra_operator.allocator.published.columns import lookup
 from dra_operator.allocator.published.node_view import NodeView
 from dra_operator.allocator.published.predicates import Compiled
 from dra_operator.allocator.request.selectors import Selector
+from dra_operator.wording import counted, listed
 
 SHOWN = 3  # values of an attribute, names of attributes
 

@@ -8,8 +8,8 @@ from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import ClaimProgram, DeviceId, Inventory, Refusal, RefusedClaim, Rule
-from dra_operator.allocator.basics.wording import counted, listed
 from dra_operator.allocator.request.selectors import Selector
+from dra_operator.wording import counted, listed
 
 from .mismatch import mismatch
 

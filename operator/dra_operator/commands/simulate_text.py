@@ -9,7 +9,6 @@ from dra_api.core import Node
 from dra_api.resource import AllocationResult
 
 from dra_operator.allocator import Inventory, Refusal
-from dra_operator.allocator.basics.wording import counted
 from dra_operator.placement import (
     Case,
     Demand,
@@ -23,6 +22,7 @@ from dra_operator.placement import (
     Undecided,
     text,
 )
+from dra_operator.wording import counted
 
 from .refused import grouped, names
 from .simulate_objects import Attempt, Verdict

@@ -10,7 +10,6 @@ from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import Allocator, Refusal
-from dra_operator.allocator.basics.wording import counted
 from dra_operator.cluster import Cluster
 from dra_operator.placement import (
     Case,
@@ -26,6 +25,7 @@ from dra_operator.placement import (
     settled,
     text,
 )
+from dra_operator.wording import counted
 
 from .refused import grouped, holders, names
 from .verdicts import before_nodes, error_of

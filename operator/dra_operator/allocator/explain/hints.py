@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.basics.wording import counted, listed
 from dra_operator.allocator.refusal import Rule
+from dra_operator.wording import counted, listed
 
 from .meter_hints import capacity_hint, counter_hint
 from .recovery import Taint, recovery, taints_of, tolerate

@@ -9,9 +9,9 @@ from dra_api.quantity import Quantity
 from dra_api.resource import CapacityRequestPolicy, DeviceCapacity
 
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.basics.wording import amount, listed
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.capacity import consumed, violates
+from dra_operator.wording import amount, listed
 
 from .shortage import Hint, Shortage
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dra_api.resource import DeviceTaint
 
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.basics.wording import counted
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.taints import blocking
 from dra_operator.allocator.refusal import Rule
+from dra_operator.wording import counted
 
 from .shortage import losses
 

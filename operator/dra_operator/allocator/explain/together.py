@@ -7,11 +7,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from itertools import combinations
 
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.basics.wording import amount, counted, listed
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.published.columns import Column
+from dra_operator.wording import amount, counted, listed
 
 from .recovery import recovery
 from .shortage import Hint

@@ -15,7 +15,7 @@ from dra_api.resource import Device
 
 from dra_operator.allocator.basics.ids import DeviceId, PoolId
 from dra_operator.allocator.basics.memo import Memo
-from dra_operator.allocator.basics.wording import counted
+from dra_operator.wording import counted
 
 from .counter_table import Charges, CounterGroups, CounterTable
 from .predicates import Compiled, Verdicts

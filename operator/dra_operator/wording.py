@@ -1,4 +1,4 @@
-"""Numbers and lists in sentences."""
+"""Numbers and lists in sentences; apart from the allocator, which commands without one need not load."""
 
 from __future__ import annotations
 
