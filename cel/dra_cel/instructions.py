@@ -409,7 +409,9 @@ def begin(accu: int, *, pairs: bool, end: Label) -> Instruction:
             machine.stack[-1] = enumerate(over) if pairs else iter(over)
         else:
             if not _failed(over):
-                machine.stack[-1] = EvaluationError("not-iterable", "only lists and maps have entries to go through")
+                machine.stack[-1] = EvaluationError(
+                    "not-iterable", "cannot iterate over a value that is neither a list nor a map"
+                )
             return end.at
         return None
 

@@ -48,7 +48,7 @@ def string(source: Source, token: Token) -> str:
             return _SINGLE.get(single, single)
         code = int(octal, 8) if octal else int(byte or short or long, 16)
         if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-            source.fail(token.at, f"{match.group()} is no Unicode character")
+            source.fail(token.at, f"{match.group()} is not a Unicode character")
         return chr(code)
 
     return _ESCAPE.sub(character, body)

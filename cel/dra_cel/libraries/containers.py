@@ -48,7 +48,7 @@ def within(wanted: Any, container: Any) -> bool:
         return contains(container, wanted)
     if isinstance(container, dict):
         return find(container, wanted) is not MISSING
-    raise EvaluationError("no-such-overload", "no such overload: @in: the right side is no list or map")
+    raise EvaluationError("no-such-overload", "no such overload: @in: the right side is neither a list nor a map")
 
 
 def size(value: Any) -> int:

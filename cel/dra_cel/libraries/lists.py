@@ -202,7 +202,7 @@ def _flatten_estimate(operands: Sequence[Operand]) -> Estimate:
 def _flatten_count(values: Sequence[Any], result: Any) -> int:
     depth = values[1] if len(values) > 1 else 1
     if type(depth) is not int:
-        raise EvaluationStopped("other", "flatten: the depth is no int")
+        raise EvaluationStopped("other", "flatten: the depth is not an int")
     return (_as_uint64(size_of(values[0]) * float(depth)) + 1 + LIST_BASE) % 2**64
 
 

@@ -96,7 +96,7 @@ def _contains_ip(cidr: CidrValue, other: Any) -> bool:
         except EvaluationError:
             # The reference loses the parse error here and reports the call itself.
             raise EvaluationError(
-                "no-such-overload", "no such overload: containsIP: the text is no IP address"
+                "no-such-overload", "no such overload: containsIP: the text is not an IP address"
             ) from None
     return cidr.address.version == other.address.version and cidr.network() == CidrValue(
         other.address, cidr.bits
