@@ -25,21 +25,21 @@ class SliceView:
 
     def __init__(self, overlay_seconds: float) -> None:
         self._overlay_seconds = overlay_seconds
-        self._told: dict[str, Stored] = {}
+        self._reported: dict[str, Stored] = {}
         self._written: dict[str, tuple[float, Stored]] = {}
 
     def replace(self, objects: Iterable[dict[str, Any]]) -> None:
         """The content of a fresh list."""
-        self._told = {item.name: item for item in map(stored, objects) if item.name}
+        self._reported = {item.name: item for item in map(stored, objects) if item.name}
 
     def see(self, event: str, obj: dict[str, Any]) -> str:
         """Take in a watch event; the name of the pool that it concerns."""
         item = stored(obj)
         if event == "DELETED":
-            self._told.pop(item.name, None)
+            self._reported.pop(item.name, None)
             self.forget(item)
         elif item.name:
-            self._told[item.name] = item
+            self._reported[item.name] = item
         return item.slice.spec.pool.name
 
     def wrote(self, obj: dict[str, Any], now: float) -> Stored:
@@ -53,9 +53,9 @@ class SliceView:
         written = self._written.get(item.name)
         if written and written[1].slice.metadata.uid == item.slice.metadata.uid:
             del self._written[item.name]
-        told = self._told.get(item.name)
-        if told and told.slice.metadata.uid == item.slice.metadata.uid:
-            del self._told[item.name]
+        reported = self._reported.get(item.name)
+        if reported and reported.slice.metadata.uid == item.slice.metadata.uid:
+            del self._reported[item.name]
 
     def pool(self, name: str, now: float) -> list[Stored]:
         """The slices of a pool."""
@@ -67,7 +67,7 @@ class SliceView:
 
     def _all(self, now: float) -> dict[str, Stored]:
         self._written = {name: entry for name, entry in self._written.items() if entry[0] > now}
-        merged = dict(self._told)
+        merged = dict(self._reported)
         for name, (_, item) in self._written.items():
             if name not in merged or _version(item) > _version(merged[name]):
                 merged[name] = item
