@@ -136,7 +136,7 @@ BAD_INPUT = [
      "cannot write the kubeconfig HOME/broken/kubeconfig: [Errno 17] File exists: 'HOME/broken'; name another file"),
     ("a kubeconfig that is a folder", ["--kubeconfig", "HOME"],
      "cannot write the kubeconfig HOME: [Errno 21] Is a directory"),
-    ("a snapshot that is no snapshot", ["--snapshot", "HOME/broken"], "HOME/broken is no snapshot of this server ("),
+    ("a snapshot that is no snapshot", ["--snapshot", "HOME/broken"], "HOME/broken is not a snapshot of this server ("),
     ("a snapshot in a folder that is missing", ["--snapshot", "HOME/missing/objects"],
      "cannot write the snapshot HOME/missing/objects: No such file or directory"),
     ("a snapshot that is a folder", ["--snapshot", "HOME"], "cannot read the snapshot HOME: Is a directory"),

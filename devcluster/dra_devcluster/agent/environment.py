@@ -129,7 +129,7 @@ def _texts(resource: Resource, obj: dict[str, Any]) -> dict[str, str]:
     try:
         return {key: base64.b64decode(value).decode() for key, value in data.items()}
     except (binascii.Error, UnicodeDecodeError) as error:
-        raise _config_error(f"secret {obj['metadata']['name']} holds no text: {error}") from error
+        raise _config_error(f"secret {obj['metadata']['name']} does not contain text: {error}") from error
 
 
 def _config_error(message: str) -> ContainerError:

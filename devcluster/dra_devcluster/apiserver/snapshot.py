@@ -50,7 +50,7 @@ def load(registry: Registry, path: Path) -> None:
         raise SnapshotError(f"cannot read the snapshot {path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise SnapshotError(
-            f"{path} is no snapshot of this server ({error}): remove it or name another file"
+            f"{path} is not a snapshot of this server ({error}): remove it or pass another file"
         ) from error
 
 

@@ -110,7 +110,7 @@ async def expired(client: Client, revision: str) -> None:
 async def test_a_file_that_is_no_snapshot_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "snapshot"
     file.write_bytes(content)
-    with pytest.raises(ServerError, match=r"snapshot is no snapshot of this server .*: remove it or name another"):
+    with pytest.raises(ServerError, match=r"snapshot is not a snapshot of this server .*: remove it or pass another"):
         async with DevApiServer(snapshot=file):
             pass
     assert file.read_bytes() == content
