@@ -74,11 +74,12 @@ class ClaimProgram:
     steps: tuple[Step, ...]
     fault: AllocationError | None = None
     fault_claim: int = -1
+    wants_admin_access: bool = field(init=False)
+    """Some request has admin access."""
 
-    @property
-    def wants_admin_access(self) -> bool:
-        """Some request has admin access."""
-        return any(alternative.admin for step in self.steps for alternative in step.alternatives)
+    def __post_init__(self) -> None:
+        wants = any(alternative.admin for step in self.steps for alternative in step.alternatives)
+        object.__setattr__(self, "wants_admin_access", wants)
 
 
 def compile_claims(claims: Sequence[ResourceClaim], class_of: ClassLookup, features: Features) -> ClaimProgram:
