@@ -244,3 +244,12 @@ def test_a_malformed_requirement_is_named(requirement: Json) -> None:
     selector = convert(NodeSelector, {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]})
     with pytest.raises(NodeSelectionError, match="z"):
         node_matches(selector, make_node("n1"))
+
+
+def test_of_two_malformed_slices_the_same_one_is_named_in_whatever_order_they_came() -> None:
+    term = {"matchExpressions": [{"key": "zone", "operator": "Is", "values": ["a"]}]}
+    slices = [
+        slice_(name, device(name), count=2, nodeSelector={"nodeSelectorTerms": [term]}) for name in ("first", "second")
+    ]
+    for arrived in (slices, slices[::-1]):
+        assert str(getattr(lab(arrived, ONE).decide(), "error", "")).startswith("slice first: node selector: zone")

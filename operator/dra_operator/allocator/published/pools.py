@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from dra_api.core import Node
 
+from dra_operator.allocator.basics.errors import NodeSelectionError
 from dra_operator.allocator.basics.ids import PoolId
 from dra_operator.allocator.basics.semantics import Semantics
 
@@ -71,11 +72,14 @@ class Pool:
         Raises NodeSelectionError for a malformed node selector in any of its slices.
         """
         self._refresh()
-        relevant = [
-            *self._by_owning_node.get(node.metadata.name, ()),
-            *(s for s in self._multi_node if s.concerns(node)),
-        ]
-        return self._view(relevant)
+        return self._view([*self._by_owning_node.get(node.metadata.name, ()), *self._concerning(node)])
+
+    def _concerning(self, node: Node) -> list[Slice]:
+        """The multi-node slices for a node; of several malformed ones the error names the first by name."""
+        try:
+            return [s for s in self._multi_node if s.concerns(node)]
+        except NodeSelectionError:
+            return [s for s in sorted(self._multi_node, key=lambda s: s.name) if s.concerns(node)]
 
     @property
     def owning_node(self) -> str | None:
