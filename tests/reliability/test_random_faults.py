@@ -30,6 +30,7 @@ from faults import (
 from operator_process import OperatorProcess
 from proving_ground import ProvingGround, proving_ground
 from rounds import rounds
+from waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -119,9 +120,13 @@ async def test_two_replicas_survive_faults_while_the_leader_is_lost(tmp_path: Pa
 
 async def outlasts_its_lease(ground: ProvingGround, leader: OperatorProcess) -> None:
     """It is paused until another one leads. When it wakes, it sends nothing, and ends."""
+
+    async def another_leads() -> bool:
+        return any("leading: " in operator.text for operator in ground.operators)
+
     leader.signal(signal.SIGSTOP)
     ground.operators.remove(leader)  # its memory has its own last plans in it beside what the other one does
-    await ground.leader()
+    await until("another one leads", another_leads)
     woken = asyncio.get_running_loop().time()
     leader.signal(signal.SIGCONT)
     assert await leader.ended() == 1
