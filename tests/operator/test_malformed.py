@@ -46,7 +46,7 @@ class Mangle(Fault):
 
 
 async def hold_a_device(cluster: LiveCluster) -> dict[str, Any]:
-    """A claim that somebody else allocated: the first device of the only node."""
+    """A claim that another writer allocated: the first device of the only node."""
     spec = {"devices": {"requests": [{"name": "req", "exactly": {"deviceClassName": "gpu"}}]}}
     claim = await cluster.api.create(RESOURCE_CLAIMS, {"metadata": {"name": "held", "namespace": "ns"}, "spec": spec})
     result = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}

@@ -82,7 +82,7 @@ class KopfRun:
             if not task.done():
                 raise KopfStuck("Kopf does not end; the process has to be started again")
             if not task.cancelled():
-                task.exception()  # was logged by Kopf; asyncio need not complain that nobody asked
+                task.exception()  # Kopf logged it; retrieved, so that asyncio does not complain
 
 
 class _NotKopfs(Collection[Task]):

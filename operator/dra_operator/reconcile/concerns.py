@@ -7,8 +7,8 @@
 ======================  ==============================================================================================
 
 kube-controller-manager has the first two, so that beside one only placement is ours. Two things go with placement
-whoever has the others, since only the one who places a pod can tell: which of two claims for one entry counts
-(``repair``), and which claim for extended resources was made in vain (``upkeep``).
+whichever controller has the others, since only the one who places a pod can tell: which of two claims for one entry
+counts (``repair``), and which claim for extended resources was made in vain (``upkeep``).
 
 Reconcilers ask when they handle a key, because the answer may change while they work.
 """

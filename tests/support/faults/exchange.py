@@ -21,7 +21,7 @@ from .upstream import Request, Upstream, passed_on
 
 
 class Background:
-    """Tasks that nobody awaits; ``end`` cancels those that are left."""
+    """Tasks that are not awaited; ``end`` cancels those that are left."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -74,7 +74,7 @@ class HttpExchange:
     def cut(self) -> web.StreamResponse:
         if self._client.transport is not None:
             self._client.transport.abort()
-        return web.Response()  # which reaches nobody
+        return web.Response()  # which reaches no client
 
     def _start(self, seconds: float) -> asyncio.Task[Answer]:
         task = asyncio.create_task(self._carry_out(seconds))

@@ -112,7 +112,7 @@ class DeliverLate(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Hang(Fault):
-    """The request reaches nobody, and the connection stays open until the client leaves."""
+    """The request reaches no server, and the connection stays open until the client leaves."""
 
     for_watches: ClassVar[bool] = True
 

@@ -27,7 +27,7 @@ from .node_state import NodeState
 
 
 def in_use(node: NodeState, domain: Domain, devices: int) -> int:
-    """Nobody holds the device. Admin access does not care."""
+    """No claim holds the device. Admin access does not care."""
     return devices if domain.alternative.admin else devices & ~node.in_use
 
 
