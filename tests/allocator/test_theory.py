@@ -65,7 +65,7 @@ def test_the_answers_are_those_of_the_text(monkeypatch: pytest.MonkeyPatch, fail
     assert "device drv/p/d0 publishes" in str(raising.error)
 
 
-def test_nothing_is_concluded_from_a_fallible_step() -> None:
+def test_nothing_is_concluded_from_a_fallible_stage() -> None:
     pruner = Pruner(problem(example(RAISES_ON_D0, count=2)))
     remaining = pruner.start()
     assert remaining is not None

@@ -42,7 +42,7 @@ class Results:
         self._features = features
         self._share = share
         self._chosen = [
-            (step, step.alternatives[pick]) for step, pick in zip(problem.program.steps, picks, strict=True)
+            (stage, stage.alternatives[pick]) for stage, pick in zip(problem.program.stages, picks, strict=True)
         ]
         self._picks = picks
 
@@ -53,14 +53,14 @@ class Results:
     def chosen(self) -> tuple[Chosen, ...]:
         """Which subrequests were used."""
         return tuple(
-            Chosen(step.claim, step.request, pick)
-            for (step, _), pick in zip(self._chosen, self._picks, strict=True)
-            if step.prioritized
+            Chosen(stage.claim, stage.request, pick)
+            for (stage, _), pick in zip(self._chosen, self._picks, strict=True)
+            if stage.prioritized
         )
 
     def _claim(self, number: int, claim: ResourceClaim) -> AllocationResult:
         grants = [grant for grant in self._grants if grant.domain.claim == number]
-        used = [(step.request, alternative) for step, alternative in self._chosen if step.claim == number]
+        used = [(stage.request, alternative) for stage, alternative in self._chosen if stage.claim == number]
         config = (*_from_classes([alternative for _, alternative in used]), *_from_claim(claim, used))
         return AllocationResult(
             devices=DeviceAllocationResult(

@@ -59,9 +59,9 @@ def _selectors(refusal: Refusal, program: ClaimProgram) -> Sequence[Selector]:
     """Those of the refused request. Two claims may have requests of one name."""
     found = (
         alternative.selectors
-        for step in program.steps
-        if program.claims[step.claim].key == refusal.claim.key
-        for alternative in step.alternatives
+        for stage in program.stages
+        if program.claims[stage.claim].key == refusal.claim.key
+        for alternative in stage.alternatives
         if alternative.request == refusal.request
     )
     return next(found, ())

@@ -17,7 +17,7 @@ def rank(state: NodeState, alternatives: int) -> tuple[int, float, str]:
 
 def ideal(program: ClaimProgram) -> int:
     """The raw score when every request with alternatives gets its first one (4.4)."""
-    return 8 * sum(step.prioritized for step in program.steps)
+    return 8 * sum(stage.prioritized for stage in program.stages)
 
 
 def enough(nodes: int) -> int:

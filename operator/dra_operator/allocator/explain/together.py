@@ -16,25 +16,25 @@ from dra_operator.wording import amount, counted, listed
 from .recovery import recovery
 from .shortage import Hint
 
-Step = Sequence[Domain]
+Stage = Sequence[Domain]
 """The alternatives of one request."""
 
 
-def _needs(steps: Iterable[Step]) -> int:
+def _needs(stages: Iterable[Stage]) -> int:
     """The least that the requests take."""
-    return sum(min(domain.need for domain in step) for step in steps)
+    return sum(min(domain.need for domain in stage) for stage in stages)
 
 
-def _union(steps: Iterable[Step], devices: Callable[[Domain], int]) -> int:
+def _union(stages: Iterable[Stage], devices: Callable[[Domain], int]) -> int:
     union = 0
-    for step in steps:
-        for domain in step:
+    for stage in stages:
+        for domain in stage:
             union |= devices(domain)
     return union
 
 
-def _usable(steps: Iterable[Step]) -> int:
-    return _union(steps, lambda domain: domain.usable)
+def _usable(stages: Iterable[Stage]) -> int:
+    return _union(stages, lambda domain: domain.usable)
 
 
 # --- one constraint -----------------------------------------------------------------------------
@@ -42,17 +42,17 @@ def _usable(steps: Iterable[Step]) -> int:
 
 def constrained(problem: Problem, domain: Domain, constraint: Ledger) -> tuple[int, Hint] | None:
     """How many devices the constraint alone, over all requests that certainly fall under it, is too tight for."""
-    steps: list[Step] = [step for step in problem.domains if all(constraint in other.ledgers for other in step)] or [
-        (domain,)
-    ]
-    need, devices = _needs(steps), _usable(steps)
+    stages: list[Stage] = [
+        stage for stage in problem.domains if all(constraint in other.ledgers for other in stage)
+    ] or [(domain,)]
+    need, devices = _needs(stages), _usable(stages)
     if devices & problem.node.shareable:
         return None
     hint = None
     if constraint.differs_in is not None:
         hint = _too_few_values(str(constraint), constraint.differs_in, need, devices)
     if constraint.agrees_on is not None and hint is None:
-        hint = _too_few_equal(problem, str(constraint), constraint.agrees_on, steps, need, devices)
+        hint = _too_few_equal(problem, str(constraint), constraint.agrees_on, stages, need, devices)
     return (need, hint) if hint is not None else None
 
 
@@ -65,22 +65,22 @@ def _too_few_values(constraint: str, column: Column, need: int, devices: int) ->
 
 
 def _too_few_equal(
-    problem: Problem, constraint: str, column: Column, steps: Sequence[Step], need: int, devices: int
+    problem: Problem, constraint: str, column: Column, stages: Sequence[Stage], need: int, devices: int
 ) -> Hint | None:
     best = max(column.having.items(), key=lambda item: (item[1] & devices).bit_count(), default=(("", ""), 0))
     most = (best[1] & devices).bit_count()
     if most >= need:
         return None
-    fix = _completed(problem, column, steps, need, devices) or _loosen(most, column.attribute)
+    fix = _completed(problem, column, stages, need, devices) or _loosen(most, column.attribute)
     return Hint(f" with {constraint}, best value {_shown(best[0])} has {most}", fix)
 
 
-def _completed(problem: Problem, column: Column, steps: Sequence[Step], need: int, devices: int) -> str:
+def _completed(problem: Problem, column: Column, stages: Sequence[Stage], need: int, devices: int) -> str:
     """How the value that most usable devices have gets enough of them, if enough match; empty if none can."""
-    matching = _union(steps, problem.matching) & problem.view.here
+    matching = _union(stages, problem.matching) & problem.view.here
     groups = [(value, having & matching) for value, having in column.having.items()]
     groups.sort(key=lambda group: -(group[1] & devices).bit_count())
-    domains = [domain for step in steps for domain in step]
+    domains = [domain for stage in stages for domain in stage]
     for value, group in groups:
         if (ready := group.bit_count()) >= need:
             kind = f" of the {ready} matching devices with {column.attribute} {_shown(value)}"
@@ -107,12 +107,12 @@ def _shown(value: tuple[str, object]) -> str:
 
 def together(problem: Problem) -> tuple[int, Hint]:
     """How many devices all requests need, and what there is too little of, as far as sums tell."""
-    steps = [step for step in problem.domains if _needs([step])]
-    need, devices = _needs(steps), _usable(steps)
+    stages = [stage for stage in problem.domains if _needs([stage])]
+    need, devices = _needs(stages), _usable(stages)
     others = len(problem.domains) - 1
     detail = f" together with {counted(others, 'other request')}" if others else ""
-    found = [*_devices(problem, need, devices), *_counters(problem, steps), *_capacity(problem, steps, devices)]
-    fix = _collision(problem, steps) or "ask for fewer devices or smaller amounts, or wait until more are free"
+    found = [*_devices(problem, need, devices), *_counters(problem, stages), *_capacity(problem, stages, devices)]
+    fix = _collision(problem, stages) or "ask for fewer devices or smaller amounts, or wait until more are free"
     return need, Hint(detail + (f", {listed(found, 4)}" if found else ""), fix)
 
 
@@ -122,23 +122,23 @@ def _devices(problem: Problem, need: int, devices: int) -> Iterator[str]:
         yield f"{count} {_are(count)} suitable"
 
 
-def _collision(problem: Problem, steps: Sequence[Step]) -> str:
+def _collision(problem: Problem, stages: Sequence[Stage]) -> str:
     """Two requests that want the same devices, of which there are too few for both."""
-    alone = [(step, _usable([step]), _needs([step])) for step in steps if _is_exclusive(problem, step)]
+    alone = [(stage, _usable([stage]), _needs([stage])) for stage in stages if _is_exclusive(problem, stage)]
     needs = sorted(need for _, _, need in alone)
     if sum(needs[-2:]) <= min((devices.bit_count() for _, devices, _ in alone), default=0):
         return ""
     for (one, devices, need), (other, others, more) in combinations(alone, 2):
         count = (devices | others).bit_count()
         if need + more > count:
-            names = " and ".join(_name(problem, step[0]) for step in (one, other))
+            names = " and ".join(_name(problem, stage[0]) for stage in (one, other))
             return f"{names} want {need + more} of the same {counted(count, 'device')}: ask for fewer, or for others"
     return ""
 
 
-def _is_exclusive(problem: Problem, step: Step) -> bool:
+def _is_exclusive(problem: Problem, stage: Stage) -> bool:
     """What the request takes, no other request can."""
-    return not any(domain.alternative.admin or domain.usable & problem.node.shareable for domain in step)
+    return not any(domain.alternative.admin or domain.usable & problem.node.shareable for domain in stage)
 
 
 def _name(problem: Problem, domain: Domain) -> str:
@@ -146,35 +146,35 @@ def _name(problem: Problem, domain: Domain) -> str:
     return f"request {domain.alternative.request}{claim}"
 
 
-def _counters(problem: Problem, steps: Sequence[Step]) -> Iterator[str]:
+def _counters(problem: Problem, stages: Sequence[Stage]) -> Iterator[str]:
     left: Counter[str] = Counter()
-    budgets = [(ledger, ledger.budget) for ledger in problem.takers if ledger.budget is not None]
-    for _, budget in budgets:
-        left.update(budget.left_by_name())
+    stocks = [(ledger, ledger.stock) for ledger in problem.takers if ledger.stock is not None]
+    for _, stock in stocks:
+        left.update(stock.left_by_name())
     if left:
         known: dict[Hashable, Mapping[str, int]] = {}
 
         def costs(domain: Domain, device: int) -> Mapping[str, int]:
-            drawn = [budget for ledger, budget in budgets if ledger in domain.ledgers]
+            drawn = [stock for ledger, stock in stocks if ledger in domain.ledgers]
             key = device, *map(id, drawn)
             if key not in known:
                 cost = Counter[str]()
-                for budget in drawn:
-                    cost.update(budget.cost_by_name(device))
+                for stock in drawn:
+                    cost.update(stock.cost_by_name(device))
                 known[key] = cost
             return known[key]
 
-        yield from _scarce("counter", left, steps, costs)
+        yield from _scarce("counter", left, stages, costs)
 
 
-def _capacity(problem: Problem, steps: Sequence[Step], devices: int) -> Iterator[str]:
+def _capacity(problem: Problem, stages: Sequence[Stage], devices: int) -> Iterator[str]:
     left: Counter[str] = Counter()
     for ledger in problem.takers:
         if ledger.portions is not None:
             for device in each(devices & problem.node.shareable):
                 left.update(ledger.portions.left(device))
     if left:
-        yield from _scarce("capacity", left, steps, _share)
+        yield from _scarce("capacity", left, stages, _share)
 
 
 def _share(domain: Domain, device: int) -> Mapping[str, int]:
@@ -182,25 +182,25 @@ def _share(domain: Domain, device: int) -> Mapping[str, int]:
 
 
 def _scarce(
-    kind: str, left: Mapping[str, int], steps: Iterable[Step], costs: Callable[[Domain, int], Mapping[str, int]]
+    kind: str, left: Mapping[str, int], stages: Iterable[Stage], costs: Callable[[Domain, int], Mapping[str, int]]
 ) -> Iterator[str]:
     """What the requests together take more of than is left, even if each takes as little as it can."""
     needed: Counter[str] = Counter()
     known: dict[Hashable, Mapping[str, int]] = {}  # many requests are alike
-    for step in steps:
-        alike = tuple((domain.usable, domain.need, domain.alternative.capacity) for domain in step)
+    for stage in stages:
+        alike = tuple((domain.usable, domain.need, domain.alternative.capacity) for domain in stage)
         if alike not in known:
-            known[alike] = _least(step, costs)
+            known[alike] = _least(stage, costs)
         needed.update(known[alike])
     for name, nanos in sorted(needed.items()):
         if nanos > left.get(name, 0):
             yield f"{kind} {name}: at least {amount(nanos)} needed, {amount(left.get(name, 0))} left"
 
 
-def _least(step: Step, costs: Callable[[Domain, int], Mapping[str, int]]) -> Mapping[str, int]:
+def _least(stage: Stage, costs: Callable[[Domain, int], Mapping[str, int]]) -> Mapping[str, int]:
     """What a request takes of each name at least, whichever devices it gets."""
     found: Mapping[str, int] | None = None
-    for domain in step:
+    for domain in stage:
         for device in each(domain.usable):
             own = costs(domain, device)
             if not own:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dra_api.resource import RESULTS_LIMIT
 
 from dra_operator.allocator.basics.features import Features
-from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram, Step, attribute_of
+from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram, Stage, attribute_of
 
 from .constraint_conflicts import ConstraintConflicts, Scope
 from .device_counts import DeviceCounts
@@ -37,9 +37,9 @@ class ErrorNodes:
 
 
 class Meeting(NamedTuple):
-    """A request for all devices, the number of its step, and a constraint under which it meets those before."""
+    """A request for all devices, the number of its stage, and a constraint under which it meets those before."""
 
-    step: int
+    stage: int
     alternative: Alternative
     scope: Scope
 
@@ -57,30 +57,33 @@ def find_error_nodes(
     """The nodes of a program; the counts and conflicts are up to date."""
     nodes: dict[str, None] = {}
     anywhere = program.fault is not None
-    needs = [[Need(_least(other), counts_of(other)) for other in step.alternatives] for step in program.steps]
+    needs = [[Need(_least(other), counts_of(other)) for other in stage.alternatives] for stage in program.stages]
     for need in chain.from_iterable(needs):
         anywhere |= need.counts.cluster_wide_errors > 0
         nodes.update(dict.fromkeys(need.counts.may_error()))
     for number in range(len(program.claims)):
-        oversized = _oversized([step for step in program.steps if step.claim == number], counts_of)
+        oversized = _oversized([stage for stage in program.stages if stage.claim == number], counts_of)
         anywhere |= oversized is None
         nodes.update(dict.fromkeys(oversized or ()))
     for meeting in meetings(program, features):
         conflicts = conflicts_of(meeting.scope)
         anywhere |= conflicts.cluster_wide > 0
-        path = [*needs[: meeting.step], [Need(1, counts_of(meeting.alternative))]]
+        path = [*needs[: meeting.stage], [Need(1, counts_of(meeting.alternative))]]
         nodes.update((node, None) for node in conflicts.may_error() if _is_open(path, node))
     return ErrorNodes(nodes, anywhere)
 
 
 def meetings(program: ClaimProgram, features: Features) -> Iterator[Meeting]:
     """The constraints that requests for all devices may violate."""
-    for number, step in enumerate(program.steps):
-        constraints = program.claims[step.claim].spec.devices.constraints or ()
+    for number, stage in enumerate(program.stages):
+        constraints = program.claims[stage.claim].spec.devices.constraints or ()
         before = [
-            other for earlier in program.steps[:number] if earlier.claim == step.claim for other in earlier.alternatives
+            other
+            for earlier in program.stages[:number]
+            if earlier.claim == stage.claim
+            for other in earlier.alternatives
         ]
-        for alternative in step.alternatives:
+        for alternative in stage.alternatives:
             for position in alternative.constraints if alternative.everything else ():
                 attribute = attribute_of(constraints[position], features)
                 if attribute is not None:
@@ -98,11 +101,13 @@ def _least(alternative: Alternative) -> int:
     return 1 if alternative.everything else alternative.count
 
 
-def _oversized(steps: Sequence[Step], counts_of: CountsOf) -> list[str] | None:
+def _oversized(stages: Sequence[Stage], counts_of: CountsOf) -> list[str] | None:
     """The nodes on which one claim asks for more devices than it may have; None when any node may be one."""
-    exact = [[other.count for other in step.alternatives if not other.everything] for step in steps]
+    exact = [[other.count for other in stage.alternatives if not other.everything] for stage in stages]
     room = RESULTS_LIMIT - sum(min(counts) for counts in exact if counts)
-    greedy = [tuple(map(counts_of, step.alternatives)) for step, counts in zip(steps, exact, strict=True) if not counts]
+    greedy = [
+        tuple(map(counts_of, stage.alternatives)) for stage, counts in zip(stages, exact, strict=True) if not counts
+    ]
     if room < 0 or any(first.cluster_wide * len(greedy) > room for first, *_ in greedy):
         return None
     if not greedy:

@@ -39,8 +39,8 @@ class NodeIndex:
         error_nodes = find_error_nodes(program, self._counts_of, self._conflict, self._inventory.features)
         wants: list[tuple[Want, ...]] = []
         together = self._together(program)
-        for step in program.steps:
-            alternatives = tuple(self._want(alternative, together) for alternative in step.alternatives)
+        for stage in program.stages:
+            alternatives = tuple(self._want(alternative, together) for alternative in stage.alternatives)
             if all(want.least > 0 for want in alternatives):
                 wants.append(alternatives)
         if error_nodes.anywhere or not wants:
@@ -55,8 +55,8 @@ class NodeIndex:
             self._lineage = usage.lineage
         _forget(self._device_counts, self._KEPT)
         _forget(self._conflicts, self._KEPT)
-        for step in program.steps:
-            for alternative in step.alternatives:
+        for stage in program.stages:
+            for alternative in stage.alternatives:
                 yield from self._counts_of(alternative).update(self._inventory, usage)
         for meeting in meetings(program, self._inventory.features):
             yield from self._conflict(meeting.scope).update(self._inventory, usage)
@@ -64,9 +64,9 @@ class NodeIndex:
     def _together(self, program: ClaimProgram) -> Counter[DeviceCounts]:
         """How many different devices the ordinary requests of one query need together."""
         needs: Counter[DeviceCounts] = Counter()
-        for step in program.steps:
-            first = step.alternatives[0]
-            if len(step.alternatives) == 1 and not first.everything and not first.admin:
+        for stage in program.stages:
+            first = stage.alternatives[0]
+            if len(stage.alternatives) == 1 and not first.everything and not first.admin:
                 needs[self._counts_of(first)] += first.count
         return needs
 
@@ -87,12 +87,12 @@ class NodeIndex:
     def _refusal(self, program: ClaimProgram, wants: list[tuple[Want, ...]]) -> Refusal:
         """Why nodes are excluded, in terms of the scarcest request."""
         want = scarcest(wants)[0]
-        step = next(s for s in program.steps if self._counts_of(s.alternatives[0]) is want.counts)
+        stage = next(s for s in program.stages if self._counts_of(s.alternatives[0]) is want.counts)
         return Refusal(
             node="",
             rule=Rule.SELECTOR,
-            claim=RefusedClaim(program.claims[step.claim].key),
-            request=step.alternatives[0].request,
+            claim=RefusedClaim(program.claims[stage.claim].key),
+            request=stage.alternatives[0].request,
             needs=want.need,
             devices=want.counts.best(),
             matching=want.counts.best(),

@@ -39,7 +39,7 @@ class Counters(Ledger):
         self._check(range(len(groups.groups)))
 
     @property
-    def budget(self) -> Counters:
+    def stock(self) -> Counters:
         return self
 
     @property

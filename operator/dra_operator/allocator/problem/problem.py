@@ -25,7 +25,7 @@ from .node_state import NodeState
 
 
 class Problem:
-    """The claims on one node: a domain for each alternative of each step, and the ledgers they share.
+    """The claims on one node: a domain for each alternative of each stage, and the ledgers they share.
 
     Raises AllocationError from the constructor for everything that is fatal before the search.
     """
@@ -46,8 +46,8 @@ class Problem:
         self.domains: list[tuple[Domain, ...]] = []
         self._count = 0
         self._prepare()
-        self._dead = next((step for step, domains in enumerate(self.domains) if _is_dead(domains)), len(self.domains))
-        """The first step that cannot be served, even if nothing else was asked for."""
+        self._dead = next((stage for stage, domains in enumerate(self.domains) if _is_dead(domains)), len(self.domains))
+        """The first stage that cannot be served, even if nothing else was asked for."""
 
     @cached_property
     def takers(self) -> dict[Ledger, list[Domain]]:
@@ -81,7 +81,7 @@ class Problem:
 
     @property
     def reached(self) -> list[tuple[Domain, ...]]:
-        """The steps that a search can reach: it never gets past one that cannot even be served alone."""
+        """The stages that a search can reach: it never gets past one that cannot even be served alone."""
         return self.domains[: self._dead + 1]
 
     def error_at(self, domain: Domain, device: int) -> AllocationError:
@@ -98,16 +98,16 @@ class Problem:
         )
 
     def _prepare(self) -> None:
-        """Domains in the order of the steps; per claim the checks of section 4 behind its requests."""
-        program, steps, position = self.program, self.program.steps, 0
+        """Domains in the order of the stages; per claim the checks of section 4 behind its requests."""
+        program, stages, position = self.program, self.program.stages, 0
         for number, claim in enumerate(program.claims):
             least = 0
-            while position < len(steps) and steps[position].claim == number:
-                domains = tuple([self._domain(number, alternative) for alternative in steps[position].alternatives])
+            while position < len(stages) and stages[position].claim == number:
+                domains = tuple([self._domain(number, alternative) for alternative in stages[position].alternatives])
                 self.domains.append(domains)
                 least += min([domain.need for domain in domains])
                 position += 1
-            if program.fault is not None and position == len(steps) and number == program.fault_claim:
+            if program.fault is not None and position == len(stages) and number == program.fault_claim:
                 raise program.fault
             if least > RESULTS_LIMIT:
                 raise ClaimError(

@@ -15,9 +15,9 @@ said below about a prefix is said about ``State`` and the ledgers as they are at
 
 The cuts
 --------
-*Error horizon* (``error_horizon``). A step is fallible if an error can be met at it. Nothing is concluded from the
-first fallible step ahead, nor from what is behind it: a branch that cannot be completed may still arrive there, and
-meet the error. A branch in which the requests before that step cannot all be served never arrives, and may be cut. It
+*Error horizon* (``error_horizon``). A stage is fallible if an error can be met at it. Nothing is concluded from the
+first fallible stage ahead, nor from what is behind it: a branch that cannot be completed may still arrive there, and
+meet the error. A branch in which the requests before that stage cannot all be served never arrives, and may be cut. It
 arrives in vain where no device is left to choose or to fail on: ``Propagation._arrives``.
 
 *Propagation* (``propagation``). For each alternative ahead the remaining domain: devices that it may still get. A
@@ -38,7 +38,7 @@ well, and would have ended the search there. So e is not tried when d has failed
 *Request symmetry* (``request_symmetry``). Two requests that accept the same devices and concern all ledgers alike can
 exchange what they took. In the first solution the earlier one has the earlier devices: otherwise the exchange would
 give a solution that comes first. So the later one only looks behind the device of the earlier. This is a ledger that
-the pruner adds; only behind the last fallible step, where no error can be met.
+the pruner adds; only behind the last fallible stage, where no error can be met.
 
 Both symmetries together lose nothing: each skips only what is not the first solution of *all*, whatever else is
 skipped.
@@ -58,7 +58,7 @@ With one, before the first choice: the domains are a {d0 d1 d2}, b {d0 d1 d2}, c
 value 0 has no device for c, so d0 leaves: a {d1 d2}, b {d1 d2}, c {d3}. The bound finds different devices for all.
 The first choice, a=d1, leaves b {d2}, c {d3}: the first solution, and a=d0 was never tried.
 
-Let c want two devices: d3 is one too few. No step is fallible, so the answer is a refusal at once. Now let c's
+Let c want two devices: d3 is one too few. No stage is fallible, so the answer is a refusal at once. Now let c's
 selector raise on d0 besides. c is fallible: nothing is concluded from it, though it can never be served. d0 leaves
 the domains of a and b all the same, since these two need two devices of one value. Behind a=d1, b=d2, c looks at its
 devices in order: d0 is free, and raises. The answer is that error, with the pruner as without.

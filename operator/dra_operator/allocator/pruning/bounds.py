@@ -36,7 +36,7 @@ class Bounds:
         self.several = self._sharing.several
         """Devices that several requests may get."""
         self._counter_bounds = [
-            CounterBounds(problem, ledger, ledger.budget) for ledger in problem.takers if ledger.budget is not None
+            CounterBounds(problem, ledger, ledger.stock) for ledger in problem.takers if ledger.stock is not None
         ]
         self._aggregates = AggregateBounds(problem, self._counter_bounds, self.several)
 

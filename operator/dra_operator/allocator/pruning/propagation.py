@@ -9,7 +9,7 @@ For every alternative of the remaining requests a set of devices is kept (``Rema
 3. by bounds over all remaining requests (``bounds``).
 
 Only branches without any solution are cut. A branch in which a fatal error may be met is never cut, since
-the reference would meet it: of the first fallible step is only asked whether a device is left to choose or to fail on,
+the reference would meet it: of the first fallible stage is only asked whether a device is left to choose or to fail on,
 and nothing of what is behind it.
 """
 
@@ -38,16 +38,16 @@ class Propagation:
         self._problem = problem
         self._error_horizons = find_error_horizons(problem)
         self._bounds = Bounds(problem)
-        self._steps = [OpenRequest.of(*((domain, domain.need) for domain in domains)) for domains in problem.domains]
+        self._stages = [OpenRequest.of(*((domain, domain.need) for domain in domains)) for domains in problem.domains]
 
     @property
     def cannot_raise_from(self) -> int:
-        """The first step from which on no fatal error can be met."""
+        """The first stage from which on no fatal error can be met."""
         return self._error_horizons.index(len(self._problem.domains))
 
-    def may_prune(self, step: int) -> bool:
-        """No fatal error can be met at the step itself, so that looking ahead from it is of use."""
-        return self._error_horizons[step] > step
+    def may_prune(self, stage: int) -> bool:
+        """No fatal error can be met at the stage itself, so that looking ahead from it is of use."""
+        return self._error_horizons[stage] > stage
 
     def everything(self) -> Remaining:
         """What remains before anything is known."""
@@ -60,20 +60,20 @@ class Propagation:
 
     def start(self) -> Remaining | None:
         """What remains before the first choice; None when there is no solution."""
-        opened = self._steps[: self._error_horizons[0]]
+        opened = self._stages[: self._error_horizons[0]]
         touched = {constraint for request in opened for constraint in request.touching}
         remaining = self._propagated(self.everything(), opened, touched)
         return remaining if remaining is not None and self._arrives(0, remaining, opened, None) else None
 
     def propagate(
-        self, before: Remaining, state: State, step: int, chosen: Domain, missing: int, rest: int
+        self, before: Remaining, state: State, stage: int, chosen: Domain, missing: int, rest: int
     ) -> Remaining | None:
         """What remains after ``chosen`` took a device and still misses some from ``rest``."""
         remaining: Remaining = {}
         touched: set[Ledger] = set(chosen.comparing)
         opened = [OpenRequest.of((chosen, missing))] if missing else []
         changed = bool(missing or chosen.ledgers)
-        for request in opened + self._steps[step + 1 :]:
+        for request in opened + self._stages[stage + 1 :]:
             for domain, _ in request.alternatives:
                 if domain.number not in before:
                     continue
@@ -88,18 +88,18 @@ class Propagation:
                     if domain.alternative.everything:
                         continue
                 remaining[domain.number] = new
-        opened += self._steps[step + 1 : self._error_horizons[step]]
+        opened += self._stages[stage + 1 : self._error_horizons[stage]]
         narrowed = self._propagated(remaining, opened, touched) if changed else remaining
-        return narrowed if narrowed is not None and self._arrives(step, narrowed, opened, state) else None
+        return narrowed if narrowed is not None and self._arrives(stage, narrowed, opened, state) else None
 
-    def _arrives(self, step: int, remaining: Remaining, opened: list[OpenRequest], state: State | None) -> bool:
-        """The first step at which an error may be met finds a device to choose or to fail on."""
+    def _arrives(self, stage: int, remaining: Remaining, opened: list[OpenRequest], state: State | None) -> bool:
+        """The first stage at which an error may be met finds a device to choose or to fail on."""
         devices = 0
-        for domain in chain.from_iterable(self._problem.domains[self._error_horizons[step] :][:1]):
+        for domain in chain.from_iterable(self._problem.domains[self._error_horizons[stage] :][:1]):
             if domain.alternative.everything or domain.alternative.admin or not domain.need:
                 return True
             devices |= (domain.usable | domain.raised) & ~(state.blocked(domain) if state is not None else 0)
-        return self._error_horizons[step] == len(self._problem.domains) or self._bounds.one_is_left(
+        return self._error_horizons[stage] == len(self._problem.domains) or self._bounds.one_is_left(
             devices, remaining, opened
         )
 

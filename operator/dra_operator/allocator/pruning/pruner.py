@@ -33,21 +33,21 @@ class Pruner:
         self.nogoods: dict[Hashable, BranchEnd] = {}
         self._behind = _behind(problem)
 
-    def may_prune(self, step: int) -> bool:
-        """Looking ahead is allowed: no fatal error can be met at the step itself."""
-        return self._propagation.may_prune(step)
+    def may_prune(self, stage: int) -> bool:
+        """Looking ahead is allowed: no fatal error can be met at the stage itself."""
+        return self._propagation.may_prune(stage)
 
     def start(self) -> Remaining | None:
         """What remains before the first choice; None when there is no solution."""
         return self._propagation.start()
 
     def propagate(
-        self, remaining: Remaining | None, state: State, step: int, domain: Domain, missing: int, behind: int
+        self, remaining: Remaining | None, state: State, stage: int, domain: Domain, missing: int, behind: int
     ) -> Remaining | None:
         """What remains after a choice; None when there is no solution behind it."""
         if remaining is None:
             remaining = self._propagation.everything()
-        return self._propagation.propagate(remaining, state, step, domain, missing, behind)
+        return self._propagation.propagate(remaining, state, stage, domain, missing, behind)
 
     def interchangeable_with(self, state: State, device: int) -> int:
         """The devices that fail when this one fails, which has just been given back.
@@ -60,9 +60,9 @@ class Pruner:
             members &= ledger.alike_now(device, members)
         return members
 
-    def key(self, state: State, step: int, domain: Domain, missing: int, rest: int) -> Hashable:
+    def key(self, state: State, stage: int, domain: Domain, missing: int, rest: int) -> Hashable:
         """Equal for two places in the search only if what follows is equal."""
-        behind, ledgers = self._behind[step]
+        behind, ledgers = self._behind[stage]
         return (
             domain.number,
             missing,
@@ -77,7 +77,7 @@ Behind = list[tuple[int, Domain]]
 
 
 def _behind(problem: Problem) -> list[tuple[Behind, list[Ledger]]]:
-    """For each step the devices that the domains behind it may take, and the ledgers of the step and behind.
+    """For each stage the devices that the domains behind it may take, and the ledgers of the stage and behind.
 
     Of domains that may take the same devices, and that the same devices in use concern, one is enough.
     """

@@ -41,7 +41,7 @@ class RequestOrder(Ledger):
 
 
 def introduce(problem: Problem, first: int) -> None:
-    """Gives symmetric requests among the steps from ``first`` on their common ledgers, one for each alternative."""
+    """Gives symmetric requests among the stages from ``first`` on their common ledgers, one for each alternative."""
     shareable = problem.node.shareable
     by_claim = problem.program.wants_admin_access
     """What admin access takes is in use for its own claim, but need not be for another."""

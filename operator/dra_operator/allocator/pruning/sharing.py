@@ -45,7 +45,7 @@ class Sharing:
         self.several = sum(1 << device for device in self._find_several())
         """Devices that several requests may get.
 
-        Those that draw nothing of a budget any more count, too: they are free. When some requests consume nothing,
+        Those that draw nothing of a stock any more count, too: they are free. When some requests consume nothing,
         all that can be shared do: whatever is left of them, those requests get them as well.
         """
 
@@ -66,8 +66,8 @@ class Sharing:
             return each(shareable)
         already_charged = 0
         for ledger in self._problem.takers:
-            if ledger.budget is not None:
-                already_charged |= ledger.budget.already_charged
+            if ledger.stock is not None:
+                already_charged |= ledger.stock.already_charged
         return (device for device in each(shareable) if already_charged >> device & 1 or self.most(device) > 1)
 
 

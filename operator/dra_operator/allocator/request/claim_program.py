@@ -1,8 +1,8 @@
 """What the claims of a pod ask for, checked once and independent of any node (allocator.md section 4).
 
-Each request becomes a ``Step`` with one ``Alternative`` (``exactly``) or several (``firstAvailable``). A
+Each request becomes a ``Stage`` with one ``Alternative`` (``exactly``) or several (``firstAvailable``). A
 fault of the claims does not end the compilation at once, since faults of the pools, and of ``All`` requests
-of earlier claims, are reported first: ``ClaimProgram.fault`` keeps it, and the steps before it.
+of earlier claims, are reported first: ``ClaimProgram.fault`` keeps it, and the stages before it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Stage:
     """One request: the alternatives are tried in order."""
 
     claim: int
@@ -68,30 +68,30 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ClaimProgram:
-    """All steps in the order of the search, up to the first fault."""
+    """All stages in the order of the search, up to the first fault."""
 
     claims: tuple[ResourceClaim, ...]
-    steps: tuple[Step, ...]
+    stages: tuple[Stage, ...]
     fault: AllocationError | None = None
     fault_claim: int = -1
     wants_admin_access: bool = field(init=False)
     """Some request has admin access."""
 
     def __post_init__(self) -> None:
-        wants = any(alternative.admin for step in self.steps for alternative in step.alternatives)
+        wants = any(alternative.admin for stage in self.stages for alternative in stage.alternatives)
         object.__setattr__(self, "wants_admin_access", wants)
 
 
 def compile_claims(claims: Sequence[ResourceClaim], class_of: ClassLookup, features: Features) -> ClaimProgram:
     """Checks the claims and spells out their alternatives."""
-    steps: list[Step] = []
+    stages: list[Stage] = []
     for number, claim in enumerate(claims):
         try:
-            for step in _Compiler(number, claim, class_of, features).steps():
-                steps.append(step)  # noqa: PERF402  # the steps before a fault count
+            for stage in _Compiler(number, claim, class_of, features).stages():
+                stages.append(stage)  # noqa: PERF402  # the stages before a fault count
         except AllocationError as error:
-            return ClaimProgram(tuple(claims), tuple(steps), error, number)
-    return ClaimProgram(tuple(claims), tuple(steps))
+            return ClaimProgram(tuple(claims), tuple(stages), error, number)
+    return ClaimProgram(tuple(claims), tuple(stages))
 
 
 class _Compiler:
@@ -104,25 +104,25 @@ class _Compiler:
         self._features = features
         self._constraints = claim.spec.devices.constraints or ()
 
-    def steps(self) -> Iterator[Step]:
+    def stages(self) -> Iterator[Stage]:
         for request in self._claim.spec.devices.requests or ():
-            yield self._step(request)
+            yield self._stage(request)
         for position, constraint in enumerate(self._constraints):
             if attribute_of(constraint, self._features) is None:
                 raise ClaimError(
                     f"claim {self._claim.key}, constraint #{position}: empty constraint (unsupported constraint type?)"
                 )
 
-    def _step(self, request: DeviceRequest) -> Step:
+    def _stage(self, request: DeviceRequest) -> Stage:
         if not request.first_available:
             exact = request.exactly or ExactDeviceRequest()
-            return Step(self._number, request.name, (self._alternative(request.name, request, exact),), False)
+            return Stage(self._number, request.name, (self._alternative(request.name, request, exact),), False)
         if not self._features.prioritized_list:
             raise self._error(request.name, "has subrequests, but the DRAPrioritizedList feature is disabled")
         alternatives = tuple(
             self._alternative(f"{request.name}/{sub.name}", request, sub) for sub in request.first_available
         )
-        return Step(self._number, request.name, alternatives, True)
+        return Stage(self._number, request.name, alternatives, True)
 
     def _alternative(
         self, name: str, request: DeviceRequest, wanted: ExactDeviceRequest | DeviceSubRequest

@@ -20,10 +20,10 @@ from .state import State
 class Frame:
     """One decision. ``outcome`` is how the frame ends when it has no more options."""
 
-    __slots__ = ("key", "outcome", "step")
+    __slots__ = ("key", "outcome", "stage")
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self, stage: int) -> None:
+        self.stage = stage
         self.outcome = BranchEnd.FAILED
         self.key: object = None
         """What the future of the frame depends on, when somebody remembers failures."""
@@ -41,9 +41,9 @@ class Frame:
         raise NotImplementedError
 
 
-def enter(state: State, step: int, remaining: Remaining | None) -> Frame | None:
-    """The frame of a step; None when all steps are done."""
-    return AlternativesFrame(step, remaining) if step < len(state.problem.domains) else None
+def enter(state: State, stage: int, remaining: Remaining | None) -> Frame | None:
+    """The frame of a stage; None when all stages are done."""
+    return AlternativesFrame(stage, remaining) if stage < len(state.problem.domains) else None
 
 
 class AlternativesFrame(Frame):
@@ -51,14 +51,14 @@ class AlternativesFrame(Frame):
 
     __slots__ = ("_limited", "_remaining", "index")
 
-    def __init__(self, step: int, remaining: Remaining | None) -> None:
-        super().__init__(step)
+    def __init__(self, stage: int, remaining: Remaining | None) -> None:
+        super().__init__(stage)
         self.index = -1
         self._limited = True
         self._remaining = remaining
 
     def advance(self, state: State) -> bool | None:
-        domains = state.problem.domains[self.step]
+        domains = state.problem.domains[self.stage]
         while self.index + 1 < len(domains):
             self.index += 1
             domain = domains[self.index]
@@ -71,12 +71,12 @@ class AlternativesFrame(Frame):
         self._limited &= end is BranchEnd.LIMIT
 
     def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
-        domain = state.problem.domains[self.step][self.index]
+        domain = state.problem.domains[self.stage][self.index]
         if domain.alternative.everything:
-            return AllDevicesFrame(self.step, domain, self._remaining)
+            return AllDevicesFrame(self.stage, domain, self._remaining)
         if domain.need:
-            return DeviceFrame(state, pruner, self.step, domain, domain.need, -1, self._remaining)
-        return enter(state, self.step + 1, self._remaining)
+            return DeviceFrame(state, pruner, self.stage, domain, domain.need, -1, self._remaining)
+        return enter(state, self.stage + 1, self._remaining)
 
 
 class DeviceFrame(Frame):
@@ -88,13 +88,13 @@ class DeviceFrame(Frame):
         self,
         state: State,
         pruner: Pruner | None,
-        step: int,
+        stage: int,
         domain: Domain,
         missing: int,
         behind: int,
         remaining: Remaining | None,
     ) -> None:
-        super().__init__(step)
+        super().__init__(stage)
         self._domain = domain
         self._missing = missing
         self._remaining = self._after = remaining
@@ -103,13 +103,13 @@ class DeviceFrame(Frame):
         rest = domain.usable & free
         for ledger in domain.ledgers:
             rest = ledger.admit(rest, domain)
-        if remaining is not None and pruner is not None and pruner.may_prune(step):
+        if remaining is not None and pruner is not None and pruner.may_prune(stage):
             rest &= remaining.get(domain.number, 0)
         self._raised = domain.raised & free
         self._rest = rest | self._raised
         self.device = -1
         if self._pruner is not None:
-            self.key = self._pruner.key(state, step, domain, missing, self._rest)
+            self.key = self._pruner.key(state, stage, domain, missing, self._rest)
 
     def advance(self, state: State) -> bool | None:
         if not self._rest:
@@ -120,10 +120,10 @@ class DeviceFrame(Frame):
         if lowest & self._raised:
             raise state.problem.error_at(self._domain, self.device)
         state.take(self._domain, self.device)
-        if self._pruner is not None and self._pruner.may_prune(self.step):
+        if self._pruner is not None and self._pruner.may_prune(self.stage):
             missing = self._missing - 1
             behind = self._domain.usable & -1 << self.device + 1
-            self._after = self._pruner.propagate(self._remaining, state, self.step, self._domain, missing, behind)
+            self._after = self._pruner.propagate(self._remaining, state, self.stage, self._domain, missing, behind)
             if self._after is None:
                 self.retract(state, BranchEnd.FAILED)
                 return None
@@ -139,8 +139,8 @@ class DeviceFrame(Frame):
 
     def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
         if self._missing > 1:
-            return DeviceFrame(state, pruner, self.step, self._domain, self._missing - 1, self.device, self._after)
-        return enter(state, self.step + 1, self._after)
+            return DeviceFrame(state, pruner, self.stage, self._domain, self._missing - 1, self.device, self._after)
+        return enter(state, self.stage + 1, self._after)
 
 
 class AllDevicesFrame(Frame):
@@ -148,8 +148,8 @@ class AllDevicesFrame(Frame):
 
     __slots__ = ("_domain", "_done", "_remaining")
 
-    def __init__(self, step: int, domain: Domain, remaining: Remaining | None) -> None:
-        super().__init__(step)
+    def __init__(self, stage: int, domain: Domain, remaining: Remaining | None) -> None:
+        super().__init__(stage)
         self._domain = domain
         self._done = False
         self._remaining = remaining
@@ -187,4 +187,4 @@ class AllDevicesFrame(Frame):
         self.outcome = end
 
     def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
-        return enter(state, self.step + 1, self._remaining)
+        return enter(state, self.stage + 1, self._remaining)

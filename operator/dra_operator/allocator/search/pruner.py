@@ -28,21 +28,21 @@ class Pruner(Protocol):
     nogoods: dict[Hashable, BranchEnd]
     """How the places of the search ended that have failed, by their ``key``."""
 
-    def may_prune(self, step: int) -> bool:
-        """Looking ahead is allowed: no fatal error can be met at the step itself."""
+    def may_prune(self, stage: int) -> bool:
+        """Looking ahead is allowed: no fatal error can be met at the stage itself."""
 
     def start(self) -> Remaining | None:
         """What remains before the first choice; None when there is no solution."""
 
     def propagate(
-        self, remaining: Remaining | None, state: State, step: int, domain: Domain, missing: int, behind: int
+        self, remaining: Remaining | None, state: State, stage: int, domain: Domain, missing: int, behind: int
     ) -> Remaining | None:
         """What remains after a choice; None when there is no solution behind it."""
 
     def interchangeable_with(self, state: State, device: int) -> int:
         """The devices that fail when this one fails, which has just been given back."""
 
-    def key(self, state: State, step: int, domain: Domain, missing: int, rest: int) -> Hashable:
+    def key(self, state: State, stage: int, domain: Domain, missing: int, rest: int) -> Hashable:
         """Equal for two places in the search only if what follows is equal."""
 
 

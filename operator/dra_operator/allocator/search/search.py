@@ -60,7 +60,7 @@ class Search:
         return self.solved
 
     def picks(self) -> list[int]:
-        """The chosen alternative of each step, once solved."""
+        """The chosen alternative of each stage, once solved."""
         return [frame.index for frame in self._stack if isinstance(frame, AlternativesFrame)]
 
     def _begin(self, remaining: Remaining | None) -> None:
@@ -118,6 +118,6 @@ class Search:
     def _crossing(self, outer: Frame, inner: Frame, end: BranchEnd) -> BranchEnd:
         """Between claims, exceeding the limit is an ordinary failure: another claim has its own 32."""
         domains = self.problem.domains
-        if domains[outer.step][0].claim != domains[inner.step][0].claim:
+        if domains[outer.stage][0].claim != domains[inner.stage][0].claim:
             return BranchEnd.FAILED
         return end
