@@ -5,7 +5,7 @@ async with Api(connection()) as api:
 """
 
 from .api import Api, Object, PatchKind, TypedList
-from .connection import Connection, connection
+from .connection import Connection, connection, contexts
 from .election import Election, LeaseLost, NotLeading, Timing
 from .errors import (
     AlreadyExists,
@@ -87,5 +87,6 @@ __all__ = [
     "Unreachable",
     "WatchEvent",
     "connection",
+    "contexts",
     "unguarded",
 ]

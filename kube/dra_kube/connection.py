@@ -33,6 +33,17 @@ class Connection:
     proxy: str | None = None
 
 
+def contexts(kubeconfig: str | None = None) -> list[str]:
+    """The names of the contexts in a kubeconfig, by default in ``KUBECONFIG``. Raises ConnectionSettingsError."""
+    try:
+        found, _ = kubernetes_config.list_kube_config_contexts(  # type: ignore[no-untyped-call]  # the package is untyped
+            kubeconfig or os.environ.get("KUBECONFIG")
+        )
+    except Exception as error:  # the loader lets YAML errors of a broken file through
+        raise ConnectionSettingsError(f"cannot read the kubeconfig: {error}") from error
+    return [context["name"] for context in found]
+
+
 def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> Connection:
     """The connection that a kubeconfig describes; without one ``KUBECONFIG``, the pod's service account, ``~/.kube``.
 

@@ -15,7 +15,11 @@ CALLS = [
     for line in block
     if line.command.startswith("shtab")
 ]
-KNOWN = {"dra_devcluster.cli.parser": "--snapshot", "dra_kubeletplugin.cli.parser": "--node-name"}
+KNOWN = {
+    "dra_operator.cli.parser": "--search-budget",
+    "dra_devcluster.cli.parser": "--snapshot",
+    "dra_kubeletplugin.cli.parser": "--node-name",
+}
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call[-1])
@@ -25,5 +29,12 @@ def test_a_script_knows_the_flags_of_the_command(call: list[str]) -> None:
     subprocess.run(["bash", "-n"], input=script, check=True, text=True)
 
 
-def test_the_page_shows_both_commands() -> None:
+def test_the_page_shows_every_command() -> None:
     assert {call[-1] for call in CALLS} == set(KNOWN)
+
+
+def test_the_script_of_the_operator_knows_the_flags_of_all_its_commands() -> None:
+    call = ["shtab", "--shell", "bash", "dra_operator.cli.parser"]
+    script = subprocess.run([sys.executable, "-m", *call], check=True, capture_output=True, text=True).stdout
+    for command, flag in (("run", "--no-leader-elect"), ("cel", "--expression"), ("simulate", "--sequential")):
+        assert re.search(rf"_dra_operator_{command}_option_strings=\(.*{flag}(?![\w-])", script), command

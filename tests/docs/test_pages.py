@@ -13,7 +13,11 @@ from importlib.metadata import entry_points
 import pytest
 from pages import BY_NAME, PAGES, ROOT, Page
 
-OURS = {script.name: script for script in entry_points(group="console_scripts") if script.value.startswith("dra_")}
+OURS = {
+    script.name: script
+    for script in entry_points(group="console_scripts")
+    if script.value.startswith("dra_") and not script.name.startswith("kubectl_complete-")  # that one kubectl calls
+}
 FOREIGN_FLAGS = {"--import-mode", "--ignore-not-found"}  # named in a text without the command that has it
 # A page names files from the root of the project, or from the packages that most pages are about.
 STARTS = (

@@ -18,15 +18,16 @@ from .console import finish
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script ``kubectl-dra``; kubectl finds it by its name."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     answer = importlib.import_module(f"{__package__}.why_command")  # not for help, and not for wrong usage
     return finish(lambda: int(answer.run(options)))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kubectl dra", description="Dynamic Resource Allocation, explained.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
-    commands = parser.add_subparsers(dest="command", required=True)
+def parser() -> argparse.ArgumentParser:
+    """The command line; ``kubectl_complete`` completes it."""
+    made = argparse.ArgumentParser(prog="kubectl dra", description="Dynamic Resource Allocation, explained.")
+    made.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
+    commands = made.add_subparsers(dest="command", required=True)
     why = commands.add_parser("why", help="why a pod or claim is pending, or what it holds")
     why.add_argument("kind", choices=("pod", "claim"))
     why.add_argument("name")
@@ -37,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     why.add_argument("--scheduler-name", default="dra-scheduler", help=given)
     why.add_argument("--feature-gates", default="", metavar="A=true,B=false", help="as given to the operator")
     why.add_argument("--concerns", default="auto", metavar="LIST", help=given)
-    return parser
+    return made
 
 
 if __name__ == "__main__":
