@@ -14,6 +14,7 @@ from .call import Call
 from .errors import Json, StatusError, bad_request, internal, no_such_resource, unauthorized
 from .objects import handle_collection, handle_object
 from .registry import Registry
+from .request_metrics import RequestMetrics
 from .structure import Structure
 from .subresources import SUBRESOURCES
 from .target import parse_target
@@ -33,8 +34,14 @@ class App:
     def __init__(self, registry: Registry, tokens: Tokens) -> None:
         self.registry = registry
         self.tokens = tokens
+        self._metrics = RequestMetrics()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        answer = await self._answer_or_refuse(request)
+        self._metrics.answered(request, answer.status)
+        return answer
+
+    async def _answer_or_refuse(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._answer(request)
         except StatusError as error:
@@ -56,6 +63,8 @@ class App:
             if path == "/version":
                 return web.Response(body=orjson.dumps(discovery.VERSION), content_type="application/json")
             raise unauthorized()
+        if path == "/metrics":
+            return self._metrics.page()
         target = parse_target(request.raw_path.partition("?")[0])
         if target is None:
             return self._document(request, path)
