@@ -1,0 +1,135 @@
+"""Who is measured: schedulers that work already, or that are started for each of their rounds; and what they spend."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dra_kube import Api, KubeError
+from envtest import real_api_server
+
+_FAST = (
+    "--kube-api-qps=5000",
+    "--kube-api-burst=5000",
+)  # the defaults, 20 and 50 requests a second, are the limit else
+_SERIES = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
+_REVIEWS = {("tokenreviews", ""), ("subjectaccessreviews", ""), ("serviceaccounts", "token")}
+_APART = {("pods", ""), ("leases", ""), *_REVIEWS}
+"""Resources and sub-resources whose writes are the benchmark's own, or have nothing to do with pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two that are compared. ``commands`` run in its rounds; ``pids`` are processes that run already."""
+
+    name: str
+    scheduler: str
+    commands: tuple[tuple[str, ...], ...] = ()
+    pids: tuple[int, ...] = ()
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[list[Process]]:
+        """Its processes, for one round."""
+        async with AsyncExitStack() as stack:
+            started = [await stack.enter_async_context(_running(command)) for command in self.commands]
+            yield [Process(pid) for pid in (*self.pids, *started)]
+
+
+@asynccontextmanager
+async def _running(command: Sequence[str]) -> AsyncIterator[int]:
+    null = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdout=null, stderr=null)
+    try:
+        yield process.pid
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+def side_of(text: str, kubeconfig: Path, binaries: Path | None) -> Side:
+    """A side as the command line names it. Raises ValueError."""
+    if text == "operator":
+        program = str(Path(sys.executable).with_name("dra-operator"))
+        ours = ("--concerns", "templates,release,placement", "--no-leader-elect")
+        return Side(text, "dra-scheduler", ((program, "run", "--kubeconfig", str(kubeconfig), *ours),))
+    if text == "reference":
+        if binaries is None:
+            raise ValueError("reference needs --binaries, a folder with kube-scheduler and kube-controller-manager")
+        flags = (f"--kubeconfig={kubeconfig}", "--secure-port=0", "--leader-elect=false", *_FAST)
+        manager = (str(binaries / "kube-controller-manager"), *flags, "--controllers=resourceclaim-controller")
+        return Side(text, "default-scheduler", ((str(binaries / "kube-scheduler"), *flags), manager))
+    name, _, pids = text.partition("=")
+    try:
+        return Side(name, name, pids=tuple(map(int, filter(None, pids.split(",")))))
+    except ValueError:
+        raise ValueError(f"{text}: write NAME, or NAME=PID,PID to see what these processes spend") from None
+
+
+class Process:
+    """A process whose processor time and memory are looked at."""
+
+    def __init__(self, pid: int) -> None:
+        self._folder = Path(f"/proc/{pid}")
+
+    def seconds(self) -> float:
+        """Processor time so far."""
+        fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def megabytes(self) -> float:
+        """Memory in use now."""
+        return int((self._folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@contextmanager
+def control_plane(binaries: Path) -> Iterator[Path]:
+    """A real API server with the controllers of a cluster but that for claims, and no scheduler; its kubeconfig."""
+    with TemporaryDirectory() as folder, real_api_server(binaries, Path(folder)) as kubeconfig:
+        yield kubeconfig
+
+
+@contextmanager
+def development_cluster() -> Iterator[Path]:
+    """An API server in a process of its own; its kubeconfig."""
+    with TemporaryDirectory() as folder:
+        kubeconfig = Path(folder) / "kubeconfig"
+        program = str(Path(sys.executable).with_name("dra-devcluster"))
+        command = [program, "up", "--nodes", "0", "--kubeconfig", str(kubeconfig)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            try:
+                while not kubeconfig.exists():
+                    if process.poll() is not None:
+                        raise RuntimeError(f"{program} up ended with {process.returncode}")
+                    time.sleep(0.1)
+                yield kubeconfig
+            finally:
+                process.terminate()
+
+
+async def writes(api: Api) -> Counter[str]:
+    """All writes that the server has answered so far, by verb, resource and code; empty where it does not tell."""
+    try:
+        page = await api.raw_text("/metrics")
+    except KubeError:
+        return Counter()
+    found: Counter[str] = Counter()
+    for labels, value in _SERIES.findall(page):
+        label = dict(_LABEL.findall(labels))
+        resource, subresource = label["resource"], label["subresource"]
+        if label["verb"] in _WRITES and (resource, subresource) not in _APART:
+            what = f"{resource}/{subresource}" if subresource else resource
+            found[f"{label['verb']} {what} {label['code']}"] += int(float(value))
+    return found
