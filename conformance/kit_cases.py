@@ -42,9 +42,22 @@ def problem(case: Json) -> Json:
     return {name: value for name, value in case.items() if name not in KEPT_BACK}
 
 
-def expected(case: Json, semantics: str) -> list[Json] | None:
-    """The answers per node under these semantics; None when they are not known."""
-    for expectation in case["expect"]:
+def expectations(case: Json) -> list[Json]:
+    """All known answers, each with its semantics and origin. A CEL case has one answer, whatever the semantics."""
+    expect = case["expect"]
+    if isinstance(expect, list):
+        return expect
+    return [{"semantics": SEMANTICS, "origin": "Kubernetes 1.36", "answers": expect}]
+
+
+def expected(case: Json, semantics: str) -> Any:
+    """The answer under these semantics: per node, or about one selector; None when it is not known."""
+    for expectation in expectations(case):
         if semantics in expectation["semantics"]:
-            return list(expectation["answers"])
+            return expectation["answers"]
     return None
+
+
+def family(case: Json) -> str:
+    """The line of the table in which a case is counted."""
+    return case["group"] if "group" in case else f"{case['name'].partition('/')[0]}/{case['family']}"

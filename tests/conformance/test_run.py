@@ -13,9 +13,11 @@ import pytest
 from corpus import kit
 from jsonschema import Draft202012Validator
 from kit_cases import FOLDER, expected, problem
+from kit_cel import cel_difference
 from kit_compare import Unreadable, difference, number
 
 Json = dict[str, Any]
+CEL = [str(Path(sys.executable).parent / "dra-operator"), "cel", "-"]
 SIMULATE = [str(Path(sys.executable).parent / "dra-operator"), "simulate", "-", "--semantics"]
 HEAD = "import json, sys, time\nfor line in sys.stdin:\n    case = json.loads(line)\n"
 NONE = "[{'node': node['metadata']['name'], 'outcome': 'none'} for node in case['nodes']]"
@@ -95,6 +97,56 @@ def test_a_wrong_program_fails(tmp_path: Path, body: str, verdict: str, why: str
     assert why in found["not agreeing"][0]["why"]
 
 
+def test_our_cel_agrees(tmp_path: Path) -> None:
+    found = summary(tmp_path, "--part", "cel", program=CEL, code=0)
+    assert found["total"] == {"agrees": 1028, "known deviation": 0, "differs": 0, "no answer": 0}
+    assert len(found["families"]) == 16
+
+
+WRONG_CEL: dict[str, tuple[Json, str, str]] = {
+    "says the opposite": ({"match": False}, "differs", "match true expected, got false"),
+    "says a number": ({"match": 1}, "differs", "match true expected, got 1"),
+    "says that it does not compile": (
+        {"kind": "compile_error", "message": "no"},
+        "differs",
+        "kind match expected, got compile_error (no)",
+    ),
+    "knows no cost": ({"actual_cost": None}, "differs", "actual_cost 4 expected, got None"),
+    "has another type": ({"output_type": "dyn"}, "differs", "output_type bool expected, got dyn"),
+    "says nothing": ({"kind": None}, "no answer", "has no kind"),
+}
+
+
+@pytest.mark.parametrize(("change", "verdict", "why"), WRONG_CEL.values(), ids=WRONG_CEL)
+def test_a_wrong_implementation_of_cel_fails(tmp_path: Path, change: Json, verdict: str, why: str) -> None:
+    right = {"kind": "match", "match": True, "output_type": "bool", "max_cost": 4, "actual_cost": 4}
+    program = written(tmp_path, f"    print(json.dumps({{'name': case['name'], **{right | change}}}), flush=True)\n")
+    options = ["--part", "cel", "--only", "dra-basic/000/list=true"]
+    found = summary(tmp_path, *options, program=program, code=1)
+    assert found["total"][verdict] == 1
+    assert why in found["not agreeing"][0]["why"]
+
+
+@pytest.mark.parametrize(
+    ("change", "codes"),
+    [
+        ({"match": False}, {"outcome": 1, "errors": 1, "all": 1}),
+        ({"output_type": "dyn"}, {"outcome": 0, "errors": 1, "all": 1}),
+        ({"max_cost": 5}, {"outcome": 0, "errors": 0, "all": 1}),
+    ],
+    ids=["match", "output type", "cost"],
+)
+def test_a_selectors_answer_is_compared_as_deep_as_wanted(change: Json, codes: dict[str, int]) -> None:
+    wanted = {"kind": "match", "match": True, "output_type": "bool", "max_cost": 4, "actual_cost": 4}
+    for depth, code in codes.items():
+        assert (cel_difference(wanted, wanted | change, depth) is not None) == code
+
+
+def test_a_cost_that_depends_on_the_order_of_a_map_is_not_compared() -> None:
+    wanted = {"kind": "match", "match": True, "actual_cost": 4, "actual_cost_unstable": True}
+    assert cel_difference(wanted, {"kind": "match", "match": True, "actual_cost": 7}, "all") is None
+
+
 def test_a_program_that_ends_at_one_case_is_started_again_for_the_next(tmp_path: Path) -> None:
     ending = "    if case['name'].endswith('all-in-use'):\n        sys.exit(1)\n"
     program = written(tmp_path, f"{ending}    nodes = {NONE}\n{ANSWER}")
@@ -126,9 +178,10 @@ def test_a_wrong_device_is_found_unless_only_outcomes_count(tmp_path: Path) -> N
     [
         ([], ["/nowhere/to/be/found"], "/nowhere/to/be/found"),
         (["--only", "none/*"], [sys.executable], "no case"),
+        (["--part", "cel", "--compare", "devices"], [sys.executable], "outcome, errors, all"),
         (["--file", "/nowhere/cases.jsonl"], [sys.executable], "/nowhere/cases.jsonl"),
     ],
-    ids=["no program", "no case", "no file"],
+    ids=["no program", "no case", "nothing to compare", "no file"],
 )
 def test_what_cannot_be_compared_ends_with_2(options: list[str], program: list[str], said: str) -> None:
     done = run(*options, program=program)

@@ -1,8 +1,8 @@
 """``dra-operator cel``: try out device selectors without a cluster.
 
-Two ways: ``cel FILE.json`` answers a file of cases (the format of the reference data: a table of devices, and cases
-that name one) with one JSON line each; ``cel -e EXPRESSION -f slices.yaml`` says for every published device whether the
-expression selects it, and what the expression refers to that the device does not publish.
+Two ways: ``cel FILE`` answers a file of cases (the format of the reference data: a table of devices, and cases that
+name one) with one JSON line each, and ``cel -`` a stream of them; ``cel -e EXPRESSION -f slices.yaml`` says for every
+published device whether the expression selects it, and what the expression refers to that the device does not publish.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ _ENOUGH: Final = 1.0  # seconds
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("cases", nargs="?", metavar="FILE.json", help="file of cases to answer, one JSON line each")
+    parser.add_argument(
+        "cases",
+        nargs="?",
+        metavar="FILE",
+        help="cases to answer, one JSON line each: .json, .jsonl, either with .gz, or - for JSON lines from stdin",
+    )
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help="time N evaluations of each case")
     parser.add_argument("-e", "--expression", help="a selector to try on the devices of -f")
     parser.add_argument(
