@@ -147,17 +147,17 @@ async def test_a_kopf_that_fails_again_and_again_is_not_ready_and_in_the_end_not
     await cluster.add_template()
     async with supervising(Options(limits=Limits(failing=1.5))) as site:
         await site.unready("Kopf is started again: Kopf ended with OSError('No username")
-        assert site.supervisor.health.liveness() == []
+        assert site.is_live()
 
         async def dead() -> bool:
-            return any("No username" in line for line in site.supervisor.health.liveness())
+            return any("No username" in line for line in site.deadly())
 
         await until("not live", dead)
         failing_kopf.clear()
         await site.ready()
 
         async def live() -> bool:
-            return not site.supervisor.health.liveness()
+            return site.is_live()
 
         await until("live", live)
         assert site.metric("dra_operator_kopf_restarts_total", reason="failure") > 1
@@ -185,7 +185,7 @@ async def test_a_server_that_is_away_makes_the_operator_unready_but_not_dead(
             proxy.break_streams()
             await site.unready("nodes", "pods")
             await asyncio.sleep(1)
-            assert site.supervisor.health.liveness() == []
+            assert site.is_live()
         await site.ready()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from dra_kube import connection
+from dra_operator.app.health import obstacles
 from dra_operator.app.operator import Operator, Options
 from dra_operator.app.streams import Limits
 from dra_operator.app.supervisor import Supervisor
@@ -35,7 +36,14 @@ class Site:
 
     def obstacles(self) -> str:
         """What /readyz says; empty if it is ready."""
-        return "\n".join(self.supervisor.health.readiness())
+        return "\n".join(obstacles(self.supervisor.health.readiness()))
+
+    def deadly(self) -> list[str]:
+        """What /livez says; empty if it is live."""
+        return obstacles(self.supervisor.health.liveness())
+
+    def is_live(self) -> bool:
+        return not self.deadly()
 
     async def ready(self, seconds: float = 30.0) -> None:
         async def is_ready() -> bool:

@@ -1,4 +1,4 @@
-"""What ``/livez`` and ``/readyz`` say, and why.
+"""What ``/livez`` and ``/readyz`` say, check by check, and why.
 
 Ready: the view is complete and up to date. Every kind was listed, is watched, and its watch gives signs of life.
 
@@ -10,14 +10,27 @@ again for ``Limits.failing`` seconds and did not deliver all kinds once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from .leader import Leader
 from .operator import Operator
 
 
+class Check(NamedTuple):
+    """One thing that has to be in order, and what stands against it: lines for people."""
+
+    name: str
+    obstacles: list[str]
+
+
+def obstacles(checks: Iterable[Check]) -> list[str]:
+    """What is wrong, one line each; empty when everything is in order."""
+    return [line for check in checks for line in check.obstacles]
+
+
 class Health:
-    """The obstacles to being live and ready, as lines for people."""
+    """The checks of being live and ready. A check that another one makes pointless is left out."""
 
     def __init__(
         self, operator: Operator, clock: Callable[[], float] = time.monotonic, leader: Leader | None = None
@@ -40,21 +53,27 @@ class Health:
         if self.failures and not self._operator.streams.problems():
             self.failures, self._failing_since = 0, None
 
-    def readiness(self) -> list[str]:
-        """Why decisions may rest on an old view, or none are made."""
-        if self._leader is not None and (obstacles := self._leader.obstacles()):
-            return obstacles
+    def readiness(self) -> list[Check]:
+        """Whether decisions are made, and rest on a view that is up to date."""
+        checks = [] if self._leader is None else [Check("lease", self._leader.obstacles())]
+        if obstacles(checks):
+            return checks
+        work, kopf = self.liveness()
         if not self._operator.is_running:
-            return self.liveness() or ["the cluster is being listed"]
-        failing = [f"Kopf is started again: {self._error}"] if self.failures else []
+            return [*checks, work, Check("listing", [] if work.obstacles else ["the cluster is being listed"])]
+        if self.failures and not kopf.obstacles:
+            kopf = Check("kopf", [f"Kopf is started again: {self._error}"])
         missing = [f"{resource}: not served by the API server" for resource in self._operator.missing()]
-        return [*failing, *missing, *self._operator.streams.problems()]
+        watches = [
+            Check(f"watch-{resource.plural}", [f"{resource}: {problem}"] if problem else [])
+            for resource, problem in self._operator.streams.states()
+        ]
+        return [*checks, work, Check("listing", []), Check("kinds", missing), kopf, *watches]
 
-    def liveness(self) -> list[str]:
-        """Why only a new process helps."""
-        if self._operator.has_failed:
-            return ["the reconcilers ended"]
-        limit = self._operator.streams.limits.failing
+    def liveness(self) -> tuple[Check, Check]:
+        """Whether only a new process helps."""
+        ended = ["the reconcilers ended"] if self._operator.has_failed else []
+        limit, failing = self._operator.streams.limits.failing, []
         if self._failing_since is not None and self._clock() - self._failing_since > limit:
-            return [f"Kopf ended {self.failures} times without delivering in between, the last time: {self._error}"]
-        return []
+            failing = [f"Kopf ended {self.failures} times without delivering in between, the last time: {self._error}"]
+        return Check("reconcilers", ended), Check("kopf", failing)

@@ -1,16 +1,30 @@
-"""A small HTTP server for those who watch the operator: ``/livez``, ``/readyz``, ``/metrics``."""
+"""A small HTTP server for those who watch the operator: probes, metrics, and a page that leads to them.
+
+A probe that succeeds answers ``ok``, one that fails an obstacle per line. With ``?verbose`` either lists every check by
+its name, as Kubernetes' own components do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
+from dra_api.version import VERSION
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-Obstacles = Callable[[], list[str]]
-"""What is wrong, one line each; empty when the probe is to succeed."""
+from .health import Check, obstacles
+
+Probe = Callable[[], Sequence[Check]]
+_Answer = Callable[[web.Request], Awaitable[web.Response]]
+
+_PAGES = {
+    "/metrics": "figures for Prometheus",
+    "/readyz?verbose": "whether the view is complete and up to date, check by check",
+    "/livez?verbose": "whether only a new process would help, check by check",
+    "/healthz?verbose": "the same as /livez",
+}
 
 
 class CannotServe(Exception):
@@ -19,24 +33,18 @@ class CannotServe(Exception):
 
 @asynccontextmanager
 async def serve(
-    host: str, port: int, registry: CollectorRegistry, *, liveness: Obstacles, readiness: Obstacles
+    host: str, port: int, registry: CollectorRegistry, *, liveness: Probe, readiness: Probe
 ) -> AsyncIterator[int]:
     """Serve while the block runs; gives the port, which matters when 0 was asked for. Raises CannotServe."""
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    def probe(obstacles: Obstacles) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def answer(_: web.Request) -> web.Response:
-            found = obstacles()
-            return web.Response(text="\n".join(found or ["ok"]) + "\n", status=503 if found else 200)
-
-        return answer
-
     app = web.Application()
+    app.router.add_get("/", _front_page)
     app.router.add_get("/metrics", metrics)
-    app.router.add_get("/livez", probe(liveness))
-    app.router.add_get("/readyz", probe(readiness))
+    for path, probe in (("/livez", liveness), ("/healthz", liveness), ("/readyz", readiness)):
+        app.router.add_get(path, _answer(path.removeprefix("/"), probe))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
@@ -47,3 +55,26 @@ async def serve(
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()
+
+
+def _answer(name: str, probe: Probe) -> _Answer:
+    async def answer(request: web.Request) -> web.Response:
+        checks = probe()
+        found = obstacles(checks)
+        lines = [*map(_line, checks), f"{name} check {'failed' if found else 'passed'}"]
+        if "verbose" not in request.query:
+            lines = found or ["ok"]
+        return web.Response(text="\n".join(lines) + "\n", status=503 if found else 200)
+
+    return answer
+
+
+def _line(check: Check) -> str:
+    return f"[-]{check.name} failed: {'; '.join(check.obstacles)}" if check.obstacles else f"[+]{check.name} ok"
+
+
+async def _front_page(_: web.Request) -> web.Response:
+    links = "".join(f'<li><a href="{path}">{path}</a>: {meaning}</li>' for path, meaning in _PAGES.items())
+    title = f"dra-operator {VERSION}"
+    page = f"<!doctype html><html lang=en><title>{title}</title><h1>{title}</h1><ul>{links}</ul></html>\n"
+    return web.Response(text=page, content_type="text/html")

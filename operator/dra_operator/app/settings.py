@@ -56,7 +56,7 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         Meta(ge=2, le=3600),
         _about("seconds after which a dead leader is replaced; the leader renews the lease every 0.15 of it"),
     ] = 10.0
-    metrics_host: Annotated[str, Meta(min_length=1), _about("address for /metrics, /livez, /readyz", "an address")] = (
+    metrics_host: Annotated[str, Meta(min_length=1), _about("address for metrics and probes", "an address")] = (
         "127.0.0.1"
     )
     metrics_port: Annotated[

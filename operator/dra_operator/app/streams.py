@@ -139,11 +139,14 @@ class Streams:
         for listener in self.listeners:
             listener(resource)
 
+    def states(self) -> list[tuple[Resource, str | None]]:
+        """Each kind, and why its changes are not heard; None if they are."""
+        now = self.clock()
+        return [(resource, stream.problem(now)) for resource, stream in self._streams.items()]
+
     def problems(self) -> list[str]:
         """One line per kind whose changes are not heard."""
-        now = self.clock()
-        found = ((resource, stream.problem(now)) for resource, stream in self._streams.items())
-        return [f"{resource}: {problem}" for resource, problem in found if problem is not None]
+        return [f"{resource}: {problem}" for resource, problem in self.states() if problem is not None]
 
     def idle(self) -> list[str]:
         """The kinds that Kopf has left."""

@@ -1,0 +1,71 @@
+"""What the metrics port answers: probes with and without ``?verbose``, and a page that leads to everything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from dra_operator.app.health import Check
+from dra_operator.app.server import serve
+from live_cluster import LiveCluster
+from prometheus_client import CollectorRegistry
+from supervised import Supervising
+
+FINE = (Check("reconcilers", []), Check("kopf", []))
+BROKEN = (Check("lease", []), Check("watch-pods", ["pods: not watched yet"]), Check("kinds", ["a", "b"]))
+
+
+@asynccontextmanager
+async def served(live: Sequence[Check], ready: Sequence[Check]) -> AsyncIterator[aiohttp.ClientSession]:
+    async with (
+        serve("127.0.0.1", 0, CollectorRegistry(), liveness=lambda: live, readiness=lambda: ready) as port,
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http,
+    ):
+        yield http
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "text"),
+    [
+        ("/livez", 200, "ok\n"),
+        ("/healthz", 200, "ok\n"),
+        ("/livez?verbose", 200, "[+]reconcilers ok\n[+]kopf ok\nlivez check passed\n"),
+        ("/healthz?verbose=1", 200, "[+]reconcilers ok\n[+]kopf ok\nhealthz check passed\n"),
+        ("/readyz", 503, "pods: not watched yet\na\nb\n"),
+        (
+            "/readyz?verbose",
+            503,
+            "[+]lease ok\n[-]watch-pods failed: pods: not watched yet\n[-]kinds failed: a; b\nreadyz check failed\n",
+        ),
+    ],
+)
+async def test_a_probe_says_what_is_wrong_and_verbosely_what_is_not(path: str, code: int, text: str) -> None:
+    async with served(FINE, BROKEN) as http, http.get(path) as answer:
+        assert (answer.status, await answer.text()) == (code, text)
+
+
+async def test_every_link_of_the_front_page_leads_somewhere() -> None:
+    async with served(FINE, FINE) as http:
+        async with http.get("/") as answer:
+            assert answer.content_type == "text/html"
+            links = re.findall(r'href="([^"]+)"', await answer.text())
+        assert {link.partition("?")[0] for link in links} == {"/metrics", "/livez", "/readyz", "/healthz"}
+        for link in links:
+            async with http.get(link) as answer:
+                assert answer.status == 200
+        async with http.get("/nowhere") as answer:
+            assert answer.status == 404
+
+
+async def test_a_running_operator_names_a_check_for_each_kind_that_it_watches(
+    cluster: LiveCluster, supervising: Supervising
+) -> None:
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        names = [check.name for check in site.supervisor.health.readiness()]
+        assert names[:4] == ["reconcilers", "listing", "kinds", "kopf"]
+        assert {"watch-pods", "watch-nodes", "watch-resourceclaims", "watch-resourceslices"} <= set(names)
