@@ -8,18 +8,22 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
+from dra_api.meta import Object
 from dra_api.resource import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import DeviceId, Inventory
 from dra_operator.cluster import (
     EVERYTHING,
     NONE,
+    Change,
     ClaimTemplate,
     Cluster,
     DeviceTaken,
     InvariantViolated,
     Key,
+    Keys,
     UidMemory,
     check,
+    triggers,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -403,3 +407,23 @@ def test_gated_pods_wait_until_the_gates_are_gone() -> None:
     cluster = make_cluster()
     assert cluster.put(pod("p", 1, spec={"schedulingGates": [{"name": "later"}]})) == ()
     assert set(cluster.put(pod("p", 2))) == place("p")
+
+
+class Quota(Object, frozen=True):
+    """A kind that the operator does not know."""
+
+
+def test_another_kind_is_kept_once_it_says_whom_it_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_quota(cluster: Cluster, _: Change[Quota]) -> Keys:
+        return tuple(Key("place", key) for key in cluster.waiting)
+
+    kept: dict[type[Object], Any] = {**triggers.ONLY_KEPT, Quota: on_quota}
+    monkeypatch.setattr(triggers, "ONLY_KEPT", kept)
+    cluster = make_cluster()
+    cluster.put(pod("waiting", schedulerName="dra-scheduler"))
+    quota = convert(Quota, {"metadata": meta("quota", 1)})
+    assert cluster.put(quota) == (Key("place", "ns/waiting"),)
+    assert cluster.put(quota) == ()
+    assert cluster.store_of(Quota).get("ns/quota") == quota
+    assert cluster.remove(Quota, "ns/quota") == (Key("place", "ns/waiting"),)
+    assert cluster.store_of(Quota).get("ns/quota") is None

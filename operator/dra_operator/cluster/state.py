@@ -23,7 +23,6 @@ from .interest import Interest
 from .ledger import Ledger
 from .loads import NodeLoads
 from .store import Store
-from .template import ClaimTemplate
 
 
 class State:
@@ -35,7 +34,6 @@ class State:
         self.pods: Store[Pod] = Store()
         self.nodes: Store[Node] = Store()
         self.claims: Store[ResourceClaim] = Store()
-        self.templates: Store[ClaimTemplate] = Store()
         self.classes: Store[DeviceClass] = Store()
         self.slices: Store[ResourceSlice] = Store()
         self.rules: Store[DeviceTaintRule] = Store()

@@ -6,7 +6,8 @@ opposite must not happen: a change that a pod waits for, and that does not wake 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from dra_api.core import Node, Pod
 from dra_api.extended_resources import resources_of
@@ -263,3 +264,7 @@ def _existing(cluster: State, keys: Iterable[str]) -> Iterator[Pod]:
 
 def _place(pods: Iterable[str]) -> Keys:
     return tuple(Key("place", pod) for pod in pods)
+
+
+ONLY_KEPT: Final[Mapping[type[Object], Callable[[State, Change[Any]], Keys]]] = {ClaimTemplate: on_template}
+"""Kinds from which the view derives nothing, and whom a change of one wakes."""

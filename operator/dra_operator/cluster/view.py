@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
@@ -25,7 +26,8 @@ from .interest import EVERYTHING, Interest
 from .key import NOTHING, Keys
 from .state import State, extended_resources
 from .store import Change, Store
-from .template import ClaimTemplate
+
+T = TypeVar("T", bound=Object)
 
 SCHEDULER_NAME = "dra-scheduler"
 
@@ -42,7 +44,7 @@ class Cluster(State):
             Node: (self.nodes, self._absorb_node),
             DeviceClass: (self.classes, self._absorb_class),
             DeviceTaintRule: (self.rules, self._absorb_rule),
-            ClaimTemplate: (self.templates, lambda change: triggers.on_template(self, change)),
+            **{kind: (Store(), partial(wakes, self)) for kind, wakes in triggers.ONLY_KEPT.items()},
         }
 
     # --- changes ---
@@ -59,7 +61,7 @@ class Cluster(State):
         change = store.remove(key, uid)
         return NOTHING if change is None else absorb(change)
 
-    def store_of(self, kind: type[Object]) -> Store[Any]:
+    def store_of(self, kind: type[T]) -> Store[T]:
         """Where the objects of a kind are kept."""
         return self._rooms[kind][0]
 

@@ -104,7 +104,7 @@ class ClaimGenerator:
         return True
 
     async def _create(self, pod: Pod, entry: PodResourceClaim, template_name: str) -> ResourceClaim:
-        template = self._cluster.templates.get(f"{pod.metadata.namespace}/{template_name}")
+        template = self._cluster.store_of(ClaimTemplate).get(f"{pod.metadata.namespace}/{template_name}")
         if template is None:
             missing = f'resourceclaimtemplate.{GROUP} "{template_name}" not found'
             raise GenerationFailed(f'resource claim template "{template_name}": {missing}')
