@@ -9,6 +9,20 @@ from bare_client import PATCH, PODS, Client, Json, causes, pod
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 CONTAINER = {"name": "main", "image": "example.com/app:1"}
+TERMS = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+FIELD = f"{TERMS}[0].matchFields[0]"
+NAMED = {"key": "metadata.name", "operator": "In", "values": ["n"]}
+FAST = {"key": "disk", "operator": "Exists"}
+BIG = {"key": "big", "operator": "Exists"}
+
+
+def selects(*terms: Json, **others: Json | None) -> Json:
+    """An affinity to nodes."""
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}, **others}
+
+
+ZONE = {"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}}
+NEAR = {"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [ZONE]}}}
 
 
 async def test_a_pod_is_filled_in(client: Client) -> None:
@@ -65,6 +79,15 @@ async def test_quality_of_service(client: Client, resources: Json, expected: str
         ({"tolerations": [{"operator": "Equal"}]}, "spec.tolerations[0].operator", "FieldValueInvalid"),
         ({"tolerations": [{"key": "a", "effect": "Never"}]}, "spec.tolerations[0].effect", "FieldValueNotSupported"),
         ({"schedulingGates": [{"name": "a"}], "nodeName": "n"}, "spec.nodeName", "FieldValueForbidden"),
+        ({"schedulingGates": [{"name": "a b"}]}, "spec.schedulingGates[0]", "FieldValueInvalid"),
+        ({"schedulingGates": [{"name": "a"}, {"name": "a"}]}, "spec.schedulingGates[1]", "FieldValueDuplicate"),
+        ({"affinity": selects({"matchFields": [NAMED | {"key": "no"}]})}, f"{FIELD}.key", "FieldValueInvalid"),
+        ({"affinity": selects({"matchFields": [NAMED | {"values": []}]})}, f"{FIELD}.values", "FieldValueRequired"),
+        (
+            {"affinity": selects({"matchFields": [NAMED | {"operator": "Gt"}]})},
+            f"{FIELD}.operator",
+            "FieldValueInvalid",
+        ),
         ({"ephemeralContainers": [{**CONTAINER, "name": "e"}]}, "spec.ephemeralContainers", "FieldValueForbidden"),
         ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds", "FieldValueInvalid"),
         ({"nodeSelector": {"a b": "c"}}, "spec.nodeSelector", "FieldValueInvalid"),
@@ -144,6 +167,72 @@ async def test_a_gated_pod_says_so_and_may_still_choose_its_nodes(client: Client
     assert (await client.call("POST", f"{PODS}/p/binding", body)).code == 409
     changed = await client.patch(f"{PODS}/p", {"spec": {"nodeSelector": {"a": "b"}, "schedulingGates": None}})
     assert changed["spec"]["nodeSelector"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ({}, {"nodeSelector": {"a": "b"}}, None),
+        ({"nodeSelector": {"a": "b"}}, {"nodeSelector": {"a": "b", "c": "d"}}, None),
+        ({"nodeSelector": {"a": "b"}}, {"nodeSelector": {"a": "c"}}, "spec.nodeSelector"),
+        ({"nodeSelector": {"a": "b"}}, {"nodeSelector": None}, "spec.nodeSelector"),
+        ({}, {"affinity": selects({"matchFields": [NAMED]})}, None),
+        (NEAR, {"affinity": NEAR["affinity"] | selects({"matchFields": [NAMED]})}, None),
+        ({"affinity": selects({"matchExpressions": [FAST]})}, {"affinity": None}, TERMS),
+        (
+            {"affinity": selects({"matchExpressions": [FAST]})},
+            {"affinity": selects({"matchExpressions": [FAST], "matchFields": [NAMED]})},
+            None,
+        ),
+        (
+            {"affinity": selects({"matchExpressions": [FAST]})},
+            {"affinity": selects({"matchExpressions": [FAST, BIG]})},
+            None,
+        ),
+        (
+            {"affinity": selects({"matchExpressions": [FAST]})},
+            {"affinity": selects({"matchExpressions": [BIG, FAST]})},
+            f"{TERMS}[0]",
+        ),
+        (
+            {"affinity": selects({"matchFields": [NAMED]})},
+            {"affinity": selects({"matchFields": [NAMED | {"values": ["other"]}]})},
+            f"{TERMS}[0]",
+        ),
+        (
+            {"affinity": selects({"matchExpressions": [FAST]})},
+            {"affinity": selects({"matchExpressions": [FAST]}, {"matchFields": [NAMED]})},
+            TERMS,
+        ),
+        (
+            {"affinity": selects({}, {"matchExpressions": [FAST]})},
+            {"affinity": selects({"matchFields": [NAMED]}, {"matchExpressions": [FAST]})},
+            f"{TERMS}[0]",
+        ),
+        ({}, {"affinity": NEAR["affinity"]}, "spec"),
+        (NEAR, {"affinity": selects({"matchFields": [NAMED]}, podAffinity=None)}, "spec"),
+        ({}, {"schedulingGates": [{"name": "other"}]}, "spec.schedulingGates[0].name"),
+        ({}, {"schedulingGates": [{"name": "example.com/b"}]}, None),
+        ({}, {"restartPolicy": "Never"}, "spec"),
+    ],
+)
+@pytest.mark.parametrize("also", [{}, {"schedulingGates": None}], ids=["stays gated", "the last gate goes as well"])
+async def test_a_gated_pod_may_be_narrowed_and_not_widened(
+    client: Client, old: Json, new: Json, field: str | None, also: Json
+) -> None:
+    gates = [{"name": "example.com/a"}, {"name": "example.com/b"}]
+    await client.post(PODS, pod("p", schedulingGates=gates, **old))
+    answer = await client.call("PATCH", f"{PODS}/p", {"spec": {**also, **new}}, kind=PATCH["merge"])
+    assert answer.code == (200 if field is None else 422), answer.body
+    if field is not None:
+        assert field in [found for found, _ in causes(answer.json)]
+
+
+async def test_a_pod_without_gates_chooses_its_nodes_no_more(client: Client) -> None:
+    await client.post(PODS, pod("p", affinity=selects({"matchExpressions": [FAST]})))
+    wider = {"affinity": selects({"matchExpressions": [FAST, BIG]})}
+    answer = await client.call("PATCH", f"{PODS}/p", {"spec": wider}, kind=PATCH["merge"])
+    assert causes(answer.json) == [("spec", "FieldValueForbidden")]
 
 
 async def test_priority_comes_from_the_class(client: Client) -> None:

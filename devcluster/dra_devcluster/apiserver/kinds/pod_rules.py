@@ -12,6 +12,7 @@ from dra_devcluster.apiserver import faults, metadata
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.structure import Fault
 
+from .gated_pods import validate_gates, validate_gates_update, without_choice_of_nodes
 from .pod_defaults import containers_of
 
 _CHOICES = {
@@ -51,6 +52,7 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
             yield faults.unsupported(f"spec.{field}", spec.get(field), choices)
     for index, toleration in enumerate(spec.get("tolerations") or ()):
         yield from _toleration(toleration, f"spec.tolerations[{index}]")
+    yield from validate_gates(spec)
     required = metadata.dig(spec, "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution")
     if required is not None:
         yield from _node_terms(required.get("nodeSelectorTerms") or [])
@@ -87,6 +89,7 @@ def _node_terms(terms: list[Json]) -> Iterator[Fault]:
     if not terms:
         yield faults.required(path, "must have at least one node selector term")
     for number, term in enumerate(terms):
+        yield from _match_fields(term, f"{path}[{number}]")
         for index, wish in enumerate(term.get("matchExpressions") or ()):
             here, operator, values = (
                 f"{path}[{number}].matchExpressions[{index}]",
@@ -104,6 +107,18 @@ def _node_terms(terms: list[Json]) -> Iterator[Fault]:
             elif operator in ("Exists", "DoesNotExist") and values:
                 text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
                 yield faults.forbidden(f"{here}.values", text)
+
+
+def _match_fields(term: Json, path: str) -> Iterator[Fault]:
+    for index, wish in enumerate(term.get("matchFields") or ()):
+        here = f"{path}.matchFields[{index}]"
+        if wish.get("operator") not in ("In", "NotIn"):
+            yield faults.invalid(f"{here}.operator", wish.get("operator", ""), "not a valid selector operator")
+        elif len(wish.get("values") or ()) != 1:
+            why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+            yield faults.required(f"{here}.values", why)
+        if wish.get("key") != "metadata.name":
+            yield faults.invalid(f"{here}.key", wish.get("key", ""), "not a valid field selector key")
 
 
 def _name(item: Json, path: str, taken: set[str]) -> Iterator[Fault]:
@@ -174,13 +189,9 @@ def validate_update(spec: Json, old: Json) -> Iterator[Fault]:
         yield faults.forbidden(
             "spec.tolerations", "existing toleration can not be modified except its tolerationSeconds"
         )
-    gates = [gate.get("name") for gate in old.get("schedulingGates") or ()]
-    named = [gate.get("name") for gate in spec.get("schedulingGates") or ()]
-    added = [(index, name) for index, name in enumerate(named) if name not in gates]
-    for index, name in added:
-        text = f"only deletion is allowed, but found new scheduling gate '{name}'"
-        yield faults.forbidden(f"spec.schedulingGates[{index}].name", text)
-    if _fixed_part(spec, is_gated=bool(gates)) != _fixed_part(old, is_gated=bool(gates)):
+    yield from validate_gates_update(spec, old)
+    is_gated = bool(old.get("schedulingGates"))
+    if _fixed_part(spec, is_gated=is_gated) != _fixed_part(old, is_gated=is_gated):
         yield faults.forbidden("spec", _UPDATE_REFUSAL)
 
 
@@ -193,11 +204,11 @@ def _only_additions(new: list[Json], old: list[Json]) -> bool:
 
 
 def _fixed_part(spec: Json, *, is_gated: bool) -> Json:
-    """The spec without what may change; a pod that scheduling gates hold back may still choose its nodes."""
-    free = ["activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds"]
-    if is_gated:
-        free += ["nodeSelector", "affinity"]
+    """The spec without what may change, of which some is only looked at elsewhere."""
+    free = ("activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds")
     fixed = deepcopy({key: value for key, value in spec.items() if key not in free})
+    if is_gated:
+        fixed = without_choice_of_nodes(fixed)
     for key in ("containers", "initContainers"):
         for container in fixed.get(key) or ():
             container.pop("image", None)
