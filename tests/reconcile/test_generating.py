@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from dra_kube import EVENTS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Forbidden
 from dra_operator.reconcile.names import generated_name_base
@@ -60,6 +62,78 @@ async def test_the_claim_of_a_finished_pod_goes_and_stays_away(restarts: int, wo
         await world.settle()
     assert world.api.of(RESOURCE_CLAIMS) == []
     assert [call.plural for call in world.api.calls if call.verb == "create"].count("resourceclaims") == 1
+
+
+def legacy_claim(world: World, make: type[Make], owner: Obj, name: str = "pod-entry-0", **meta: Any) -> Obj:
+    """A claim as Kubernetes up to 1.27 made it: a name that follows from pod and entry, and no annotation."""
+    added: Obj = world.api.add(RESOURCE_CLAIMS, make.claim(name, owner=owner, **meta))
+    return added
+
+
+def names(world: World) -> set[str]:
+    return {claim["metadata"]["name"] for claim in world.api.of(RESOURCE_CLAIMS)}
+
+
+async def test_a_claim_with_a_legacy_name_is_recorded(world: World, make: type[Make]) -> None:
+    """A name that follows from pod and entry says whose it is (section 5.8)."""
+    world.legacy_claim_names = True
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    pod = world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    legacy_claim(world, make, pod["metadata"])
+    await world.settle()
+    assert recorded(world) == {"entry-0": "pod-entry-0"}
+    assert names(world) == {"pod-entry-0"}
+
+
+async def test_a_legacy_claim_lives_and_goes_like_a_generated_one(world: World, make: type[Make]) -> None:
+    world.legacy_claim_names = True
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    pod = world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    legacy_claim(world, make, pod["metadata"])
+    await world.settle()
+    world.api.change(PODS, "ns/pod", lambda pod: pod["status"].update(phase="Succeeded"))
+    await world.settle()
+    assert names(world) == set()
+
+
+@pytest.mark.parametrize(
+    "case", ["the option is off", "it is another pod's", "another name", "another entry's annotation"]
+)
+async def test_what_only_looks_like_a_legacy_claim_is_left_alone(case: str, world: World, make: type[Make]) -> None:
+    world.legacy_claim_names = case != "the option is off"
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    pod = world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    owner = pod["metadata"] | ({"uid": "former"} if case == "it is another pod's" else {})
+    name = "pod-entry-1" if case == "another name" else "pod-entry-0"
+    meta = {"annotations": {ANNOTATION: "other"}} if case == "another entry's annotation" else {}
+    legacy_claim(world, make, owner, name, **meta)
+    await world.settle()
+    assert recorded(world)["entry-0"] not in (None, name)
+    assert recorded(world)["entry-0"] in names(world)
+
+
+async def test_the_annotated_claim_comes_before_the_legacy_one(world: World, make: type[Make]) -> None:
+    world.legacy_claim_names = True
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    pod = world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    legacy_claim(world, make, pod["metadata"])
+    world.api.add(RESOURCE_CLAIMS, make.claim("new", owner=pod["metadata"], annotations={ANNOTATION: "entry-0"}))
+    await world.settle()
+    assert recorded(world) == {"entry-0": "new"}
+
+
+async def test_a_legacy_claim_is_recorded_after_a_crash_between_two_writes(world: World, make: type[Make]) -> None:
+    world.legacy_claim_names = True
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    pod = world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE, make.FROM_TEMPLATE]))
+    legacy_claim(world, make, pod["metadata"])
+    world.start()
+    async with world.running():
+        while len(names(world)) < 2:
+            await world.tick()
+    await world.settle()
+    assert recorded(world)["entry-0"] == "pod-entry-0"
+    assert len(names(world)) == 2
 
 
 async def test_each_claim_has_its_own_annotation_and_the_template_is_unchanged(world: World, make: type[Make]) -> None:

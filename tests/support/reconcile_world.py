@@ -44,6 +44,7 @@ class World:
         self.language: Language = TinyLanguage()
         self.now = "2026-01-01T00:00:00Z"
         self.concerns = Concerns()
+        self.legacy_claim_names = False
         self.pace = Pace(workers=FEW, grace=0.02)
 
     def start(self) -> Control:
@@ -61,6 +62,7 @@ class World:
             pace=self.pace,
             now=lambda: self.now,
             concerns=self.concerns,
+            legacy_claim_names=self.legacy_claim_names,
         )
         self.api.events.clear()
         self.control.load(convert(KINDS[kind], obj) for (kind, _, _), obj in self.api.objects.items() if kind in KINDS)

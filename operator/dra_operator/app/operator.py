@@ -43,6 +43,7 @@ class Options:
     """What the operator may be told; times are in seconds. ``check_invariants`` costs time in big clusters.
 
     ``concerns`` names what is ours; None: all but what kube-controller-manager does, if one is at work.
+    ``legacy_claim_names``: see ``ClaimGenerator``.
     ``search_budget`` are the steps after which the decision about one node gives up.
     """
 
@@ -50,6 +51,7 @@ class Options:
     features: Features = field(default_factory=Features)
     check_invariants: bool = False
     concerns: frozenset[str] | None = None
+    legacy_claim_names: bool = False
     limits: Limits = field(default_factory=Limits)
     pace: Pace = field(default_factory=Pace)
     search_budget: int = DEFAULT_BUDGET
@@ -120,6 +122,7 @@ class Operator:
             pace=options.pace,
             check_invariants=options.check_invariants,
             concerns=concerns,
+            legacy_claim_names=options.legacy_claim_names,
         )
         claim_controller = ClaimController(api, concerns, control.look_at_claims) if chosen is None else None
         quarantine = Quarantine(control.hold, self.metrics.malformed)

@@ -60,6 +60,7 @@ def options_of(settings: OperatorSettings) -> Options:
         features_of(settings.feature_gates),
         check_invariants=settings.check_invariants,
         concerns=concerns_of(settings.concerns),
+        legacy_claim_names=settings.legacy_claim_names,
         pace=_pace(settings),
         search_budget=settings.search_budget,
         audit_interval=settings.audit_interval,

@@ -47,6 +47,12 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
             "some of templates, release and placement, separated by commas, or auto",
         ),
     ] = "auto"
+    legacy_claim_names: Annotated[
+        bool,
+        _about(
+            "a claim POD-ENTRY that the pod owns is that entry's: Kubernetes up to 1.27 made such without annotation"
+        ),
+    ] = False
     leader_elect: Annotated[bool, _about("stand by while another operator for the same scheduler name leads")] = True
     leader_elect_namespace: Annotated[str, Meta(min_length=1), _about("namespace of the Lease", "a name")] = (
         "kube-system"

@@ -58,6 +58,7 @@ class Control:
         check_invariants: bool = False,
         now: Callable[[], str] = timestamp,
         concerns: Concerns | None = None,
+        legacy_claim_names: bool = False,
     ) -> None:
         self.cluster = cluster
         self.concerns = concerns or Concerns()
@@ -73,7 +74,9 @@ class Control:
         stamp = now if cluster.features.binding_conditions else lambda: None
         claims = ClaimWriter(client, self._take_in, self._claim_gone, stamp)
         pods = PodWriter(client, self._take_in, now)
-        self.generator = ClaimGenerator(cluster, claims, pods, self.events, ClaimMetrics(registry), self.concerns)
+        created = ClaimMetrics(registry)
+        self.generator = ClaimGenerator(cluster, claims, pods, self.events, created, self.concerns)
+        self.generator.legacy_names = legacy_claim_names
         self.upkeep = ClaimUpkeep(cluster, claims, pods, self.concerns)
         self._grace = pace.grace
         self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
@@ -88,12 +91,14 @@ class Control:
             lambda: datetime.fromisoformat(now()),
             pace,
         )
+        self._crews = self._hire(pace, Failures(registry))
+
+    def _hire(self, pace: Pace, failures: Failures) -> tuple[Workers | Dispatcher, ...]:
         queue, after = self.queues.of, self._after
-        failures = Failures(registry)
-        self._crews = (
+        return (
             Workers(queue("pod"), self.generator.handle, pace.workers["pod"], failures, after),
             Workers(queue("claim"), self.upkeep.handle, pace.workers["claim"], failures, after),
-            Dispatcher(placing, self._decide, pace.workers["place"], failures, after, pace.turns),
+            Dispatcher(queue("place"), self._decide, pace.workers["place"], failures, after, pace.turns),
         )
 
     async def _decide(self, key: str) -> Decided | Postponed:

@@ -27,7 +27,7 @@ from .claim_body import claim_for_pod
 from .concerns import Concerns
 from .errors import GenerationFailed
 from .metrics import ClaimMetrics
-from .names import generated_name
+from .names import generated_name, legacy_name
 from .repair import ClaimRepair, complete
 
 NAMES = 5
@@ -35,7 +35,7 @@ NAMES = 5
 
 
 class ClaimGenerator:
-    """Handles ``pod:`` keys."""
+    """Handles ``pod:`` keys. ``legacy_names``: claims of Kubernetes up to 1.27 count, too (5.8)."""
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class ClaimGenerator:
         concerns: Concerns,
     ) -> None:
         self._cluster, self._claims, self._pods = cluster, claims, pods
+        self.legacy_names = False
         self._events, self._metrics, self._concerns = events, metrics, concerns
         self._repair = ClaimRepair(cluster, claims, pods)
 
@@ -81,7 +82,10 @@ class ClaimGenerator:
         """The name of the claim that has to be recorded for the entry; None if everything is in order (5.4)."""
         if self._is_settled(pod, entry) or entry.resource_claim_template_name is None:
             return None
-        made = counting_claim(pod, entry.name, self._cluster.claims_owned_by(pod))
+        owned = list(self._cluster.claims_owned_by(pod))
+        made = counting_claim(pod, entry.name, owned)
+        if made is None and self.legacy_names:
+            made = next((claim for claim in owned if _is_legacy_claim_of(claim, pod, entry.name)), None)
         if made is not None:
             return made.metadata.name
         return (await self._create(pod, entry, entry.resource_claim_template_name)).metadata.name
@@ -176,6 +180,13 @@ def claim_from_template(pod: Pod, entry: str, template: ClaimTemplate) -> Object
     if wanted.get("labels"):
         body["metadata"]["labels"] = wanted["labels"]
     return body
+
+
+def _is_legacy_claim_of(claim: ResourceClaim, pod: Pod, entry: str) -> bool:
+    """Whether Kubernetes up to 1.27 made this claim of the pod for the entry: the name says so, and no annotation."""
+    meta = claim.metadata
+    has_name = meta.name == legacy_name(pod.metadata.name, entry)
+    return has_name and POD_CLAIM_NAME_ANNOTATION not in (meta.annotations or {})
 
 
 def _is_claim_of(claim: ResourceClaim, pod: Pod, entry: str) -> bool:

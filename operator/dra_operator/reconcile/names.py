@@ -18,6 +18,11 @@ def generated_name(base: str, pod_uid: str, entry: str, attempt: int) -> str:
     return base + "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:_SUFFIX])
 
 
+def legacy_name(pod: str, entry: str) -> str:
+    """The name that Kubernetes up to 1.27 gave to the claim of an entry (claim-controller.md 5.8)."""
+    return f"{pod}-{entry}"
+
+
 def generated_name_base(pod: str, entry: str) -> str:
     """What goes into ``metadata.generateName``; keeps the hyphen before the random part."""
     base = f"{pod}-{entry}-"
