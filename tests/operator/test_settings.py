@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from dra_operator.allocator import Features
 from dra_operator.app.command_line import CommandLine
 from dra_operator.app.operator import Options
 from dra_operator.app.run_command import options_of
-from dra_operator.app.settings import OperatorSettings, described, value_of
+from dra_operator.app.settings import OperatorSettings, Setting, described, value_of
 from dra_operator.app.settings_page import page
 from dra_operator.reconcile import Pace, Turns, Waits
+from msgspec.structs import replace
 
 PAGE = Path(__file__).parents[2] / "docs" / "operator-settings.md"
 
@@ -189,10 +191,19 @@ def test_a_file_that_is_no_mapping_of_values_is_refused(
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("field", [setting.field for setting in described() if setting.default not in ("none", "auto")])
-def test_every_default_is_a_value_that_is_allowed(field: str) -> None:
-    default = getattr(OperatorSettings(), field)
-    assert value_of(field, str(default).lower() if isinstance(default, bool) else str(default)) == default
+@pytest.mark.parametrize(
+    "setting",
+    [setting for setting in described() if setting.default not in ("none", "auto")],
+    ids=lambda setting: setting.name,
+)
+def test_every_default_is_a_value_that_is_allowed(setting: Setting) -> None:
+    assert value_of(setting.field, setting.default) == reduce(getattr, setting.path, OperatorSettings())
+
+
+def test_a_setting_of_a_group_leaves_the_others_of_the_group_alone() -> None:
+    changed = read("--placement-retry-rate", "7").placement_retry
+    assert changed == replace(OperatorSettings().placement_retry, rate=7)
+    assert OperatorSettings().placement_retry.rate != 7
 
 
 def test_what_is_set_reaches_the_rooms(write: Callable[[str], str]) -> None:

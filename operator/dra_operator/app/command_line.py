@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import configargparse
 
-from .settings import OperatorSettings, Setting, described, value_of
+from .settings import OperatorSettings, Setting, described, settings_of, value_of
 
 DESCRIPTION = """Run the operator until SIGINT or SIGTERM. A flag has precedence over its environment variable, and this
 one over the file of --config, which is YAML with the names of the flags as keys."""
@@ -54,7 +54,7 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
                 values[field] = self._value(setting, text, origins.get(field, f"flag --{setting.name}"))
         if options.verbose:
             values["verbosity"] = min(2, options.verbose)
-        return OperatorSettings(**values)
+        return settings_of(values)
 
     def error(self, message: str) -> NoReturn:
         """End with one line and exit code 2."""

@@ -21,7 +21,7 @@ from .leader import CannotElect, Leader, lease_name
 from .logs import configure_logs
 from .operator import Operator, Options
 from .server import CannotServe
-from .settings import OperatorSettings
+from .settings import OperatorSettings, RetrySettings
 from .supervisor import OperatorFailed, Supervisor
 
 
@@ -71,17 +71,16 @@ def options_of(settings: OperatorSettings) -> Options:
 def _pace(given: OperatorSettings) -> Pace:
     return Pace(
         workers={"pod": given.template_workers, "claim": given.release_workers, "place": given.placement_workers},
-        retries=Waits(given.retry_first, given.retry_longest, given.retry_rate, given.retry_burst),
-        placement_retries=Waits(
-            given.placement_retry_first,
-            given.placement_retry_longest,
-            given.placement_retry_rate,
-            given.placement_retry_burst,
-        ),
+        retries=_waits(given.retry),
+        placement_retries=_waits(given.placement_retry),
         turns=Turns(given.planning_turn, given.planning_rest),
         grace=given.contested_grace,
         binding_timeout=given.binding_timeout,
     )
+
+
+def _waits(given: RetrySettings) -> Waits:
+    return Waits(given.first, given.longest, given.rate, given.burst)
 
 
 def _fail(text: str, code: int) -> int:

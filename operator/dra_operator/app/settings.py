@@ -7,8 +7,10 @@ Everything else about a setting follows from its line here: the flag ``--schedul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import getitem
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct, inspect
@@ -16,10 +18,10 @@ from msgspec import Meta, Struct, inspect
 from dra_operator.allocator import DEFAULT_BUDGET
 from dra_operator.cluster import SCHEDULER_NAME
 from dra_operator.intake.gates import features_of
-from dra_operator.reconcile import Pace, concerns_of
+from dra_operator.reconcile import Pace, Waits, concerns_of
 
 _PACE = Pace()
-_WAITS, _PLACEMENT_WAITS, _TURNS = _PACE.retries, _PACE.placement_retries, _PACE.turns
+_TURNS = _PACE.turns
 _Count = Annotated[int, Meta(ge=1, le=1000)]
 _Wait = Annotated[float, Meta(ge=0.001, le=86400)]
 _Rate = Annotated[float, Meta(ge=0.1, le=10_000)]
@@ -27,6 +29,19 @@ _Rate = Annotated[float, Meta(ge=0.1, le=10_000)]
 
 def _about(text: str, allowed: str = "") -> Meta:
     return Meta(description=text, title=allowed or None)
+
+
+class RetrySettings(Struct, frozen=True):
+    """When what failed is tried again; each field is a setting of its own, named after the group."""
+
+    first: Annotated[_Wait, _about("seconds before the first retry; doubled with each failure in a row")]
+    longest: Annotated[_Wait, _about("seconds at which that wait stops growing")]
+    rate: Annotated[_Rate, _about("retries per second in sum")]
+    burst: Annotated[_Count, _about("retries before the rate counts")]
+
+
+def _retries(waits: Waits) -> RetrySettings:
+    return RetrySettings(waits.first, waits.longest, waits.rate, waits.burst)
 
 
 class OperatorSettings(Struct, frozen=True, kw_only=True):
@@ -83,22 +98,10 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     placement_workers: Annotated[_Count, _about("placed pods whose writes are under way at the same time")] = (
         _PACE.workers["place"]
     )
-    retry_first: Annotated[
-        _Wait, _about("seconds before a pod or claim that failed is tried again; doubled with each failure in a row")
-    ] = _WAITS.first
-    retry_longest: Annotated[_Wait, _about("seconds at which that wait ends to grow")] = _WAITS.longest
-    retry_rate: Annotated[_Rate, _about("such retries per second, of all pods or of all claims together")] = _WAITS.rate
-    retry_burst: Annotated[_Count, _about("such retries before the rate counts")] = _WAITS.burst
-    placement_retry_first: Annotated[
-        _Wait, _about("seconds before a pod whose placement failed is tried again; doubled with each failure in a row")
-    ] = _PLACEMENT_WAITS.first
-    placement_retry_longest: Annotated[_Wait, _about("seconds at which that wait ends to grow")] = (
-        _PLACEMENT_WAITS.longest
+    retry: Annotated[RetrySettings, _about("failed pods and, counted apart, failed claims")] = _retries(_PACE.retries)
+    placement_retry: Annotated[RetrySettings, _about("pods that could not be placed because of an error")] = _retries(
+        _PACE.placement_retries
     )
-    placement_retry_rate: Annotated[_Rate, _about("such retries per second, of all pods together")] = (
-        _PLACEMENT_WAITS.rate
-    )
-    placement_retry_burst: Annotated[_Count, _about("such retries before the rate counts")] = _PLACEMENT_WAITS.burst
     search_budget: Annotated[
         int, Meta(ge=1000, le=1_000_000_000), _about("steps after which the search on one node gives up")
     ] = DEFAULT_BUDGET
@@ -136,11 +139,17 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
 class Setting(NamedTuple):
     """One setting as people see it. ``default`` and ``allowed`` are words."""
 
-    field: str
+    path: tuple[str, ...]
+    """Its field, preceded by that of its group if it is in one."""
     default: str
     meaning: str
     allowed: str
     is_switch: bool
+
+    @property
+    def field(self) -> str:
+        """The name in Python, unique among all settings."""
+        return "_".join(self.path)
 
     @property
     def name(self) -> str:
@@ -156,23 +165,46 @@ class Setting(NamedTuple):
 def described() -> Iterator[Setting]:
     """Every setting, in the order of the class."""
     for field in inspect.type_info(OperatorSettings).fields:  # type: ignore[attr-defined]
-        told: dict[str, str] = {}
-        kind = field.type
-        while isinstance(kind, inspect.Metadata | inspect.UnionType):
-            if isinstance(kind, inspect.Metadata):
-                told |= kind.extra_json_schema or {}
-                kind = kind.type
-            else:
-                kind = kind.types[0]
-        allowed = told.get("title") or _words(kind)
-        default = "none" if field.default in ("", None) else str(field.default).lower().removesuffix(".0")
-        yield Setting(field.name, default, told["description"], allowed, isinstance(kind, inspect.BoolType))
+        kind, told = _resolved(field.type)
+        if isinstance(kind, inspect.StructType):
+            for inner in kind.fields:
+                default = getattr(field.default, inner.name)
+                yield _setting((field.name, inner.name), inner.type, default, f"{told['description']}: ")
+        else:
+            yield _setting((field.name,), field.type, field.default)
+
+
+def settings_of(values: Mapping[str, Any]) -> OperatorSettings:
+    """The settings with these values, which may be texts. Raises ValueError; its cause may say what is wrong."""
+    content = msgspec.to_builtins(OperatorSettings())
+    for field, value in values.items():
+        *groups, name = _PATHS[field]
+        reduce(getitem, groups, content)[name] = value
+    return msgspec.convert(content, OperatorSettings, strict=False)
 
 
 def value_of(field: str, text: str) -> Any:
     """A single value, from text. Raises ValueError; its cause, if it has one, says what is wrong."""
-    settings = msgspec.convert({field: text}, OperatorSettings, strict=False)
-    return getattr(settings, field)
+    return reduce(getattr, _PATHS[field], settings_of({field: text}))
+
+
+def _setting(path: tuple[str, ...], declared: inspect.Type, value: object, about: str = "") -> Setting:
+    kind, told = _resolved(declared)
+    default = "none" if value in ("", None) else str(value).lower().removesuffix(".0")
+    allowed = told.get("title") or _words(kind)
+    return Setting(path, default, about + told["description"], allowed, isinstance(kind, inspect.BoolType))
+
+
+def _resolved(kind: inspect.Type) -> tuple[inspect.Type, dict[str, str]]:
+    """The type itself, and what its annotations say."""
+    told: dict[str, str] = {}
+    while isinstance(kind, inspect.Metadata | inspect.UnionType):
+        if isinstance(kind, inspect.Metadata):
+            told |= kind.extra_json_schema or {}
+            kind = kind.type
+        else:
+            kind = kind.types[0]
+    return kind, told
 
 
 def _words(kind: inspect.Type) -> str:
@@ -185,3 +217,6 @@ def _words(kind: inspect.Type) -> str:
             return f"a number from {low:g} to {high:g}"
         case _:
             return "a text"
+
+
+_PATHS: Final = {setting.field: setting.path for setting in described()}
