@@ -66,14 +66,62 @@ async def test_a_pod_that_fits_says_where(
     assert "pod ns/pod would fit 2 of 2 nodes: node-0, node-1" in output
 
 
-async def test_a_field_that_is_not_supported_is_named(
-    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+ONE_DEVICE = {"nodes": 2, "devices": 1}
+VOLUME = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+PODS_AND_ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str], list[str]]] = {
+    "a field is not supported": (
+        {},
+        {"volumes": [VOLUME]},
+        [],
+        ["pod ns/pod is not tried: spec.volumes[0].persistentVolumeClaim is not supported by dra-operator"],
+    ),
+    "a selector does not match what devices publish": (
+        {**ONE_DEVICE, "selector": 'device.driver == "other.example.com"'},
+        {},
+        [],
+        [
+            'selector #0 of class gpu matches 0 of 1 device: device.driver == "other.example.com"',
+            "drivers of the devices: gpu.example.com (1)",
+            "1 other node fails for the same reason: node-1",
+        ],
+    ),
+    "a selector fails on one node": (
+        {**ONE_DEVICE, "selector": 'device.attributes["gpu.example.com"].model == "A"'},
+        {},
+        [],
+        ["pod ns/pod is held back on all nodes by an error", "no such key"],
+    ),
+    "the operator does not place": (
+        {"nodes": 1},
+        {},
+        ["--concerns", "templates,release"],
+        [
+            "pod ns/pod is not placed: placement is none of the operator's concerns; what it would do:\n"
+            "pod ns/pod would fit 1 of 1 node: node-0\n"
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("furniture", "pod", "setting", "said"), PODS_AND_ANSWERS.values(), ids=PODS_AND_ANSWERS.keys()
+)
+async def test_what_holds_a_pod_back_is_told(
+    furniture: dict[str, Any],
+    pod: dict[str, Any],
+    setting: list[str],
+    said: list[str],
+    cluster: LiveCluster,
+    kubeconfig: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    await cluster.furnish()
+    await cluster.furnish(**furniture)
     await add_claim(cluster, count=1)
-    await add_user(cluster, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
-    _, output = await ask(capsys, kubeconfig, "pod", "pod")
-    assert "pod ns/pod is not tried: spec.volumes[0].persistentVolumeClaim is not supported by dra-operator" in output
+    await add_user(cluster, **pod)
+    code, output = await ask(capsys, kubeconfig, "pod", "pod", *setting)
+    assert code == 0
+    for text in said:
+        assert text in output
 
 
 async def test_an_unknown_name_is_told_without_a_traceback(
@@ -82,30 +130,6 @@ async def test_an_unknown_name_is_told_without_a_traceback(
     await cluster.furnish()
     code, output = await ask(capsys, kubeconfig, "pod", "nobody")
     assert (code, output) == (1, "kubectl dra: there is no pod nobody in namespace ns\n")
-
-
-async def test_a_wrong_selector_is_shown_beside_what_devices_publish(
-    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await cluster.furnish(nodes=2, devices=1, selector='device.driver == "other.example.com"')
-    await add_claim(cluster, count=1)
-    await add_user(cluster)
-    _, output = await ask(capsys, kubeconfig, "pod", "pod")
-    assert 'selector #0 of class gpu matches 0 of 1 device: device.driver == "other.example.com"' in output
-    assert "drivers of the devices: gpu.example.com (1)" in output
-    assert "1 other node fails for the same reason: node-1" in output
-
-
-async def test_an_error_on_one_node_is_told_as_what_holds_the_pod_back(
-    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await cluster.furnish(nodes=2, devices=1, selector='device.attributes["gpu.example.com"].model == "A"')
-    await add_claim(cluster, count=1)
-    await add_user(cluster)
-    _, output = await ask(capsys, kubeconfig, "pod", "pod")
-    assert "is held back on all nodes by an error" in output
-    assert "no such key" in output
-    assert "would fit" not in output
 
 
 async def test_a_pod_that_waits_for_an_extended_resource_is_told_class_and_counts(
@@ -144,19 +168,6 @@ async def test_a_taint_rule_counts_with_the_gates_of_the_operator(
     _, output = await ask(capsys, kubeconfig, "pod", "pod", "--feature-gates", "DRADeviceTaintRules=true")
     assert "pod ns/pod would fit 0 of 1 node" in output
     assert "add the toleration {key: bad" in output
-
-
-async def test_an_operator_that_does_not_place_is_not_said_to(
-    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await cluster.furnish(nodes=1, devices=1)
-    await add_claim(cluster, count=1)
-    await add_user(cluster)
-    _, output = await ask(capsys, kubeconfig, "pod", "pod", "--concerns", "templates,release")
-    assert output.splitlines() == [
-        "pod ns/pod is not placed: placement is none of the operator's concerns; what it would do:",
-        "pod ns/pod would fit 1 of 1 node: node-0",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -69,20 +69,20 @@ def consumer(pod: Obj) -> Obj:
     return {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
 
 
-async def test_without_templates_a_pod_waits_for_its_claim_until_they_become_ours(
-    world: World, make: type[Make]
+@pytest.mark.parametrize(("theirs", "made"), [("templates", 0), ("placement", 1)])
+async def test_work_that_is_not_ours_waits_until_it_becomes_ours(
+    theirs: str, made: int, world: World, make: type[Make]
 ) -> None:
     furnish(world, make)
-    world.concerns = Concerns(templates=False)
+    world.concerns = Concerns(**{theirs: False})
     world.start()
     async with world.running() as control:
         await world.quiet()
-        assert claims(world) == []
-        world.concerns.templates = True
-        control.look_at_claims()
+        assert (len(claims(world)), is_bound(world)) == (made, False)
+        setattr(world.concerns, theirs, True)
+        control.look_again() if theirs == "placement" else control.look_at_claims()
         await world.quiet()
-    assert len(claims(world)) == 1
-    assert is_bound(world)
+    assert (len(claims(world)), is_bound(world)) == (1, True)
 
 
 async def test_a_claim_that_another_controller_made_is_used_and_none_is_made_beside_it(
@@ -136,22 +136,6 @@ async def test_without_templates_nothing_is_reserved_for_a_pod_with_a_preset_nod
     world.concerns = Concerns(templates=False)
     await world.settle()
     assert world.api.writes == []
-
-
-async def test_without_placement_claims_are_made_and_no_pod_is_bound_until_it_becomes_ours(
-    world: World, make: type[Make]
-) -> None:
-    furnish(world, make)
-    world.concerns = Concerns(placement=False)
-    world.start()
-    async with world.running() as control:
-        await world.quiet()
-        assert len(claims(world)) == 1
-        assert not is_bound(world)
-        world.concerns.placement = True
-        control.look_again()
-        await world.quiet()
-    assert is_bound(world)
 
 
 @pytest.mark.parametrize("release", [True, False], ids=["release is ours", "release is another one's"])

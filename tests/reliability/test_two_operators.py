@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -86,26 +86,25 @@ async def test_two_that_start_at_once_agree_on_one(ground: ProvingGround) -> Non
     await ground.sound()
 
 
-async def test_the_second_one_takes_over_within_15_seconds_of_a_kill(ground: ProvingGround) -> None:
-    """The leader dies in the middle of its work."""
+async def killed(leader: OperatorProcess) -> None:
+    await leader.kill()
+
+
+async def ended(leader: OperatorProcess) -> None:
+    assert await leader.stop() == 0
+
+
+@pytest.mark.parametrize(("goes", "seconds"), [(killed, 15), (ended, 3)], ids=["a kill", "a clean end"])
+async def test_the_second_one_takes_over_within_seconds_of(
+    goes: Callable[[OperatorProcess], Awaitable[None]], seconds: float, ground: ProvingGround
+) -> None:
+    """The leader goes in the middle of its work."""
     await ground.furnish(nodes=4, devices=10)
     async with two(ground) as (leader, _):
         await ground.add_pods(30)
         await ground.bound(3)
-        await leader.kill()
-        assert await taken_over(ground, clock()) <= 15 + ALLOWANCE
-        await ground.bound(30)
-        await ground.emptied()
-    await ground.sound()
-
-
-async def test_the_second_one_takes_over_within_3_seconds_of_a_clean_end(ground: ProvingGround) -> None:
-    await ground.furnish(nodes=4, devices=10)
-    async with two(ground) as (leader, _):
-        await ground.add_pods(30)
-        await ground.bound(3)
-        assert await leader.stop() == 0
-        assert await taken_over(ground, clock()) <= 3 + ALLOWANCE
+        await goes(leader)
+        assert await taken_over(ground, clock()) <= seconds + ALLOWANCE
         await ground.bound(30)
         await ground.emptied()
     await ground.sound()
