@@ -155,6 +155,38 @@ def test_wrong_flags_are_named_with_what_is_allowed(
     assert complaint(capsys, *words).startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--feature-gates", "DRASchedulerFilterTimeout=false", "--filter-timeout", "5"],
+            "--filter-timeout has no effect: the feature gate DRASchedulerFilterTimeout is off",
+        ),
+        (
+            ["--binding-timeout=60", "--feature-gates", "DRAResourceClaimDeviceStatus=false"],
+            "--binding-timeout has no effect: the feature gate DRADeviceBindingConditions or",
+        ),
+        (
+            ["--filter-timeout=-1"],
+            "--filter-timeout: '-1' from flag --filter-timeout is wrong; allowed: a number",
+        ),
+        (
+            ["--binding-timeout", "0.5"],
+            "--binding-timeout: '0.5' from flag --binding-timeout is wrong; allowed: a number",
+        ),
+    ],
+)
+def test_a_time_limit_that_is_out_of_bounds_or_whose_gate_is_off_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As kube-scheduler refuses it in its configuration."""
+    assert complaint(capsys, *words).startswith(said)
+
+
+def test_time_limits_default_to_those_of_kube_scheduler() -> None:
+    assert (OperatorSettings().filter_timeout, OperatorSettings().binding_timeout) == (10, 600)
+
+
 def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("DRA_OPERATOR_METRICS_PORT", "tcp://10.0.0.1:80")
     assert complaint(capsys) == (

@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any
 
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from hard_problem import partition_problem
 from objects import Make
 from reconcile_world import World
 
-Json = dict[str, Any]
 HARD, EASY = 20, 12
-
-
-def partition_problem(node: str) -> Iterator[Json]:
-    """Devices whose two counters add up to the same; twenty of them must meet an odd sum with even parts.
-
-    No bound sees that: only trying does, and the search gives up.
-    """
-    sizes = [2 * (50 + 7 * number % 61) for number in range(40)]
-    total = sum(sorted(sizes)[10:30]) + 1
-    devices = [
-        {"name": f"dev-{number}", "consumesCounters": [{"counterSet": "set", "counters": amounts(size, 400)}]}
-        for number, size in enumerate(sizes)
-    ]
-    counters = [{"name": "set", "counters": amounts(total, 20 * 400)}]
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 2}
-    for name, content in (("counters", {"sharedCounters": counters}), ("devices", {"devices": devices})):
-        spec = {"driver": "hard.example.com", "nodeName": node, "pool": pool, **content}
-        yield {"metadata": {"name": f"{node}-{name}"}, "spec": spec}
-
-
-def amounts(size: int, of: int) -> Json:
-    return {"a": {"value": str(size)}, "b": {"value": str(of - size)}}
 
 
 def add_pod(world: World, make: type[Make], name: str, devices: int) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
-from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_kube import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -32,6 +33,7 @@ KINDS: dict[Resource, type[Object]] = {
     RESOURCE_CLAIMS: ResourceClaim,
     RESOURCE_CLAIM_TEMPLATES: ClaimTemplate,
     DEVICE_CLASSES: DeviceClass,
+    DEVICE_TAINT_RULES: DeviceTaintRule,
     RESOURCE_SLICES: ResourceSlice,
 }
 """The kinds that a watch reports."""

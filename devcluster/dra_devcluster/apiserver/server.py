@@ -22,7 +22,6 @@ from typing import Any, Self
 
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
-from dra_api.gates import FeatureGates
 
 from . import snapshot as snapshots
 from .app import App
@@ -38,6 +37,7 @@ from .controllers import (
     ensure_namespaces,
 )
 from .errors import ServerError
+from .gates import gates_of
 from .kubeconfig import kubeconfig, write_kubeconfig
 from .registry import Registry
 from .tokens import Tokens
@@ -74,7 +74,7 @@ class DevApiServer:
     ) -> None:
         self.host = host
         self.port = port
-        self.registry = Registry(FeatureGates.of(feature_gates or {}), api_versions or {})
+        self.registry = Registry(gates_of(feature_gates or {}), api_versions or {})
         self.tokens = Tokens(token)
         self._snapshot = snapshot
         self._identity = make_identity(host)

@@ -54,7 +54,10 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
                 values[field] = self._value(setting, text, origins.get(field, f"flag --{setting.name}"))
         if options.verbose:
             values["verbosity"] = min(2, options.verbose)
-        return settings_of(values)
+        try:
+            return settings_of(values)
+        except ValueError as error:  # settings that are right one by one, and contradict each other
+            self.error(str(error))
 
     def error(self, message: str) -> NoReturn:
         """End with one line and exit code 2."""

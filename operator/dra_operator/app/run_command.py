@@ -75,6 +75,7 @@ def _pace(given: OperatorSettings) -> Pace:
         placement_retries=_waits(given.placement_retry),
         turns=Turns(given.planning_turn, given.planning_rest),
         grace=given.contested_grace,
+        filter_timeout=given.filter_timeout,
         binding_timeout=given.binding_timeout,
     )
 

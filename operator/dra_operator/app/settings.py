@@ -113,6 +113,11 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         Meta(ge=0, le=1000),
         _about("a longer decision is not repeated for this many times its seconds"),
     ] = _TURNS.rest
+    filter_timeout: Annotated[
+        float,
+        Meta(ge=0, le=86400),
+        _about("seconds that the search on one node may take before the attempt fails and is tried again; 0: no limit"),
+    ] = _PACE.filter_timeout
     binding_timeout: Annotated[
         float,
         Meta(ge=1, le=86400),
@@ -132,8 +137,15 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     ] = 0
 
     def __post_init__(self) -> None:
-        features_of(self.feature_gates)
+        features = features_of(self.feature_gates)
         concerns_of(self.concerns)
+        if self.filter_timeout != _PACE.filter_timeout and not features.filter_timeout:
+            raise ValueError("--filter-timeout has no effect: the feature gate DRASchedulerFilterTimeout is off")
+        if self.binding_timeout != _PACE.binding_timeout and not features.binding_conditions:
+            raise ValueError(
+                "--binding-timeout has no effect: the feature gate DRADeviceBindingConditions or "
+                "DRAResourceClaimDeviceStatus is off"
+            )
 
 
 class Setting(NamedTuple):

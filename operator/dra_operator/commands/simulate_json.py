@@ -75,7 +75,7 @@ def _answer(attempt: Attempt, answer: NodeAnswer) -> JSON:
         return {"answer": "lacking", "refusal": _refusal(answer.refusal)}
     if isinstance(answer, Faulty):
         return {"answer": "faulty", "message": str(answer.error)}
-    return {"answer": "undecided", "message": str(answer.outcome)}
+    return {"answer": "undecided", "message": answer.text}
 
 
 def _obstacle(obstacle: Obstacle) -> JSON:

@@ -130,7 +130,7 @@ def _obstructed(attempt: Attempt) -> Iterator[str]:
         elif isinstance(answer, Faulty):
             groups.setdefault(f"error: {answer.error}", []).append(state.name)
         elif isinstance(answer, Undecided):
-            yield str(answer.outcome)
+            yield answer.text
     for reason, where in sorted(groups.items(), key=lambda group: -len(group[1])):
         yield f"{'node' if len(where) == 1 else 'nodes'} {names(where)}: {reason}"
 

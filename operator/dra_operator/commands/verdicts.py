@@ -37,7 +37,7 @@ def before_nodes(found: Examination) -> str:
 
 def error_of(state: NodeState, answer: Faulty | Undecided) -> str:
     """A node on which the answer is an error, or none."""
-    return f"node {state.name}: error: {answer.error}" if isinstance(answer, Faulty) else str(answer.outcome)
+    return f"node {state.name}: error: {answer.error}" if isinstance(answer, Faulty) else answer.text
 
 
 def _unready(claim: ResourceClaim) -> Iterator[str]:

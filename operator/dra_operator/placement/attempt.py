@@ -18,7 +18,7 @@ from .examination import Case
 from .explanation import Reasons
 from .node import NodeState
 from .obstacle import ENDS_WITH_ANOTHER_POD, Kind, Obstacle
-from .pause import SLICE, Pause
+from .pause import SLICE, Elapsed, Pause
 from .question import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Question
 from .score import enough, ideal, rank
 
@@ -26,7 +26,7 @@ UNAVAILABLE = Obstacle(Kind.CLAIM_ELSEWHERE)
 FEW = 64  # candidates that are put in order themselves, instead of being looked for in the order of all nodes
 SAMPLE = 16  # nodes without enough devices that are asked all the same, for an explanation with numbers
 
-Work = Generator[Pause, None, None]
+Work = Generator[Pause, Elapsed, None]
 
 
 class Aborted(Exception):
@@ -36,9 +36,9 @@ class Aborted(Exception):
 class Attempt:
     """What the nodes answered so far. Raises NodeSelectionError for node selectors that cannot be understood."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, filter_timeout: float) -> None:
         self._nodes, self._allocator, self._usage = case.nodes, case.allocator, case.usage
-        self._question = Question(case)
+        self._question = Question(case, filter_timeout)
         self._allocations, self._demands = self._question.allocations, self._question.demands
         self._ideal = 0
         self._asked: set[str] = set()
@@ -68,7 +68,7 @@ class Attempt:
                     return
             yield from self._pause(1)
 
-    def refuse(self) -> Generator[Pause, None, NoPlace]:
+    def refuse(self) -> Generator[Pause, Elapsed, NoPlace]:
         """The answer when no node fits."""
         nodes = len(self._nodes)
         if self._allocations.nodes is not None:
@@ -133,7 +133,7 @@ class Attempt:
         elif isinstance(answer, Faulty):
             raise answer.error
         else:
-            raise Aborted(str(answer.outcome))
+            raise Aborted(answer.text)
 
     def _pause(self, steps: int) -> Work:
         self._steps += steps

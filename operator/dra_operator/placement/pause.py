@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+Elapsed = float | None
+"""What a caller with a clock sends at a pause: the seconds of search so far."""
+
 SLICE: Final = 500
 """Steps of the allocator between two pauses: a few milliseconds."""
 

@@ -5,6 +5,7 @@ Planning changes nothing. A plan is only a proposal until the ledger has taken i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 
 from dra_operator.allocator import AllocationError
@@ -12,22 +13,23 @@ from dra_operator.allocator import AllocationError
 from .answer import NoPlace, Plan
 from .attempt import Aborted, Attempt
 from .examination import Case
-from .pause import Pause
+from .pause import Elapsed, Pause
 
-Planning = Generator[Pause, None, Plan | NoPlace]
+Planning = Generator[Pause, Elapsed, Plan | NoPlace]
 
 
-def plan(case: Case) -> Planning:
+def plan(case: Case, filter_timeout: float = math.inf) -> Planning:
     """The best node for a pod whose claims are in order, each given once.
 
     A generator that pauses every few milliseconds, so that the caller can let others run, and says at what; it
-    returns the answer.
+    returns the answer. A caller with a clock sends the seconds of search so far: a node that takes the allocator longer
+    than ``filter_timeout`` ends the attempt.
 
     Errors of the input (a selector that fails on a device of one node) end the attempt, although another node might
     do.
     """
     try:
-        attempt = Attempt(case)
+        attempt = Attempt(case, filter_timeout)
         yield from attempt.search()
         if not attempt.fits:
             return (yield from attempt.refuse())

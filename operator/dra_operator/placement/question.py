@@ -7,11 +7,12 @@
     ├── Obstructed       by the node itself, or because claims of the pod are allocated elsewhere
     ├── Lacking          the node's devices do not serve the claims
     ├── Faulty           the claims cannot be decided there: a selector fails on a device, for instance
-    └── Undecided        the allocator gave up
+    └── Undecided        the allocator gave up, or its time is over
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ from .examination import Case
 from .filters import NodeFilter
 from .node import NodeState
 from .obstacle import Kind, Obstacle
-from .pause import SLICE, Pause
+from .pause import SLICE, Elapsed, Pause
 
 DECISION_STEPS = 10  # what a decision costs even if there is nothing to search
 
@@ -62,18 +63,22 @@ class Faulty:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The answer is not to be had within the budget."""
+    """The answer is not to be had within the budget, or within the time."""
 
-    outcome: GaveUp
+    text: str
 
 
 NodeAnswer = Fits | Obstructed | Lacking | Faulty | Undecided
 
 
 class Question:
-    """One pod's question. Raises NodeSelectionError for node selectors of allocations that cannot be understood."""
+    """One pod's question. Raises NodeSelectionError for node selectors of allocations that cannot be understood.
 
-    def __init__(self, case: Case) -> None:
+    ``filter_timeout``: seconds that the allocator may take for one node, by the clock of the caller.
+    """
+
+    def __init__(self, case: Case, filter_timeout: float = math.inf) -> None:
+        self._filter_timeout = filter_timeout
         claims = case.resource_claims
         self._allocator, self._usage = case.allocator, case.usage
         self.filter = NodeFilter(case.pod, case.nodes.repelling(case.pod))
@@ -83,7 +88,7 @@ class Question:
         self.steps = 0
         """What was asked since the caller last looked has cost so much, in steps of the allocator."""
 
-    def ask(self, state: NodeState) -> Generator[Pause, None, NodeAnswer]:
+    def ask(self, state: NodeState) -> Generator[Pause, Elapsed, NodeAnswer]:
         """The node's answer. Raises ClaimError, see ``ExtendedResources.claim_for``, and NodeSelectionError."""
         demand = self.demands.on(state)
         demand.asked += 1
@@ -97,8 +102,12 @@ class Question:
         if not demand.claims:
             return Fits(Plan(state.name, {}, demand.served))
         decision = self._allocator.search(state.node, demand.program, self._usage)
+        began: Elapsed = None
         while (outcome := decision.advance(SLICE)) is None:
-            yield Pause.SEARCHING
+            elapsed = yield Pause.SEARCHING
+            began = elapsed if began is None else began
+            if elapsed is not None and began is not None and elapsed - began > self._filter_timeout:
+                return Undecided(f"node {state.name}: timed out trying to allocate devices")
         self.steps += outcome.steps + DECISION_STEPS
         return _answer(state, demand, outcome)
 
@@ -115,11 +124,11 @@ def _answer(state: NodeState, demand: Demand, outcome: Outcome) -> NodeAnswer:
     if isinstance(outcome, Failed):
         return Faulty(outcome.error)
     if isinstance(outcome, GaveUp):
-        return Undecided(outcome)
+        return Undecided(str(outcome))
     return Lacking(demand, demand.told(outcome.refusal))
 
 
-def settled(asking: Generator[Pause, None, NodeAnswer]) -> NodeAnswer:
+def settled(asking: Generator[Pause, Elapsed, NodeAnswer]) -> NodeAnswer:
     """The answer in one go."""
     while True:
         try:

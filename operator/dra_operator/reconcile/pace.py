@@ -53,5 +53,7 @@ class Pace:
     turns: Turns = Turns()
     grace: float = 1.0
     """From seeing our own write on contested devices to trusting it: what others decided before is written by then."""
+    filter_timeout: float = 10.0
+    """What the allocator may take for one node; 0: no limit."""
     binding_timeout: float = BINDING_TIMEOUT
     """From the allocation until a device that is not ready counts as failed."""

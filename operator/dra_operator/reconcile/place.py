@@ -82,6 +82,8 @@ class PodPlacer:
         pace: Pace,
     ) -> None:
         self._pace = pace
+        is_limited = cluster.features.filter_timeout and pace.filter_timeout
+        self._filter_timeout = pace.filter_timeout if is_limited else math.inf
         self._cluster, self._allocator, self._queue, self._clock = cluster, allocator, queue, clock
         self._writing, self._events, self._wake = writing, events, wake
         self._claims, self._pods, _, self._confirmations = writing
@@ -113,7 +115,7 @@ class PodPlacer:
                 unsure = [claim for claim in found.resource_claims if self._may_change_yet(pod, claim)]
                 if unsure:
                     return Decided(partial(self._let_go, pod, unsure))
-                return PlanInProgress(found, plan(found))
+                return PlanInProgress(found, plan(found, self._filter_timeout))
             case NotTried(obstacle, claims, stale):
                 self._cluster.note_waiting(pod.key, LEFTOVERS if stale else NONE)
                 if obstacle.kind is Kind.CLAIM_UNMADE:

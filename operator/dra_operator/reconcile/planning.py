@@ -25,6 +25,8 @@ class PlanInProgress:
     case: Case
     planning: Planning
     spent: float = 0.0
+    elapsed: float | None = None
+    """What the plan is told of them, once it has begun."""
 
     @property
     def pod(self) -> Pod:
@@ -37,14 +39,15 @@ class PlanInProgress:
         while True:
             began = time.perf_counter()
             try:
-                pause = next(self.planning)
+                pause = self.planning.send(self.elapsed)
             except StopIteration as end:
                 answer: Plan | NoPlace = end.value
                 return answer
             if pause is Pause.SEARCHING:
                 self.spent += time.perf_counter() - began
-                if self.spent >= turn_ends:
-                    return None
+            self.elapsed = self.spent
+            if pause is Pause.SEARCHING and self.spent >= turn_ends:
+                return None
             await asyncio.sleep(0)
 
     def is_of(self, cluster: Cluster) -> bool:

@@ -15,6 +15,7 @@ import yaml
 from bare_client import CLAIMS, CONFIG_MAPS, NAMESPACES, Client, client_of, config_map, names
 from dra_api.gates import UnknownGate
 from dra_devcluster.apiserver import DevApiServer, ServerError, serve_in_thread
+from dra_devcluster.apiserver.gates import GATES
 from dra_kube import CONFIG_MAPS as CONFIG_MAP_RESOURCE
 from dra_kube import Api, connection
 
@@ -52,9 +53,33 @@ async def test_a_port_in_use_is_named_with_the_remedy(server: DevApiServer) -> N
             pass
 
 
-def test_unknown_gates_are_refused() -> None:
-    with pytest.raises(UnknownGate, match="DRANonsense"):
-        DevApiServer(feature_gates={"DRANonsense": True})
+@pytest.mark.parametrize(
+    ("gate", "said"),
+    [
+        ("DRANonsense", "unknown feature gates DRANonsense; known are"),
+        ("DRADeviceTaintRules", "the API server does not look at DRADeviceTaintRules, only at DRAAdminAccess, "),
+        ("DRASchedulerFilterTimeout", "the API server does not look at DRASchedulerFilterTimeout"),
+    ],
+)
+def test_gates_that_do_not_exist_or_change_nothing_are_refused(gate: str, said: str) -> None:
+    with pytest.raises(UnknownGate, match=said):
+        DevApiServer(feature_gates={gate: True})
+
+
+def test_every_gate_that_is_accepted_takes_fields_away() -> None:
+    """That it does is shown one by one in tests/api/test_strategy.py."""
+    assert {
+        "DRAAdminAccess",
+        "DRAConsumableCapacity",
+        "DRADeviceBindingConditions",
+        "DRADeviceTaints",
+        "DRAExtendedResource",
+        "DRAListTypeAttributes",
+        "DRANodeAllocatableResources",
+        "DRAPartitionableDevices",
+        "DRAPrioritizedList",
+        "DRAResourceClaimDeviceStatus",
+    } == GATES
 
 
 def test_tests_without_a_loop_have_a_server_too() -> None:

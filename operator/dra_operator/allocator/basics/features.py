@@ -15,6 +15,7 @@ _FIELDS: Final = {
     "DRAConsumableCapacity": "consumable_capacity",
     "DRAListTypeAttributes": "list_attributes",
     "DRAExtendedResource": "extended_resources",
+    "DRASchedulerFilterTimeout": "filter_timeout",
 }
 _BINDING_GATES: Final = {"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"}
 
@@ -39,6 +40,8 @@ class Features:
     """Constraints compare list-valued attributes as sets."""
     extended_resources: bool = True
     """Not for the allocator itself: pods get a claim for the extended resources that classes serve."""
+    filter_timeout: bool = True
+    """Not for the allocator itself: the caller, which has a clock, ends a decision that takes too long."""
 
     @classmethod
     def from_gates(cls, gates: Iterable[str]) -> Features:
