@@ -1,8 +1,8 @@
 """The environment of admission policies: ``object``, ``oldObject``, ``request``, ``params``, ``variables``, ...
 
-Objects are of unknown type: any JSON that ``json.loads`` gives is a valid value; of namespaces the reference shows a
-selection of the fields. ``variables`` holds the policy's own
-variables, whose types the caller knows from compiling them one after the other.
+Objects are of unknown type: any JSON that ``json.loads`` gives is a valid value. A namespace has only some of its
+fields, as in the reference. ``variables`` holds the policy's own variables; the caller knows their types because it
+compiles them one after the other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def admission_policies(variables: Mapping[str, Type] | None = None, *, result: T
 
     ``variables`` are the types of the policy's variables so far. ``result`` is the type that the expression must have:
     bool for validations, string for messages, None for variables, which may be anything. An expression of unknown type
-    (``object.spec.enabled``) is none of them: the reference refuses it, too (write ``== true``).
+    (``object.spec.enabled``) is refused, as by the reference: write ``object.spec.enabled == true``.
     """
     return Environment(
         name="admission policies",

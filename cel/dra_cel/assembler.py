@@ -1,4 +1,5 @@
-"""Checked tree to the machine's program. What it means, and what is charged, is at the head of ``dra_cel.machine``."""
+"""Translates a checked tree into the machine's program. ``dra_cel.machine`` explains what it means and what it
+costs."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Operand(Protocol):
 
     @property
     def element_size(self) -> Range:
-        """Size of the elements of a list by the declarations."""
+        """Size of the elements of a list, as declared."""
 
     @property
     def constant(self) -> Any:
@@ -117,7 +117,7 @@ FIXED: Final = Rule(lambda operands: Estimate(ONE), lambda values, result: 1)
 
 
 def traversal(factor: float = PER_CHARACTER, operand: int = 0, *, sized: bool = False) -> Rule:
-    """Walking once (or more often) through the characters of one operand; ``sized``: the result is as long."""
+    """The charge for walking through the characters of an operand; ``sized``: the result has the same length."""
 
     def estimate(operands: Sequence[Operand]) -> Estimate:
         size = operands[operand].size

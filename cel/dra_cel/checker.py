@@ -207,7 +207,7 @@ class _Checker:
     # --- literals and loops -----------------------------------------------------------------
 
     def join(self, before: Type | None, type_: Type) -> Type:
-        """The common type of entries of a literal. Mixed ones are dyn here; the validators refuse most of them."""
+        """The common type of the entries of a literal: dyn if they are mixed, which the validators mostly refuse."""
         if before is None:
             return type_
         return more_general(before, type_) if self.bindings.assign((before,), (type_,)) else DYN

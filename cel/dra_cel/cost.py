@@ -1,11 +1,11 @@
-"""The worst case that an expression may cost, before it runs.
+"""What an expression costs in the worst case, before it runs.
 
 Follows the reference's estimator, with all its habits (validation accepts and refuses by these figures). Sizes are
 tracked along the way: literals are as large as they are, variables as large as their declared shapes, sums as large
 as their parts, everything else is unbounded.
 
-With ``strict`` the result is a true upper bound of what evaluation can be charged: it pays selections from values of
-unknown type, which the reference forgets, and calls rules that do not bound their cost unbounded.
+With ``strict`` the result is a true upper bound of what evaluation can be charged: it charges for selections from
+values of unknown type, which the reference forgets, and takes a call whose rule gives no bound for unbounded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EMPTY_YET: Final = Range(UINT_MAX, 0)
 
 
 class Entries(NamedTuple):
-    """Sizes of the keys and values of a container whose making was seen."""
+    """Sizes of the keys and values of a container that the expression itself builds."""
 
     kind: str
     key: Range
@@ -240,7 +240,7 @@ class _Estimator:
             args.append(arg_cost)
         target: Range = FREE if node.target is None else (yield self.cost(node.target))
         if node.function == "_?._":
-            # The reference's table of functions knows no charge for it beyond the call.
+            # The reference charges nothing for it beyond the call.
             return self.optional_select(node, args)
         if node.function in ("_&&_", "_||_"):
             total = FREE

@@ -45,7 +45,7 @@ class Overload:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """A function: a name and what can be called by it.
+    """A name, and the overloads that a call of it may mean.
 
     ``rule`` is charged when several overloads may be meant (a fixed unit otherwise). ``variadic`` functions stop at
     the first operand that fails, which matters for what a failed call costs.
@@ -62,8 +62,8 @@ Library = Sequence[Function]
 
 
 def built_in(*operands: object) -> NoReturn:
-    """In place of the implementation of what the evaluators do themselves: selections, and operators that may do
-    without some operands."""
+    """Stands for the implementation where the evaluators do the work: selections, and operators that may skip
+    operands."""
     raise AssertionError("the evaluators call no implementation here")
 
 

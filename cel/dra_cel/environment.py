@@ -52,7 +52,7 @@ from .values import UINT_MAX
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is known of a variable's values beyond their type: how large they can become, and what their parts are.
+    """What is known about a variable's values beyond their type: how large they can be, and what their parts are.
 
     ``size`` is the largest number of characters or entries. ``any_field`` gives the shape of fields which are not
     listed, as in a map whose values are all alike.
@@ -75,7 +75,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Environment:
-    """See the module. ``accepts_result`` decides which output types are allowed; ``result_rule`` says it in words.
+    """Everything that an expression may refer to. ``accepts_result`` decides which output types are allowed;
+    ``result_rule`` says it in words.
 
     ``type_names`` are names that stand for a type at run time; those of ``checked_names`` only do so for the checker.
     ``bindings``: whether there is a ``cel.bind``.
@@ -116,7 +117,8 @@ KUBERNETES: Final[tuple[Library, ...]] = (
     optionals.LIBRARY, quantity.LIBRARY, semver.LIBRARY, urls.LIBRARY, network.LIBRARY, formats.LIBRARY,
     authorization.LIBRARY,
 )  # fmt: skip
-"""What Kubernetes 1.36 offers in every environment. Order matters where several of them fit: lists go before texts."""
+"""What Kubernetes 1.36 offers in every environment. The order matters for calls that several overloads fit: lists come
+before texts."""
 
 
 def kubernetes(*more: Library) -> dict[str, Function]:

@@ -1,8 +1,8 @@
 """``==``, ``<`` and ``in`` of CEL, over values of any type.
 
-Numbers compare across types by value. Values of unrelated types are unequal, except that Kubernetes values
-(quantities, versions, ...) on the left refuse foreign company: that is an error. Inside lists and maps such an error
-counts as "equal", and in membership tests as "not this one": the reference does so, and scheduling must agree with it.
+Numbers compare across types by value. Values of unrelated types are unequal, except that a Kubernetes value (a
+quantity, a version, ...) on the left can only be compared with its own type: all else is an error. As in the reference,
+such an error counts as "equal" inside lists and maps, and as "not this one" in membership tests.
 
 Structures may share parts, so comparing two small ones can take exponentially long: the effort is limited.
 """
@@ -22,7 +22,7 @@ _Pair = tuple[Any, Any, bool]
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two values are equal. Raises EvaluationError for an opaque left side and a foreign right one."""
+    """Whether two values are equal. Raises EvaluationError for an opaque left side and a right one of another type."""
     kind = type(left)
     if kind is str or kind is bool or kind is bytes:
         return type(right) is kind and bool(left == right)
@@ -87,13 +87,13 @@ def unequal(left: Any, right: Any) -> bool:
 
 
 def contains(items: Any, wanted: Any) -> bool:
-    """Whether a list holds a value that does not differ from the wanted one."""
+    """Whether a list holds the wanted value."""
     effort.spend(len(items))
     return not all(unequal(wanted, item) for item in items)
 
 
 def _numeric_order(left: Any, right: Any) -> int | None:
-    """-1, 0 or 1; None when a NaN is involved. Integers meet doubles as doubles."""
+    """-1, 0 or 1; None when a NaN is involved. An integer and a double are compared as doubles."""
     if isinstance(left, float) or isinstance(right, float):
         left, right = float(left), float(right)
         if math.isnan(left) or math.isnan(right):

@@ -5,7 +5,7 @@
     CelError                      kind, message
     ├── CompileError              the author's fault: issues with line and column
     └── EvaluationError           the expression met values it cannot handle
-        └── EvaluationStopped     evaluation was cut off, not decided: nothing absorbs it
+        └── EvaluationStopped     evaluation was cut off, so there is no answer: nothing absorbs it
             └── CostLimitExceeded
 
 ``kind`` is a stable word for programs (``syntax``, ``no-such-key``, ``cost-limit``, ...); the message is for people.
@@ -78,7 +78,7 @@ class EvaluationError(CelError):
 
 
 class EvaluationStopped(EvaluationError):
-    """Evaluation was stopped for good: unlike other errors, ``&&``, ``||`` and loops do not absorb this one.
+    """Evaluation was stopped for good. ``&&``, ``||`` and loops absorb other errors, but not this one.
 
     It stands for a limit that was exceeded, and for what makes the reference panic ("internal error").
     """

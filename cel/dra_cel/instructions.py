@@ -15,11 +15,11 @@ from .tree import Entry, StructLiteral
 from .values import MISSING, NONE, Made, Optional, repacked, unwrap_key, wrap_key
 
 UNSET: Final = object()
-"""What a slot holds whose value has not been needed yet."""
+"""In a slot whose value has not been needed yet."""
 
 
 class Label:
-    """An address that is known later."""
+    """An address that is not known yet."""
 
     __slots__ = ("at",)
 
@@ -28,7 +28,7 @@ class Label:
 
 
 class Init(Label):
-    """Where a lazy value is computed; ``empty``: an empty list or map becomes one that loops may extend."""
+    """Where the code of a lazy value starts; ``empty``: an empty list or map becomes one that loops may extend."""
 
     __slots__ = ("empty", "slot")
 

@@ -1,4 +1,4 @@
-"""Source text to tokens, by longest match as CEL's grammar defines them."""
+"""Splits source text into tokens, each the longest that CEL's grammar allows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 from .errors import CompileError, Issue
 
 SOURCE_LIMIT: Final = 100_000
-"""Code points of source that are looked at (Kubernetes' API limits selectors to 10,240 bytes)."""
+"""Longest source, in code points (Kubernetes' API limits selectors to 10,240 bytes)."""
 
 _ESCAPE = r"""\\(?:[abfnrtv"'\\?`]|[0-3][0-7][0-7]|[xX][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"""
 _STRING = "|".join(
@@ -68,8 +68,8 @@ class Source:
 
 
 def tokens(source: Source) -> tuple[list[Token], Issue | None]:
-    """The tokens of the source, the last one of kind ``end``, and the complaint about the first character that is part
-    of none. Raises CompileError if the source is too long."""
+    """The tokens of the source, the last of kind ``end``, and the complaint about the first character outside of all
+    tokens. Raises CompileError if the source is too long."""
     text = source.text
     if len(text) > SOURCE_LIMIT:
         source.fail(0, f"the expression has {len(text)} characters, more than {SOURCE_LIMIT}")

@@ -1,4 +1,4 @@
-"""Struct literals: the few protobuf messages that expressions may build.
+"""Struct literals: the few protobuf messages that an expression may build.
 
 ``google.protobuf.Int64Value{value: 1}`` is the number 1, ``google.protobuf.Duration{seconds: 1}`` a duration, and
 ``google.protobuf.Value``, ``Struct`` and ``ListValue`` hold what JSON can hold. Kubernetes' own structs can be named,

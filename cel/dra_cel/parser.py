@@ -1,4 +1,4 @@
-"""Tokens to tree.
+"""Turns tokens into a tree.
 
 A descent over CEL's grammar, run by :func:`walk` so that nesting does not use the Python stack. Nesting is limited as
 in the reference, in two ways: no rule of the grammar may be inside itself more than 250 times, and no path through
@@ -87,7 +87,7 @@ class _Parser:
             self.too_deep()
 
     def raised(self, *below: int) -> int:
-        """Note that a node was put on top of others of these heights; the result is its own."""
+        """The height of a node on top of others of these heights, which is noted."""
         self.height = 1 + max(below)
         if self.height > DEPTH_LIMIT:
             self.too_deep()
@@ -208,7 +208,7 @@ class _Parser:
         return self.take("name") or self.unexpected("a name")
 
     def call(self, at: int, name: str, target: Node | None) -> Walk[Node]:
-        """The rest of a call behind its opening parenthesis. The misuse of a macro comes before a missing end."""
+        """The rest of a call after its opening parenthesis. A misused macro is reported before a missing end."""
         args: list[Node] = []
         highest = 0
         more = self.token.kind != ")"
@@ -279,7 +279,7 @@ class _Parser:
         return name
 
     def entries(self, close: str, entry: Callable[[], Walk[None]]) -> Walk[None]:
-        """The entries of a literal and its closing bracket. A comma may follow the last entry, or stand for none."""
+        """The entries of a literal and its closing bracket. A comma may follow the last entry, or stand alone."""
         highest = 0
         if self.take(","):
             self.expect(close)

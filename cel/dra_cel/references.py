@@ -23,7 +23,7 @@ class Reference(NamedTuple):
 
 
 def references(root: Node, constants: Constants) -> frozenset[Reference]:
-    """Everything that is looked up, or asked for with ``in``, by constant names; also through names of ``cel.bind``."""
+    """Everything that is looked up, or tested with ``in``, under constant names, also through names of ``cel.bind``."""
     bound: dict[str, Path] = {}
     found: set[Reference] = set()
     for node in nodes(root):  # parents first, so that a name is bound before its uses are met

@@ -46,7 +46,7 @@ class Program:
 
     @cached_property
     def max_cost(self) -> int:
-        """The worst case that evaluation may cost, as validation reckons; 2**64-1 stands for unbounded."""
+        """What evaluation costs in the worst case, as validation estimates it; 2**64-1 stands for unbounded."""
         return estimate(self._root, self.environment).max
 
     def evaluate(self, bindings: Mapping[str, Any], cost_limit: int | None = None) -> Any:
@@ -87,7 +87,7 @@ class Selector(Program):
             try:
                 value = self._fast(device)
             except Exception:
-                # Whatever it was: the machine knows whether it is an error, and which.
+                # Whatever it was, the machine decides whether it is an error, and which.
                 value = None
             if value is True or value is False:
                 return bool(value)
@@ -97,7 +97,7 @@ class Selector(Program):
         return value
 
     def explain(self, device: PreparedDevice, cost_limit: int | None = None) -> tuple[bool | EvaluationError, int]:
-        """The verdict, or the error, and what it cost: by the precise evaluation, which takes longer."""
+        """The verdict, or the error, and what it cost, by the precise evaluation, which is slower."""
         if device.fault is not None:
             return device.fault, 0
         value, cost = self.trace(device.bindings, cost_limit)

@@ -65,7 +65,7 @@ def select_optional(container: Any, key: Any) -> Optional:
 
 
 def repack(value: Any) -> Any:
-    """An optional that a name or an arm of ``?:`` stands for, if it survives that as it is."""
+    """The optional that a name or an arm of ``?:`` stands for, if repacking does not change it."""
     if isinstance(value, Optional) and value.present and isinstance(value.value, (Opaque, Optional, Type)):
         give_up()
     return value

@@ -36,8 +36,7 @@ class Ident:
 class Select:
     """``operand.name``; with ``test`` the presence test of ``has()``.
 
-    The checker may find that the whole is a name with dots, of a type or of a variable; ``constant`` is what it stands
-    for, if that is known.
+    The checker may find that the whole is the dotted name of a type or a variable; ``constant`` is its value, if known.
     """
 
     at: int

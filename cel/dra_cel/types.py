@@ -4,8 +4,8 @@ A type is a kind, a name and parameters: ``list(string)`` is ``Type("list", "lis
 have a name (``kubernetes.Quantity``) are of kind ``struct`` (they may have fields) or ``opaque`` (``net.IP``,
 ``optional_type(T)``). ``dyn`` and ``any`` switch checking off; ``param`` is a type variable of a declaration.
 
-Types nest as deep as expressions do. Equal types are therefore the same object: comparing and hashing them does not
-go through their parameters, and what passes ask most often is known when a type is made.
+Types nest as deep as expressions do. Equal types are therefore the same object. Comparing and hashing them does not
+visit their parameters, and what passes ask most often is computed when a type is made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHOWN_DEPTH: Final = 6
 class Type:
     """One type. ``nullable`` marks the wrappers (``google.protobuf.Int64Value``) that may also be null.
 
-    ``is_open``: there are type variables in it. ``is_loose``: its values may hold anything, at some depth.
+    ``is_open``: it contains type variables. ``is_loose``: its values may hold values of any type, at some depth.
     """
 
     __slots__ = ("__weakref__", "is_loose", "is_open", "kind", "name", "nullable", "params")

@@ -1,7 +1,7 @@
 """Which types fit where: assignability with type variables.
 
-The rules are the reference's, including its generosity: ``dyn`` and ``any`` fit everything, in both directions, and a
-type variable that met two types takes the more general one.
+The rules are as generous as the reference's: ``dyn`` and ``any`` fit everything, in both directions, and a type
+variable that meets two types takes the more general one.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Bindings:
         return fits
 
     def _stands_for(self, type_: Type, variable: Type) -> Walk[tuple[bool, bool]]:
-        """Whether the type may be what the variable stands for, and whether that was known before."""
+        """Whether the variable may stand for the type, and whether that was known before."""
         known = variable if type_ is variable else self.bound.get(variable)
         if known is not None:
             if type_ is known:

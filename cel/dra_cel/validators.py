@@ -62,7 +62,8 @@ def _entries(node: Node, source: Source) -> list[Issue]:
 
 
 def _alike(items: list[tuple[Node, bool]], source: Source) -> list[Issue]:
-    """At most one complaint: about the first entry whose type is unknown to be optional, or not that of the first."""
+    """At most one complaint: about an optional entry without an optional value, or an entry of another type than the
+    first."""
     wanted: Type | None = None
     for node, optional in items:
         if optional and not is_optional(node.type):

@@ -76,9 +76,8 @@ MISSING: Final = object()
 
 
 def find(mapping: dict[Any, Any], key: object) -> Any:
-    """The entry of a map, or MISSING. Whole numbers are found whatever their type.
-
-    Raises EvaluationStopped for a key that is impossible in maps which expressions have made; in others it is missing.
+    """The entry of a map, or MISSING. Whole numbers are found whatever their type. Raises EvaluationStopped for a key
+    that cannot stand in a map that an expression has made; in other maps it is missing.
     """
     if type(key) is str:
         return mapping.get(key, MISSING)
@@ -96,10 +95,10 @@ def find(mapping: dict[Any, Any], key: object) -> Any:
 
 
 class Opaque:
-    """Base of values that can only be compared with their own kind; ``identity`` is what is compared.
+    """Base of values that can only be compared with values of their own class, by ``identity``.
 
-    As keys of maps some are compared (``compared_as_key``), some are impossible (``no_key``), others are only equal to
-    themselves. ``survives_repacking``: see ``repacked``.
+    As a map key, a value is compared by ``identity`` (``compared_as_key``), impossible (``no_key``), or equal to itself
+    only. ``survives_repacking``: see ``repacked``.
     """
 
     __slots__ = ()

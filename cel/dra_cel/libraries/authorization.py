@@ -34,7 +34,7 @@ class _ByIdentity(Opaque):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision(_ByIdentity):
-    """The answer to a check. ``error`` is set when there was none."""
+    """The answer to a check, or ``error`` if there is no answer."""
 
     allowed: bool
     reason: str = ""
@@ -43,8 +43,8 @@ class Decision(_ByIdentity):
 
 
 Decide = Callable[[Mapping[str, str]], Decision]
-"""Gets ``verb`` and either ``path`` or ``group``, ``resource``, ``subresource``, ``namespace``, ``name``; and
-``user`` when the check is for a service account."""
+"""Takes ``verb`` and either ``path`` or ``group``, ``resource``, ``subresource``, ``namespace``, ``name``; also
+``user`` if the check is for a service account."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

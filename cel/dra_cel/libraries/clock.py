@@ -61,7 +61,7 @@ def parse_duration(text: str) -> Duration:
 def duration_text(duration: Duration) -> str:
     """Seconds with as many decimals as needed: ``5400s``, ``0.25s``."""
     whole, rest = divmod(abs(duration.nanos), NANOS)
-    # A double has not digits enough for long durations with nanoseconds; the reference goes through one, too.
+    # Rounded like the reference: a double has too few digits for long durations with nanoseconds.
     digits = f"{Decimal(repr(float(whole) + rest / 1e9)):f}".removesuffix(".0")
     return f"{'-' if duration.nanos < 0 else ''}{digits}s"
 
@@ -74,7 +74,7 @@ def parse_timestamp(text: str) -> Timestamp:
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
     offset = (int(match[9]) * 60 + int(match[10])) * 60 if match[8] else 0
     try:
-        # Year 0 is a valid text, and out of range afterwards: compute with the same day four centuries later.
+        # Year 0 is valid as text but out of range as a value: compute with the same day four centuries later.
         moment = datetime(year + 400 if year < 400 else year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         raise _bad("google.protobuf.Timestamp", text) from None
@@ -110,7 +110,7 @@ class _Day(NamedTuple):
 
 
 def _local(moment: Timestamp, offset: int) -> tuple[_Day, int]:
-    """The day and the second of the day, so many seconds east of Greenwich."""
+    """The day, and the second of the day, at an offset of so many seconds east of Greenwich."""
     days, second = divmod(moment.nanos // NANOS + offset, _DAY)
     cycle, days = divmod(days, _FOUR_CENTURIES)
     found = _EPOCH + timedelta(days=days)  # the calendar repeats after four centuries

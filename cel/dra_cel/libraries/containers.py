@@ -1,4 +1,4 @@
-"""Containers: look-ups, sizes and membership, and how large an expression may make them."""
+"""Containers: look-ups, sizes, membership, and the largest that an expression may build."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LIST_LIMIT: Final = 1_000_000
 
 
 class Accumulator(list[Any]):
-    """The list under construction in a fold: adding to it extends it, because there is no other reference to it."""
+    """The list that a fold builds. Adding to it extends it in place, because nothing else refers to it."""
 
     __slots__ = ()
 
 
 class MapAccumulator(Made):
-    """The map under construction in a fold."""
+    """The map that a fold builds, extended in place."""
 
     __slots__ = ()
 
@@ -38,7 +38,7 @@ class DefaultMap(dict[Any, Any]):
 
 
 def bounded(size: int, limit: int) -> None:
-    """Refuse to build what would eat the memory of the process. Raises CostLimitExceeded."""
+    """Raises CostLimitExceeded before something is built that is too large for memory."""
     if size > limit:
         raise CostLimitExceeded(f"a value of size {size} is larger than the {limit} that an expression may build")
 
@@ -66,7 +66,7 @@ _KEY_CLASSES: Final = frozenset({str, int, Uint, bool, float})
 
 
 def lookup(container: Any, key: Any) -> Any:
-    """The entry of a map or list, or MISSING. Raises EvaluationError for a key that nothing can have."""
+    """The entry of a map or list, or MISSING. Raises EvaluationError for a value that cannot be a key."""
     if not is_key(key):
         raise EvaluationError("other", f"a {type_of(key).name} cannot be an index")
     if isinstance(container, dict):

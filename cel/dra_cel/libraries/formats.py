@@ -1,6 +1,6 @@
 """Named formats: ``format.dns1123Label().validate(text)`` gives the complaints, or nothing.
 
-Complaints are values that expressions may compare, and whose lengths cost: their texts are those of Kubernetes.
+The texts of complaints are those of Kubernetes, because expressions may compare them and their lengths count as cost.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TIME: Final = re.compile(r"([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0
 
 
 class FormatValue(Opaque):
-    """A format: its name, its check, and the length of its pattern, which costs are computed from."""
+    """A format: its name, its check, and the length of its pattern, from which the cost follows."""
 
     __slots__ = ("check", "name", "pattern_length")
     cel_type = FORMAT

@@ -128,7 +128,7 @@ def _special(value: float) -> str | None:
 
 
 def _decimal(value: float, precision: int) -> str:
-    """With so many decimals. The reference keeps the least number of them in 8 bits and the greatest in 16."""
+    """With ``precision`` decimals. The reference keeps their least number in 8 bits and their greatest in 16."""
     if (special := _special(value)) is not None:
         return special
     most = precision % 2**16
@@ -142,7 +142,7 @@ def _decimal(value: float, precision: int) -> str:
 
 
 def _scientific(value: float, width: int) -> str:
-    """With six decimals: what was meant as the precision is the least width (in 16 bits) in the reference."""
+    """With six decimals: the reference takes the precision for the least width, in 16 bits."""
     text = _special(value)
     if text is None:
         mantissa, _, exponent = f"{value if value else 0.0:.6e}".partition("e")

@@ -44,7 +44,7 @@ _PAIRS_LIMIT: Final = 1_000_000
 
 
 def _order(left: Any, right: Any) -> int:
-    """The order of two elements. Comparable ones of different types count as equal here, as in the reference."""
+    """The order of two elements. As in the reference, comparable elements of different types count as equal."""
     for value in (left, right):
         if type_of(value) not in COMPARABLE:
             raise no_overload("compare", value)
@@ -166,7 +166,8 @@ def _intersects(left: Sequence[Any], right: Sequence[Any]) -> bool:
 
 
 def _insert(mapping: dict[Any, Any], *entry: Any) -> dict[Any, Any]:
-    """The map with one entry more, or with all those of another map. The one under construction is extended."""
+    """The map with one more entry, or with all entries of another map. A map that a fold builds is extended in
+    place."""
     grown = mapping if isinstance(mapping, MapAccumulator) else Made(mapping)
     pairs = [entry] if len(entry) == 2 else [(unwrap_key(key), value) for key, value in entry[0].items()]
     for key, value in pairs:
@@ -207,7 +208,7 @@ def _flatten_count(values: Sequence[Any], result: Any) -> int:
 
 
 def _as_uint64(product: float) -> int:
-    """What the reference's conversion of a float makes of negative and of too large numbers."""
+    """The float as uint64, as the reference converts it: negative and too large numbers give these values."""
     return int(product) % 2**64 if -(2.0**63) <= product < 2.0**64 else 2**63
 
 

@@ -91,7 +91,7 @@ def subtract(left: Any, right: Any) -> Any:
         if kind is Duration or kind is Timestamp:
             return Duration(left.nanos - right.nanos)
     if kind is Timestamp and type(right) is Duration:
-        _whole(-right.nanos)  # the reference adds the opposite, which the longest span does not have
+        _whole(-right.nanos)  # the reference adds the negated span, and the longest span cannot be negated
         return Timestamp(left.nanos - right.nanos, left.offset)
     raise no_overload("_-_", left, right)
 
@@ -157,7 +157,7 @@ def _opaque_equal(operands: Sequence[Operand]) -> Estimate:
         if operands[0].type in (QUANTITY, SEMVER, IP, CIDR):
             return Estimate(ONE)
         if operands[0].type == URL:
-            # The reference means the larger of both, but looks at the right one twice.
+            # The reference means to take the larger operand, but looks at the right one twice.
             size = operands[1].known_size or ONE
             return Estimate(Range(1, size.max).scaled(PER_CHARACTER))
         if operands[0].type == FORMAT:
@@ -173,7 +173,7 @@ _EQUALITY: Final = Rule(_opaque_equal, _equal_count, COMPARISON.ceiling)
 
 
 def _concatenation(factor: float | None) -> Rule:
-    """Text and bytes are copied; lists are not, but how large they become matters for what follows."""
+    """The charge for ``+``. Text and bytes are copied; lists are not, but later charges depend on their size."""
 
     def estimate(operands: Sequence[Operand]) -> Estimate:
         total = operands[0].size.plus(operands[1].size)

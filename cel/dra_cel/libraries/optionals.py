@@ -1,4 +1,4 @@
-"""Optional values: ``optional.of``, ``orValue``, ``[?index]`` and what lists offer with them.
+"""Optional values: ``optional.of``, ``orValue``, ``[?index]``, and functions of lists that use them.
 
 ``or``, ``orValue``, ``.?field`` and ``[?index]`` are built in; here are their types.
 """

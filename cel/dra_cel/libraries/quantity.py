@@ -1,8 +1,8 @@
 """Quantities: ``quantity("1.5Gi")``, their order and sums.
 
 The reference keeps a quantity as a 64-bit integer with a decimal exponent while it can, and as a decimal otherwise.
-That shows: only the former can be whole (``isInteger``), and only the latter is capped. ``value`` and ``exponent``
-are that integer and exponent, ``amount`` is the exact number of billionths that comparisons use.
+Expressions can tell: only the former can be whole (``isInteger``), and only the latter is capped. ``value`` and
+``exponent`` are that integer and exponent, ``amount`` is the exact number of billionths that comparisons use.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _DIGITS: Final = 18
 class QuantityValue(Opaque):
     """A quantity. ``value`` is None when it does not fit 64 bits and a decimal exponent.
 
-    ``computed`` marks sums and differences: in the reference nothing can be compared with one by ``==`` when it stands
-    on the right side (``compareTo`` can), so selectors must not find them equal here either.
+    ``computed`` marks sums and differences: in the reference ``==`` fails with one on its right side (``compareTo``
+    does not), so it must fail here, too.
     """
 
     __slots__ = ("amount", "computed", "exponent", "value")
@@ -47,7 +47,7 @@ class QuantityValue(Opaque):
 
 
 def _compact(text: str) -> tuple[int, int] | None:
-    """Value and exponent of the text, if the reference would keep them so: that depends on the digits as written."""
+    """Value and exponent of the text if the reference keeps it in this form, which depends on the digits as written."""
     parts = SYNTAX.fullmatch(text)
     assert parts is not None, "Quantity has accepted the text"
     sign, whole, fraction, suffix = parts.groups("")

@@ -10,10 +10,10 @@ import re2  # type: ignore[import-untyped]  # the package ships no types
 from dra_cel.errors import EvaluationError
 
 _OPTIONS: Final = re2.Options()
-_OPTIONS.log_errors = False  # A bad pattern is the author's error, not a matter for our standard error.
+_OPTIONS.log_errors = False  # A bad pattern is an error of its author: RE2 must not print it to standard error.
 _LARGE: Final = re2.Options()
 _LARGE.log_errors = False
-_LARGE.max_mem = 64 << 20  # The reference takes even more; few patterns need it, so few are remembered.
+_LARGE.max_mem = 64 << 20  # The reference allows even more; few patterns need it, so few are kept.
 _SHORT: Final = 128
 PATTERN_LIMIT: Final = 10_240
 """Characters of a pattern (of a whole selector, in Kubernetes' API)."""
@@ -105,7 +105,7 @@ def _search(compiled: Any, text: str) -> Any:
 
 
 def find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    """All matches, at most ``limit`` if it is not negative. Empty matches right after another match do not count."""
+    """All matches, at most ``limit`` unless it is negative, without empty matches right after another match."""
     compiled = compile_pattern(pattern)
     found: list[str] = []
     end = -1

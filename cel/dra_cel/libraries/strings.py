@@ -1,4 +1,4 @@
-"""Text functions: search, cut, replace, split and join, quote. Positions count code points."""
+"""Text functions: search, cut, replace, split, join and quote. Positions count code points."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _replace_estimate(operands: Sequence[Operand]) -> Estimate:
 
 
 def _replaced(size: int, old: int, *, grows: bool) -> tuple[int, int]:
-    """How often a text of that size is replaced in the extreme case, and how much of it is kept."""
+    """The most replacements in a text of that size, and how much of it is kept."""
     if old == 0:
         return min(size + 1, UINT_MAX), size
     if not grows:

@@ -41,7 +41,7 @@ def _count(values: Sequence[Any], result: Any) -> int:
 
 
 def _ceiling(operands: Sequence[Operand]) -> Range:
-    """Nothing is known of lists of anything; and a character may take four bytes."""
+    """No bound is known for lists of unknown elements, and a character may take four bytes."""
     if operands[0].type.is_loose:
         return UNKNOWN
     return _estimate(operands).cost.times(exactly(4))
