@@ -1,10 +1,9 @@
-"""The asyncio client: objects as plain dicts in, objects as plain dicts out.
+"""The asyncio client: takes objects as plain dicts and gives them as plain dicts.
 
-Dicts, so that a field this version does not know survives a read-modify-write. Lists come as bytes
-on request, so that they can be decoded straight into the structs of ``dra_api`` (``list_as``).
-No write is repeated here: a caller knows whether repeating is safe, the client does not. Every call
-may raise the errors of ``dra_kube.errors``; a write that was cancelled or ended as Unreachable may
-nevertheless have been carried out by the server, or be carried out until its time limit there.
+Dicts preserve unknown fields when an object is read, changed and written. ``list_as`` decodes a list straight into the
+structs of ``dra_api``. The client repeats no write: only its caller knows whether repeating is safe. Every call may
+raise the errors of ``dra_kube.errors``. The server may have carried out a write that was cancelled or ended as
+Unreachable, or may do so until its time limit there.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .watch import WatchEvent
 
 T = TypeVar("T")
 Object = dict[str, Any]
-Objects = list[Object]  # aliases, since a method below is called list
+Objects = list[Object]  # aliases, since a method below has the name list
 AnyList = list[Any]
 Malformed = list[tuple[bytes, DecodeError]]
 PatchKind = Literal["merge", "strategic", "json", "apply"]
@@ -42,7 +41,7 @@ _PAGE = 1000
 
 
 class TypedList(msgspec.Struct, frozen=True):
-    """A list decoded into structs: the good items, those that could not be decoded, and where a watch continues."""
+    """A list decoded into structs: the good items, the malformed ones, and the resourceVersion to watch from."""
 
     items: list[Any]
     malformed: Malformed
@@ -78,11 +77,11 @@ class Api:
 
     @property
     def connection(self) -> Connection:
-        """Whom it talks to."""
+        """The server and its credentials."""
         return self._transport.connection
 
     async def settle(self, seconds: float) -> bool:
-        """Let no more writes out and wait for those in flight; whether none is left that may still take effect."""
+        """Send no more writes and wait for those in flight; whether none is left that may still take effect."""
         return await self._transport.settle(seconds)
 
     # --- one object ---
@@ -97,7 +96,8 @@ class Api:
         return await self._object("POST", resource, None, namespace, body=body, query=query)
 
     async def update(self, resource: Resource, body: Object, subresource: str | None = None, **query: str) -> Object:
-        """Replace the object of that name; with ``metadata.resourceVersion`` set, raises Conflict if it moved on."""
+        """Replace the object of that name; with ``metadata.resourceVersion`` set, raises Conflict if it has changed
+        since."""
         meta = body["metadata"]
         return await self._object(
             "PUT", resource, meta["name"], meta.get("namespace"), subresource, body=body, query=query
@@ -115,7 +115,7 @@ class Api:
         field_manager: str | None = None,
         force: bool = False,
     ) -> Object:
-        """Change the object; ``apply`` needs a ``field_manager``. Patches must be of the served version's shape."""
+        """Change the object; ``apply`` needs a ``field_manager``. A patch must have the shape of the served version."""
         query = {
             key: value
             for key, value in (("fieldManager", field_manager), ("force", "true" if force else None))
@@ -148,7 +148,7 @@ class Api:
         resource_version: str | None = None,
         grace_seconds: int | None = None,
     ) -> Object:
-        """Delete; with ``uid`` or ``resource_version`` only that very object (else Conflict). Raises NotFound."""
+        """Delete; with ``uid`` or ``resource_version`` raises Conflict for any other object. Raises NotFound."""
         conditions = {key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if conditions:
@@ -194,7 +194,7 @@ class Api:
     async def list_metadata(
         self, resource: Resource, namespace: str | None = None, **selectors: str
     ) -> tuple[Objects, str]:
-        """Only the metadata of all objects (PartialObjectMetadata): cheap, for comparing what exists."""
+        """Only the metadata of all objects (PartialObjectMetadata): a cheap way to compare what exists."""
         accept = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
         items: Objects = []
         revision = ""

@@ -1,4 +1,4 @@
-"""The clock by which leases and time limits are kept."""
+"""The clock for leases and time limits."""
 
 from __future__ import annotations
 

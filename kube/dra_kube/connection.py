@@ -1,8 +1,8 @@
-"""Where the API server is and how to prove who we are.
+"""Where the API server is, and the credentials for it.
 
 The ``kubernetes`` package reads kubeconfig files and in-cluster credentials, including the
-plugins and refresh hooks that cloud providers need. We take only the result: its client would
-drop fields it does not know and costs several times more per object.
+plugins and refresh hooks that cloud providers need. We take only the result: its client drops unknown fields and costs
+several times more per object.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def contexts(kubeconfig: str | None = None) -> list[str]:
         found, _ = kubernetes_config.list_kube_config_contexts(  # type: ignore[no-untyped-call]  # the package is untyped
             kubeconfig or os.environ.get("KUBECONFIG")
         )
-    except Exception as error:  # the loader lets YAML errors of a broken file through
+    except Exception as error:  # the loader passes on YAML errors of a broken file
         raise ConnectionSettingsError(f"cannot read the kubeconfig: {error}") from error
     return [context["name"] for context in found]
 
@@ -47,7 +47,7 @@ def contexts(kubeconfig: str | None = None) -> list[str]:
 def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> Connection:
     """The connection that a kubeconfig describes; without one ``KUBECONFIG``, the pod's service account, ``~/.kube``.
 
-    Raises ConnectionSettingsError naming the file and what to do about it.
+    Raises ConnectionSettingsError, which names the file and a remedy.
     """
     settings = Configuration()
     source = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config and the in-cluster service account"
@@ -58,7 +58,7 @@ def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | 
             f"no usable API server settings in {source}: {error}; "
             "pass --kubeconfig FILE, set KUBECONFIG, or run inside a cluster"
         ) from error
-    except Exception as error:  # the loader lets YAML, key and base64 errors of a broken file through
+    except Exception as error:  # the loader passes on YAML, key and base64 errors of a broken file
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConnectionSettingsError(
             f"cannot read the kubeconfig {source}: {reason}; fix it, or pass another one with --kubeconfig"
@@ -105,7 +105,7 @@ def _from_settings(settings: Configuration, where: str) -> Connection:
 
 
 def _remembered(look_up: Callable[[], str | None]) -> Callable[[], str | None]:
-    """Asked at most once a second: the package goes through its refresh hook each time, which costs like a request."""
+    """Looks up at most once a second: the package runs its refresh hook each time, which costs as much as a request."""
     answer: str | None = None
     until = 0.0
 

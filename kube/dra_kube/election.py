@@ -1,4 +1,4 @@
-"""Leader election: who may write, decided from what a Lease says. No server and no clock of its own.
+"""Leader election: who may write, decided from what a Lease says. Knows no server and has no clock.
 
 Candidates share one Lease object. The leader renews it every ``retry`` seconds. Three rules make sure that no two
 candidates write at the same time, whatever their clocks, their network and their scheduling do:
@@ -12,10 +12,10 @@ before that of every candidate, who saw the renewal later. It writes only within
 and asks the server to drop each write at the end (``allowance``). The clock counts while the process is stopped and
 while the machine is suspended: a leader that wakes up late knows it, and writes nothing.
 
-**The resourceVersion proves the rest.** Every write of the lease replaces exactly the version that was read. When a
-leader's time is over because the API server was away, and its next renewal still replaces its own last version, then
-there was no other leader in between: it may continue, with everything it knows. If the record names another holder, or
-is gone, its leadership is lost for good.
+**The resourceVersion proves the rest.** Every write of the lease replaces exactly the version that was read. If the API
+server was away until a leader's time was over, and the leader's next renewal still replaces its own last version, then
+no other leader was in between: it may continue, with everything it knows. If the record names another holder, or is
+gone, its leadership is lost for good.
 
 client-go's ``leaderelection`` works on the same records, with the same rules for candidates.
 """
@@ -46,7 +46,7 @@ class Timing:
 
     @classmethod
     def of(cls, lease: float) -> Self:
-        """The same proportions for another duration."""
+        """The usual proportions for this duration of a lease."""
         return cls(lease, 0.7 * lease, 0.15 * lease)
 
 
@@ -59,7 +59,7 @@ class NotLeading(NotSent):
 
 
 class LeaseLost(KubeError):
-    """This process led, and another one may have led since. What it knows is worth nothing any more."""
+    """This process led, and another one may have led since. What it knows may be outdated."""
 
 
 class Election:
@@ -120,12 +120,12 @@ class Election:
         )
 
     def won(self, lease: Object, sent_at: float) -> None:
-        """What ``bid`` gave was sent at that time of ``clock`` and stored as ``lease``."""
+        """The lease that ``bid`` gave was sent at this time of ``clock`` and stored as ``lease``."""
         self._see(lease)
         self._renewed_at = sent_at
 
     def release(self, lease: Object) -> Object:
-        """The lease to write when everything has ended, so that others need not wait. Leads no longer."""
+        """The lease to write when everything has ended, so that others need not wait. Ends the leadership."""
         self._renewed_at = None
         spec = {**(lease.get("spec") or {}), "leaseDurationSeconds": 1, "renewTime": self._time()}
         return {**lease, "spec": {**spec, "holderIdentity": ""}}

@@ -28,15 +28,15 @@ from typing import Any
 
 
 class KubeError(Exception):
-    """Root of everything this package raises."""
+    """Root of all errors of this package."""
 
 
 class ConnectionSettingsError(KubeError):
-    """There is no way to find the API server: kubeconfig missing, unreadable or incomplete."""
+    """The API server cannot be found: the kubeconfig is missing, unreadable or incomplete."""
 
 
 class Unreachable(KubeError):
-    """The API server did not answer, or not to the end; or what answered is no API server."""
+    """The API server did not answer, or not completely; or what answered is no API server."""
 
 
 class NotSent(KubeError):

@@ -1,4 +1,4 @@
-"""One Lease object on the server, and one candidate for it: single attempts to get or renew it."""
+"""One candidate for one Lease object on the server: single attempts to get or renew it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .errors import AlreadyExists, Conflict, NotFound
 from .resource import LEASES, Resource
 
 Object = dict[str, Any]
-_ROUNDS = 3  # in one attempt: with what is known, with what was read after a conflict, and once more
+_ROUNDS = 3  # writes per attempt: with the known version, with the one read after a conflict, and once more
 
 
 class LeaseClient(Protocol):
-    """What is needed of ``dra_kube.Api``."""
+    """The part of ``dra_kube.Api`` that leader election uses."""
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         """The object. Raises NotFound."""
@@ -43,7 +43,7 @@ class LeaseLock:
             body = self.election.bid(lease)
             if body is None:
                 return False
-            self._known = None  # unless this write is answered, only the server knows what is there
+            self._known = None  # until this write is answered, only the server knows its version
             sent_at = self.election.clock()
             try:
                 self._known = await self._write(lease, body)
@@ -56,7 +56,7 @@ class LeaseLock:
         return self.election.leads
 
     async def release(self) -> None:
-        """Let the next one have it at once, if it is ours. Nothing may be written after this. Raises KubeError."""
+        """Give the lease up at once if it is ours. Nothing may be written after this. Raises KubeError."""
         if self.election.leads:
             lease = self._known or await self._read()
             if lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self.election.identity:

@@ -1,7 +1,7 @@
-"""Which kinds we talk about, and under which versions a server may know them.
+"""The kinds that we use, and the versions in which a server may serve them.
 
-``versions`` is in order of preference. The first one that the server serves is used; objects are
-handed out and taken in the shape of the first one of all (conversion: ``dra_api.conversion``).
+``versions`` is in order of preference: the first one that the server serves is used. Callers always see the shape of
+the first version in the list (``dra_api.conversion`` converts).
 """
 
 from __future__ import annotations

@@ -23,6 +23,6 @@ def _until(date: str) -> float | None:
         then = parsedate_to_datetime(date)
     except ValueError:
         return None
-    if then.tzinfo is None:  # the zone "-0000": UTC of unknown origin
+    if then.tzinfo is None:  # the zone "-0000" means UTC, origin unknown
         then = then.replace(tzinfo=UTC)
     return max(0.0, (then - datetime.now(UTC)).total_seconds())

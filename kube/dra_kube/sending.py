@@ -1,13 +1,13 @@
-"""How often, how late, and whether at all a request is sent.
+"""Whether a request is sent, how often, and how late.
 
 **Once.** A write whose answer is lost may have taken effect, so only the caller can decide whether to repeat it.
 aiohttp repeats PUT and DELETE by itself when a connection breaks; ``at_most_once`` hides such an error from it. Reads
 may be repeated. ``settle`` ends the sending of writes and knows whether the fate of one is unknown.
 
-**Not on a dead connection.** A connection that the server closed while it was idle would fail the next write for
-nothing. aiohttp notices once the event loop has read the end of the stream; the loop may be late (a long calculation),
-and the write goes into the void. So a used connection is looked at right before the request: nothing may be there to
-read. If there is, nothing was sent, and the request takes another connection.
+**Not on a dead connection.** The next write on a connection that the server closed while it was idle would fail
+needlessly. aiohttp notices the end only when the event loop has read it, which a long calculation may delay. So a used
+connection is checked right before the request. If there is anything to read, nothing is sent, and the request takes
+another connection.
 
 **Bounded.** kube-apiserver works on a write for up to 60 s, whether or not the client still waits, unless the query
 parameter ``timeout`` says otherwise. It is set below the client's own limit, so that a write does not take effect long
@@ -59,14 +59,14 @@ class Sending:
         self._limit, self._guard = limit, guard
         self._used: WeakSet[object] = WeakSet()  # protocols of connections that had a request
         self._in_flight = 0
-        self._open_until = -math.inf  # when the last write without an answer has taken effect or never will
+        self._open_until = -math.inf  # from then on no write without an answer can take effect
         self._changed = asyncio.Event()
         self._gate = asyncio.Event()
         self._gate.set()
 
     @property
     def request_type(self) -> type[aiohttp.ClientRequest]:
-        """A request that asks before it is sent."""
+        """A request class that asks the guard before it sends a write."""
         sending = self
 
         class Request(aiohttp.ClientRequest):
@@ -113,9 +113,9 @@ class Sending:
             self._changed.set()
 
     async def settle(self, seconds: float) -> bool:
-        """Let no more writes out and wait for those in flight; whether none is left that may still take effect.
+        """Send no more writes and wait for those in flight; whether none is left that may still take effect.
 
-        Writes that come now wait until they are cancelled, or their time is up.
+        New writes wait until they are cancelled, or their time is up.
         """
         self._gate.clear()
         try:

@@ -1,6 +1,6 @@
-"""Which API servers a client trusts: those that Kubernetes' own clients, written in Go, trust.
+"""Trusts the API servers that Kubernetes' own clients trust, which are written in Go.
 
-Python and Go differ in four points, and each has made a working cluster look broken:
+Python and Go differ in four points. Each of them makes some working cluster look broken:
 
 - Since 3.13 ``ssl.create_default_context`` sets ``VERIFY_X509_STRICT``. It refuses certificate authorities without the
   key usage extension and certificates without an authority key identifier, which EKS, GKE and many private
@@ -19,7 +19,7 @@ import ssl
 
 
 class _Context(ssl.SSLContext):
-    """Client settings that remember which name the server has to prove."""
+    """Client settings with the name that the server has to prove."""
 
     server_name: str | None = None
 

@@ -1,4 +1,4 @@
-"""Requests and their failures: HTTP on one side, bytes and the errors of ``dra_kube.errors`` on the other.
+"""Sends requests over HTTP; gives bytes, or raises the errors of ``dra_kube.errors``.
 
 Every failure of aiohttp becomes a KubeError here, so that no caller has to know about aiohttp.
 """
@@ -22,12 +22,12 @@ Query = Mapping[str, str]
 
 _CONNECT_SECONDS = 10.0
 _WATCH_SECONDS = 300
-"""The server ends a watch after this time. One that is silent for longer has lost its server without a goodbye."""
+"""The server ends a watch after this time. A watch that is silent for longer has lost its server."""
 _WATCH_GRACE = 30
 _KEEPALIVE_SECONDS = 20.0
 """kube-apiserver closes idle connections after 90 s, load balancers and proxies in between often after 30 to 60 s."""
 _SERVER_SHARE = 0.9
-"""Of the limit for one request, what the server may spend on a write."""
+"""The share of the limit for one request that the server may spend on a write."""
 
 
 class Transport:
@@ -63,7 +63,7 @@ class Transport:
             self._session = None
 
     async def settle(self, seconds: float) -> bool:
-        """Let no more writes out and wait for those in flight; whether none is left that may still take effect."""
+        """Send no more writes and wait for those in flight; whether none is left that may still take effect."""
         return await self._sending.settle(seconds)
 
     async def request(
@@ -105,7 +105,7 @@ class Transport:
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise Unreachable(f"the watch of {self.connection.host}{path} was interrupted: {error!r}") from error
             finally:
-                # A stream that is left early would otherwise wait for a TLS goodbye, beyond the end of the loop.
+                # Otherwise a stream that is left early waits for the end of TLS, even after the loop has ended.
                 if response.connection is not None and response.connection.transport is not None:
                     response.connection.transport.abort()
 

@@ -1,8 +1,8 @@
 """A watch stream: one JSON object per line, ``{"type": ADDED|MODIFIED|DELETED|BOOKMARK|ERROR, "object": {...}}``.
 
-Lines can be larger than the reader's buffer (a slice of 128 devices has 45 KB and more), so chunks
-are joined here instead of with ``readline``. A last line without its end is dropped: the server died
-while it wrote, and the next watch brings the event again.
+Lines can be larger than the reader's buffer (a slice of 128 devices has 45 KB and more), so chunks are joined here, not
+by ``readline``. An incomplete last line is dropped: the server died while it wrote, and the next watch brings the event
+again.
 """
 
 from __future__ import annotations
