@@ -1,8 +1,7 @@
 """The objects of ``resource.k8s.io``: types, quantities, defaulting, validation, conversion.
 
-Pure: no I/O, no clock, no client. The names below are the ones that most users need; the structs
-are in ``resource`` (the kinds of the group), ``core`` (Pod, Node) and ``meta``. Errors, each drawn
-in its module::
+Pure: no I/O, no clock, no client. The names below are those that most users need; the structs are in ``resource`` (the
+kinds of the group), ``core`` (Pod, Node) and ``meta``. Errors; each module shows its own::
 
     QuantityError, VersionError, DecodeError, ConversionError, UnknownGate   (all ValueError)
     ClaimReferenceError and its children, in ``references``

@@ -1,6 +1,6 @@
-"""Admin access: using devices that others have, for monitoring and repair.
+"""Admin access: using devices that others hold, for monitoring and repair.
 
-Only a namespace that carries the label may ask for it, or be given it in an allocation. Spec: api.md section 8,
+Only claims in a namespace with the label may ask for it, or get it in an allocation. Spec: api.md section 8,
 claim-controller.md 11.2.
 """
 
@@ -24,7 +24,7 @@ def has_admin_access(claim: ResourceClaim) -> bool:
 
 
 def permits_admin_access(namespace: Namespace | None) -> bool:
-    """Whether the namespace has the label; upper and lower case matter."""
+    """Whether the namespace has the label; its value is case-sensitive."""
     return namespace is not None and (namespace.metadata.labels or {}).get(ADMIN_ACCESS_LABEL) == "true"
 
 
@@ -35,6 +35,6 @@ def refuse_creation(obj: ResourceClaim | ResourceClaimTemplate, namespace: Names
 
 
 def refuse_status_update(new: ResourceClaim, old: ResourceClaim, namespace: Namespace | None) -> str | None:
-    """Why a status is forbidden that grants admin access where there was none, or None."""
+    """Why a status must not grant admin access that was not there before, or None."""
     granted = has_admin_access(new) and not has_admin_access(old)
     return REFUSAL if granted and not permits_admin_access(namespace) else None

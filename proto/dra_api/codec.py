@@ -1,7 +1,7 @@
-"""Between JSON and the structs of this package.
+"""Converts between JSON and the structs of this package.
 
-Decoding is strict about types and lenient about unknown fields, as the API server's clients are.
-A list is decoded item by item, so that one malformed object is quarantined and the others live.
+Decoding is strict about types and lenient about unknown fields, as in clients of the API server. A list is decoded item
+by item, so that a malformed object does not spoil the others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _RawList(msgspec.Struct):
 
 
 def decode(type_: type[T], data: bytes | str | msgspec.Raw) -> T:
-    """One object from JSON bytes. Raises DecodeError naming the field at fault."""
+    """One object from JSON bytes. Raises DecodeError, which names the field at fault."""
     try:
         decoded: T = _decoder(cast(Hashable, type_)).decode(data)
     except (msgspec.DecodeError, ValueError) as error:
@@ -62,7 +62,7 @@ def decode(type_: type[T], data: bytes | str | msgspec.Raw) -> T:
 
 
 def convert(type_: type[T], value: Any) -> T:
-    """One object from parsed JSON (dicts and lists). Raises DecodeError naming the field at fault."""
+    """One object from parsed JSON (dicts and lists). Raises DecodeError, which names the field at fault."""
     return decode(type_, msgspec.json.encode(value))
 
 

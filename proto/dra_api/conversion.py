@@ -1,13 +1,13 @@
-"""Between the versions of the API: v1, v1beta2, v1beta1 and v1alpha3. Spec: api.md section 12.
+"""Converts objects between versions of the API: v1, v1beta2, v1beta1 and v1alpha3. Spec: api.md section 12.
 
 v1 and v1beta2 look the same. v1beta1 is flatter in one place (the fields of ``requests[].exactly``
 stand in the request itself) and deeper in another (all fields of a device but its name stand in
 ``basic``), and has no unset ``nodeName`` and ``allNodes``. DeviceTaintRule and
 ResourcePoolStatusRequest look the same wherever they are served.
 
-Objects are plain dicts. The given one is never changed; the result shares the parts that did not
-change. Unknown fields survive: those of a flat request or of a device are moved along with the known.
-What is not shaped as it should be is handed on as it is, for validation to name.
+Objects are plain dicts. The given one is never changed; the result shares its unchanged parts. Unknown fields are
+preserved: those of a flat request or of a device move along with the known ones. A part of the wrong shape is passed on
+unchanged, and validation reports it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ JSON = dict[str, Any]
 
 
 class ConversionError(ValueError):
-    """The object cannot be converted: its kind or one of the versions is not known. The message names it."""
+    """The object cannot be converted, because its kind or one of the versions is unknown. The message names it."""
 
 
 def convert(obj: JSON, api_version: str) -> JSON:
@@ -72,7 +72,7 @@ def _reshape(obj: JSON, kind: str, *, flat: bool) -> JSON:
 
 
 def _within(value: Any, path: tuple[str, ...], change: Callable[[Any], Any]) -> Any:
-    """A copy of a nested dict in which the part at the path is changed; parts that are absent stay absent."""
+    """A copy of a nested dict with the part at the path changed; absent parts stay absent."""
     if not path:
         return change(value)
     name, *rest = path
@@ -107,7 +107,7 @@ def _flat_request(request: JSON) -> JSON:
 
 
 def _is_set(value: Any) -> bool:
-    """Texts and numbers are unset when empty or zero, everything else when it is missing."""
+    """Texts and numbers are unset when they are empty or zero, all other values when they are missing."""
     return value is not None and (isinstance(value, bool | list | dict) or bool(value))
 
 

@@ -126,7 +126,7 @@ class PodSchedulingGroup(Part, frozen=True):
 
 
 class Volume(Part, frozen=True):
-    """Only the sources that tie a pod to certain nodes; what is in them is not read."""
+    """Only the sources that tie a pod to certain nodes; their content is not read."""
 
     aws_elastic_block_store: dict[str, Any] | None = None
     azure_disk: dict[str, Any] | None = None
@@ -163,7 +163,7 @@ class PodSpec(Part, frozen=True):
 
 
 class PodResourceClaimStatus(Part, frozen=True):
-    """Which claim an entry got; no ``resource_claim_name`` means that none is needed."""
+    """Which claim an entry got; without ``resource_claim_name`` it needs none."""
 
     name: str = ""
     resource_claim_name: str | None = None

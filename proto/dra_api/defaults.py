@@ -1,8 +1,8 @@
-"""Values that the API server fills in when the writer left them out. Spec: api.md sections 11 and 12.
+"""Fills in what the writer of an object left out, as the API server does. Spec: api.md sections 11 and 12.
 
-Works on plain dicts in place, in the shape of the version in which the object was sent: v1beta1
-knows the fields of a request and of a device in other places, and fills in the mode of a request
-only when the request names a class. The clock is an argument.
+Changes plain dicts in place, in the shape of the version in which the object was sent: v1beta1 has the fields of a
+request and of a device in other places, and fills in the mode of a request only if the request names a class. The time
+is an argument.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def _device(device: Any, now: str) -> None:
 
 
 def _fill(item: JSON, name: str, value: object) -> None:
-    """Missing, null, and the zero of a text or count are the same to the API."""
+    """Sets what is missing, null, empty or zero, which are the same to the API."""
     current = item.get(name)
     if current is None or current == "" or (name == "count" and current == 0):
         item[name] = value
 
 
 def _dicts(value: Any, *path: str) -> Iterator[JSON]:
-    """The dicts in the list at the path; nothing when the path leads elsewhere (validation will say so)."""
+    """The dicts in the list at the path; none if there is no such list, which validation reports."""
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     for item in value if isinstance(value, list) else ():

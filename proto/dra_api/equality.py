@@ -1,6 +1,6 @@
-"""Equality as the API server means it: an empty list or map equals an absent one, ``1000m`` equals ``1``.
+"""Equality as the API server defines it: an empty list or map equals an absent one, ``1000m`` equals ``1``.
 
-Immutability rules compare with it, so that a client that writes ``[]`` for "nothing" changes nothing.
+Rules about immutable fields use it, so that a client may write ``[]`` for an absent list.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Extended resources that devices stand behind: which class serves a resource.
+"""Which device class serves an extended resource.
 
 A class may name an extended resource, and always serves the implicit
-``deviceclass.resource.kubernetes.io/<class>``. Everything is computed from the classes as they are
-now, so that no order of events matters. Spec: scheduling.md section 7.1.
+``deviceclass.resource.kubernetes.io/<class>``. All answers follow from the classes as they are now, so the order of
+events does not matter. Spec: scheduling.md section 7.1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def resources_of(device_class: DeviceClass) -> tuple[str, str]:
 
 
 def may_be_devices(resource: str) -> bool:
-    """Whether a class could serve the resource at all; ``cpu`` and the like never are devices."""
+    """Whether a class could serve the resource at all; ``cpu`` and the like are never devices."""
     return resource.startswith(EXTENDED_RESOURCE_PREFIX) or is_extended_resource(resource)
 
 

@@ -17,7 +17,7 @@ class UnknownGate(ValueError):
 
 
 class FeatureGates(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which optional parts of Dynamic Resource Allocation are on."""
+    """Which optional features of Dynamic Resource Allocation are on."""
 
     dynamic_resource_allocation: bool = field(default=True, name="DynamicResourceAllocation")
     admin_access: bool = field(default=True, name="DRAAdminAccess")

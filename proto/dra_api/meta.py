@@ -2,8 +2,8 @@
 
 All structs of this package are frozen, name their fields as Python does (``node_name`` for
 ``nodeName``), keep *absent* (None) apart from *empty* where the API does, and ignore fields
-they do not know. They are for reading and deciding: a write always goes out as a patch or as
-the raw object that came in, never as a re-encoded struct, so no unknown field is ever lost.
+they do not know. They are for reading only: a write is a patch, or the raw object with changes, never an encoded
+struct, so that unknown fields are preserved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Part(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
 
 
 class OwnerReference(Part, frozen=True):
-    """Who has to exist for an object to stay."""
+    """An owner: when all owners of an object are gone, the object is deleted."""
 
     api_version: str = ""
     kind: str = ""
@@ -58,7 +58,7 @@ class LabelSelectorRequirement(Part, frozen=True):
 
 
 class LabelSelector(Part, frozen=True):
-    """Everything in it must hold; an empty one selects everything."""
+    """Selects objects that meet all its requirements; an empty one selects all objects."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: tuple[LabelSelectorRequirement, ...] | None = None

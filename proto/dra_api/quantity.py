@@ -1,14 +1,13 @@
 """Exact Kubernetes quantities (``100m``, ``4Gi``, ``1e3``).
 
-A quantity is a fixed-point number with nine decimal places, held as a whole number of
-billionths, together with the text it came from: comparisons are numeric (``1`` equals
-``1000m``), but copying an object must hand back the text that its author wrote.
+A quantity is a fixed-point number with nine decimal places, held as a whole number of billionths, together with its
+text: comparisons are numeric (``1`` equals ``1000m``), but a copy of an object must have the text that its author
+wrote.
 
-Rules of the reference (apimachinery ``resource.Quantity``): more than nine decimals round away
-from zero, so that the smallest wish is still one; only amounts with a binary suffix are capped,
-at 2**63-1; digits may be missing altogether (``Gi`` is zero); ``1E`` is 10**18 but ``1E3`` is 1000.
-Exponents above 1000 and texts of more than 1000 characters are refused here: nothing needs them,
-and their digits would cost memory and time.
+Rules of the reference (apimachinery ``resource.Quantity``): more than nine decimals round away from zero, so that the
+smallest request does not become zero; only amounts with a binary suffix are capped, at 2**63-1; digits may be missing
+altogether (``Gi`` is zero); ``1E`` is 10**18 but ``1E3`` is 1000. Exponents above 1000 and texts of more than 1000
+characters are refused here: nothing needs them, and their digits would cost memory and time.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def _parse(text: str) -> tuple[int, Format]:
     else:
         raise QuantityError(f"{text!r} is not a quantity: unknown suffix {suffix!r}")
     if not whole and not fraction and (shift < 0 or suffix in ("Pi", "Ei")):
-        raise QuantityError(f"{text!r} is not a quantity: it has no digits")  # an accident of the reference
+        raise QuantityError(f"{text!r} is not a quantity: it has no digits")  # as the reference does
     nanos: int = digits * 10**shift if shift >= 0 else -(-digits // 10**-shift)
     if written is Format.BINARY:
         nanos = min(nanos, _MAX)
@@ -74,7 +73,7 @@ def _power(exponent: str, text: str) -> int:
     power = int(exponent)
     if power > _EXPONENT_LIMIT:
         raise QuantityError(f"{text!r} is not a quantity: the exponent is above {_EXPONENT_LIMIT}")
-    return max(power, -_EXPONENT_LIMIT)  # anything that small is a billionth
+    return max(power, -_EXPONENT_LIMIT)  # any smaller amount is a billionth
 
 
 @total_ordering
@@ -145,7 +144,7 @@ class Quantity:
         return self._written(self.nanos - other.nanos, self._format_with(other))
 
     def _format_with(self, other: Quantity) -> Format:
-        """Sums are written like their first part, unless that is zero and says nothing."""
+        """The format of a sum: that of its first part, unless it is zero."""
         return self.format if self.nanos else other.format
 
     def __str__(self) -> str:
@@ -176,5 +175,5 @@ def _canonical(nanos: int, written: Format) -> str:
 
 @lru_cache(maxsize=8192)
 def parse_quantity(text: str) -> Quantity:
-    """The quantity of a text, remembered: clusters repeat a few hundred texts millions of times."""
+    """The quantity of a text, cached: clusters repeat a few hundred texts millions of times."""
     return Quantity(text)

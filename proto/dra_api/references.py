@@ -1,4 +1,4 @@
-"""Which claim a pod entry means, whose claim it is, and for whom it is reserved.
+"""Which claim a pod entry means, which pod owns the claim, and which consumers hold a reservation.
 
 A pod names its claims in ``spec.resourceClaims``. An entry is either the name of a claim, or the
 name of a template; the claim made from a template is found through ``status.resourceClaimStatuses``
@@ -35,7 +35,7 @@ Config = TypeVar("Config", DeviceAllocationConfiguration, DeviceClaimConfigurati
 
 
 class ClaimReferenceError(Exception):
-    """A pod entry cannot be followed to a claim."""
+    """A pod entry does not lead to a claim."""
 
 
 class ClaimNotCreatedYet(ClaimReferenceError):
@@ -85,9 +85,9 @@ def claim_name(owner: Pod | PodGroup, entry: PodResourceClaim) -> ClaimName:
 
 
 def claims_of_pod(pod: Pod) -> Iterator[ClaimUse]:
-    """The claims that the pod uses and that have a name by now, the one for extended resources included.
+    """The claims that the pod uses and whose names are known, including the one for extended resources.
 
-    Entries that cannot be followed (yet) or need no claim are left out.
+    Entries that lead to no claim (yet), or need none, are left out.
     """
     for entry in pod.spec.resource_claims or ():
         try:
@@ -141,7 +141,8 @@ def is_reserved_for(pod: Pod, claim: ResourceClaim, *, workload_claims: bool = F
 
 
 def consumer_of(pod: Pod, pod_group: PodGroup | None, entry: PodResourceClaim) -> ResourceClaimConsumerReference:
-    """For whom the claim of an entry is reserved: the PodGroup that has an equal entry, otherwise the pod (3.4).
+    """The consumer for which the claim of an entry is reserved: the PodGroup if it has an equal entry, otherwise the
+    pod (3.4).
 
     Raises UnsupportedClaimSource when an inspected entry names neither claim nor template, and PodNotInGroup.
     """
@@ -162,14 +163,14 @@ def consumer_of(pod: Pod, pod_group: PodGroup | None, entry: PodResourceClaim) -
 
 
 def pod_as_consumer(pod: Pod) -> ResourceClaimConsumerReference:
-    """The pod itself, for claims that no entry of it names."""
+    """The pod itself, for claims that none of its entries names."""
     return ResourceClaimConsumerReference(resource="pods", name=pod.metadata.name, uid=pod.metadata.uid)
 
 
 def pod_is_done(pod: Pod) -> bool:
-    """Whether the pod needs its claims no longer: finished, or deleted before it got a node (6.1).
+    """Whether the pod no longer needs its claims: it finished, or was deleted before it got a node (6.1).
 
-    A pod in deletion that has a node may still be running, and keeps its claims.
+    A pod that has a node and is being deleted may still be running, and keeps its claims.
     """
     return pod.is_terminal or (pod.metadata.deletion_timestamp is not None and not pod.spec.node_name)
 

@@ -18,7 +18,7 @@ EXTENDED_RESOURCE_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 EXTENDED_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 NULL = Raw(b"null")
-"""No data: what a missing raw field holds, so that it is left out when written."""
+"""The value of a missing raw field, so that it is left out when written."""
 RESULTS_LIMIT = 32
 RESERVED_FOR_LIMIT = 256
 

@@ -13,7 +13,7 @@ _SYNTAX: Final = re.compile(
     re.ASCII,
 )
 _MAX_NUMBER: Final = 2**64 - 1
-_MAX_DIGITS: Final = 20  # of that number; longer texts are not worth converting
+_MAX_DIGITS: Final = 20  # digits of the largest number; longer texts need no conversion
 
 
 class VersionError(ValueError):
@@ -61,11 +61,11 @@ class Version:
 
 
 def is_version(text: str) -> bool:
-    """Whether the text has the form of a semantic version; numbers of any size have."""
+    """Whether the text has the form of a semantic version, with numbers of any size."""
     return _SYNTAX.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=4096)
 def parse_version(text: str) -> Version:
-    """The version of a text, remembered."""
+    """The version of a text, cached."""
     return Version(text)

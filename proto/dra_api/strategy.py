@@ -1,8 +1,8 @@
-"""What the API server does to an object before it validates a write. Spec: api.md sections 2, 6 and 7.
+"""What the API server changes in an object before it validates a write. Spec: api.md sections 2, 6 and 7.
 
-Fields that the caller may not set in this request are put back as they were; fields of features
-that are off are dropped, unless the stored object uses the feature already. Works on plain dicts in
-place, in the shape of v1 (v1beta2, v1alpha3 for the kinds that have no v1).
+It restores fields that the caller may not set in this request, and drops fields of features that are off unless the
+stored object already uses the feature. Changes plain dicts in place, in the shape of v1 (v1beta2, v1alpha3 for the
+kinds that have no v1).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def prepare_for_create(obj: JSON, *, gates: FeatureGates) -> None:
 
 
 def prepare_for_update(obj: JSON, old: JSON, *, gates: FeatureGates, now: str) -> None:
-    """The main endpoint leaves the status as it is; ``now`` is the time for a taint whose effect changes."""
+    """The main endpoint keeps the stored status; ``now`` is the time of a taint whose effect changes."""
     if obj.get("kind") in _STATUS_KINDS:
         _put_back(obj, old, "status")
     if obj.get("kind") == "DeviceTaintRule":
@@ -94,7 +94,7 @@ def prepare_for_update(obj: JSON, old: JSON, *, gates: FeatureGates, now: str) -
 
 
 def prepare_for_status_update(obj: JSON, old: JSON, *, gates: FeatureGates) -> None:
-    """The status endpoint changes the status alone, and reports of devices go with their allocation."""
+    """The status endpoint changes only the status, and drops reports of devices that are no longer allocated."""
     _put_back(obj, old, "spec")
     metadata, old_metadata = obj.setdefault("metadata", {}), old.get("metadata") or {}
     for name in _METADATA_OF_SPEC:
@@ -105,7 +105,7 @@ def prepare_for_status_update(obj: JSON, old: JSON, *, gates: FeatureGates) -> N
 
 
 def drop_disabled_fields(obj: JSON, old: JSON | None, gates: FeatureGates) -> None:
-    """Removes the fields of each feature that is off and that the stored object does not use."""
+    """Removes the fields of features that are off, unless the stored object uses the feature."""
     for gate, paths in GATED_FIELDS.get(obj.get("kind", ""), {}).items():
         if getattr(gates, gate) or (old is not None and any(_in_use(old, path) for path in paths)):
             continue

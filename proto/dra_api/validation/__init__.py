@@ -1,4 +1,4 @@
-"""Validation of the DRA kinds, with the field paths and error types of the reference."""
+"""Validates the DRA kinds, with the field paths and error types of the reference."""
 
 from .claimstatus import validate_resource_claim_status
 from .deviceclass import validate_device_class

@@ -1,4 +1,5 @@
-"""Capacities of devices, and how much of a shareable one may be requested. Spec: api.md section 4 (DeviceCapacity)."""
+"""Capacities of devices, and how much of a shared capacity may be requested. Spec: api.md section 4
+(DeviceCapacity)."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def _range(bounds: CapacityRequestPolicyRange, default: Quantity, value: Quantit
 
 
 def _step(step: Quantity, lowest: Quantity, reached: list[Quantity], value: Quantity, path: str) -> Errors:
-    """Steps count whole numbers: every quantity is rounded up first."""
+    """Steps are whole numbers: every quantity is rounded up first."""
     width = step.rounded_up()
     if width <= 0:  # the reference divides by it
         yield invalid(path, str(step), "must be greater than zero")

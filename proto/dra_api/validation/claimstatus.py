@@ -1,7 +1,7 @@
 """Status of a ResourceClaim: allocation, consumers, reports of drivers. Spec: api.md section 6 (status).
 
-An allocation is judged once, when it is set. From then on it can only be removed, so that rules
-which became stricter never block the release of a device.
+An allocation is validated once, when it is set. Afterwards it can only be removed, so that stricter rules of later
+versions never block the release of a device.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def has_list_attributes(device: Device) -> bool:
 
 
 def device(device: Device, path: str, *, old: Device | None, chooses_node: bool) -> Errors:
-    """A device; ``old`` is the stored one of that name, ``chooses_node`` whether each device of the slice does."""
+    """A device; ``old`` is the stored one of that name, ``chooses_node``: each device of the slice names its nodes."""
     yield from checked(dns_label, device.name, f"{path}.name")
     yield from _sizes(device, path)
     yield from mapping(device.attributes, f"{path}.attributes", qualified_name, _attribute)
@@ -83,7 +83,7 @@ def device(device: Device, path: str, *, old: Device | None, chooses_node: bool)
 
 
 def counters(items: dict[str, Counter] | None, path: str) -> Errors:
-    """1 to 32 counters; any quantity will do."""
+    """1 to 32 counters, of any quantity."""
     if not items:
         yield required(path)
     elif len(items) > COUNTERS_LIMIT:
@@ -95,7 +95,7 @@ def counters(items: dict[str, Counter] | None, path: str) -> Errors:
 
 def _lists(attribute: DeviceAttribute) -> dict[str, tuple[object, ...]]:
     lists = (attribute.bools, attribute.ints, attribute.strings, attribute.versions)
-    if lists == _NO_LISTS:  # nearly always, and this runs for every attribute of a cluster
+    if lists == _NO_LISTS:  # the usual case, checked first because this runs for every attribute in a cluster
         return {}
     return {name: values for name, values in zip(_LISTS, lists, strict=True) if values is not None}
 

@@ -19,7 +19,7 @@ def validate_device_class(
 ) -> list[FieldError]:
     """What is wrong with a new class, or with the change from ``old`` to ``new``.
 
-    Lists that the change leaves alone are judged as stored ones, which is less strict.
+    Unchanged lists are validated as stored ones, which is less strict.
     """
     errors = list(metadata(new.metadata, namespaced=False))
     if old is not None:

@@ -1,4 +1,4 @@
-"""What is wrong with a field, in the form in which an API server reports it.
+"""What is wrong with a field, as an API server reports it.
 
 An error is a value: type, field path, offending value, detail. ``str(error)`` and ``error.body``
 give the texts of a 422 answer (``spec.driver: Required value``); ``type`` is the machine-readable
@@ -68,7 +68,7 @@ Errors = Iterator[FieldError]
 
 
 def summary(errors: Iterable[FieldError]) -> str:
-    """All errors in one line, as the message of an Invalid answer lists them: each text once, more than one in []."""
+    """All errors in one line, as in the message of an Invalid answer: each text once, several in []."""
     texts = list(dict.fromkeys(str(error) for error in errors))
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 

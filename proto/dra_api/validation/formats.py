@@ -1,7 +1,7 @@
-"""Names and texts that have a prescribed form. Spec: api.md section 3.
+"""Names and texts of a prescribed form. Spec: api.md section 3.
 
-Checks of bare forms (``dns_label``, ``label_key``, ...) yield what is wrong as texts; checks of
-fields (``driver_name``, ``pool_name``, ...) take the path and yield errors. Lengths count bytes.
+Checks of bare forms (``dns_label``, ``label_key``, ...) yield faults as texts; checks of fields (``driver_name``,
+``pool_name``, ...) take the path and yield errors. Lengths count bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Form = Callable[[str], Iterator[str]]
 
 
 def size(text: str) -> int:
-    """Length in bytes, which is what all limits count."""
+    """Length in bytes, as in all limits."""
     return len(text) if text.isascii() else len(text.encode())
 
 
@@ -143,7 +143,7 @@ def identifier(text: str, path: str) -> Errors:
 
 
 def qualified_name(name: str, path: str) -> Errors:
-    """``ID`` or ``DOMAIN/ID``. The reference lets names with more slashes pass, and so do we."""
+    """``ID`` or ``DOMAIN/ID``. Names with more slashes pass, as in the reference."""
     parts = name.split("/")
     if len(parts) == 1:
         yield from identifier(name, path)

@@ -1,7 +1,7 @@
-"""Lists and maps: how many entries, which ones twice, and each entry in turn.
+"""Lists and maps: their length, repeated entries, and each entry.
 
-A list that is too long gets that one error and nothing else is looked at, so that no request can
-make the server work on (or print) thousands of entries. Spec: api.md section 6.
+A list that is too long gets only that error, so that no request can make the server check (or print) thousands of
+entries. Spec: api.md section 6.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Item = TypeVar("Item")
 
 
 def each(items: Iterable[Item] | None, path: str, check: Callable[[Item, str], Errors]) -> Errors:
-    """Every entry by the check, at its own path."""
+    """Check every entry at its own path."""
     for index, item in enumerate(items or ()):
         yield from check(item, f"{path}[{index}]")
 
 
 def limited(items: Sequence[Item] | None, path: str, limit: int, check: Callable[[Item, str], Errors]) -> Errors:
-    """At most ``limit`` entries, every one by the check."""
+    """At most ``limit`` entries, each of which passes the check."""
     if items and len(items) > limit:
         yield too_many(path, len(items), limit)
     else:
@@ -29,7 +29,7 @@ def limited(items: Sequence[Item] | None, path: str, limit: int, check: Callable
 
 
 def repeated(items: Iterable[Hashable] | None, path: str) -> Errors:
-    """Every entry that was there before."""
+    """Every entry that repeats an earlier one."""
     seen = set()
     for index, item in enumerate(items or ()):
         if item in seen:
@@ -44,7 +44,7 @@ def unique(
     check: Callable[[Item, str], Errors],
     key: Callable[[Item], Hashable],
 ) -> Errors:
-    """At most ``limit`` entries, every one by the check, none with the key of another."""
+    """At most ``limit`` entries, each of which passes the check, and no two with the same key."""
     if items and len(items) > limit:
         yield too_many(path, len(items), limit)
         return
@@ -58,12 +58,12 @@ def mapping(
     check_key: Callable[[str, str], Errors],
     check: Callable[[Item, str], Errors],
 ) -> Errors:
-    """Every key (an error of the map itself) and every value (at the path of its key)."""
+    """Check every key (errors at the map's path) and every value (errors at the key's path)."""
     for key, value in (items or {}).items():
         yield from check_key(key, path)
         yield from check(value, f"{path}[{_shortened(key)}]")
 
 
 def _shortened(key: str) -> str:
-    """A key as it appears in paths: an overlong one is cut in the middle."""
+    """A key as it appears in paths: a long one is cut in the middle."""
     return key if len(key) <= 96 else f"{key[:47]}...{key[-46:]}"

@@ -9,7 +9,7 @@ from .formats import checked, dns_subdomain, label_key, label_value
 
 
 def node_selector(selector: NodeSelector, path: str) -> Errors:
-    """At least one term; every requirement has a key, an operator, and the values that the operator wants."""
+    """At least one term; every requirement has a key, an operator, and as many values as the operator takes."""
     if not selector.node_selector_terms:
         yield required(f"{path}.nodeSelectorTerms", "must have at least one node selector term")
     for index, term in enumerate(selector.node_selector_terms or ()):

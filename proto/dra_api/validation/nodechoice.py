@@ -1,6 +1,6 @@
 """Where devices can be used: one node, selected nodes, all nodes, or each device for itself.
 
-Slices choose, and so does each device of a slice that leaves it to them. Spec: api.md section 4.
+A slice chooses, or leaves the choice to each of its devices. Spec: api.md section 4.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .node_selector import node_selector
 
 
 def node_choice(item: ResourceSliceSpec | Device, path: str, one_of: str) -> Errors:
-    """Exactly one of the fields is set; ``one_of`` is the text that demands it."""
+    """Exactly one of the fields is set; ``one_of`` is the text of the error."""
     chosen = []
     if item.node_name:
         chosen.append("`nodeName`")

@@ -1,6 +1,6 @@
-"""The parts of a Pod that have to do with claims. Spec: api.md section 10.
+"""The parts of a Pod that concern claims. Spec: api.md section 10.
 
-The API server checks everything else about pods.
+All else about pods is not validated here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 
 
 def validate_pod_claims(new: Pod, old: Pod | None = None) -> list[FieldError]:
-    """What is wrong with the claims of a new pod, or with what an update does to them: they never change."""
+    """What is wrong with the claims of a new pod, or with an update, which must not change them."""
     claims = new.spec.resource_claims or ()
     if old is not None:
         unchanged = same(new.spec.resource_claims, old.spec.resource_claims)
@@ -82,7 +82,7 @@ def _claim(claim: PodResourceClaim, path: str, names: Set[str]) -> Errors:
 
 
 def _container_claims(claims: tuple[ContainerClaim, ...], path: str, names: Set[str]) -> Errors:
-    """Each claim as a whole, or some of its requests; nothing twice."""
+    """Each entry means a whole claim or one of its requests; no entry stands twice."""
     whole = {claim.name for claim in claims if not claim.request}
     seen = set()
 

@@ -57,7 +57,7 @@ def device_claim(claim: DeviceClaim, path: str, gates: FeatureGates, check_selec
 
 
 def request_references(references: tuple[str, ...] | None, path: str, names: RequestNames) -> Errors:
-    """At most 32 different references to requests of the claim."""
+    """At most 32 references to requests of the claim, all different."""
     yield from unique(
         references, path, REQUESTS_LIMIT, lambda item, path: request_reference(item, path, names), lambda item: item
     )

@@ -1,4 +1,4 @@
-"""ResourceClaim and ResourceClaimTemplate: everything but the status. Spec: api.md sections 6 and 7."""
+"""ResourceClaim and ResourceClaimTemplate, without the status. Spec: api.md sections 6 and 7."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def validate_resource_claim(
 ) -> list[FieldError]:
     """What is wrong with a new claim, or with the change from ``old`` to ``new``.
 
-    The spec never changes, so an update is not judged by it again: rules may have become stricter since.
+    The spec never changes, so an update does not validate it again: rules may be stricter by now.
     """
     if old is not None:
         errors = list(metadata_update(new.metadata, old.metadata))

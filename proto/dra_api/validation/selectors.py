@@ -1,7 +1,7 @@
-"""Selectors and opaque configurations: what classes and claims have in common.
+"""Selectors and opaque configurations, which classes and claims have in common.
 
-Whether a CEL expression compiles, and what it may cost, is for the CEL room to say; it comes in
-as a function, so that the two rooms do not know each other. Spec: api.md sections 5, 6 and 9.
+``dra_cel`` knows whether a CEL expression compiles and what it may cost. It comes in as a function, so that neither
+package imports the other. Spec: api.md sections 5, 6 and 9.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ COST_LIMIT: Final = 1_000_000
 
 
 class SelectorVerdict(NamedTuple):
-    """What a compiler says: ``error`` when the expression does not compile, otherwise its highest possible cost."""
+    """What the compiler answers: ``error`` if the expression does not compile, otherwise its highest possible cost."""
 
     error: str | None = None
     max_cost: int = 0
 
 
 SelectorCheck = Callable[[str, bool], SelectorVerdict]
-"""Compiles an expression; True as second argument asks for the looser environment of stored expressions."""
+"""Compiles an expression; True as second argument selects the less strict environment of stored expressions."""
 
 
 def accept_selectors(expression: str, stored: bool) -> SelectorVerdict:
-    """The check for those who have no compiler: only length limits apply."""
+    """The check without a compiler: only length limits apply."""
     return SelectorVerdict()
 
 

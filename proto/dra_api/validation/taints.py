@@ -14,7 +14,7 @@ _OPERATORS: Final = {"Equal", "Exists"}
 
 
 def taint(taint: DeviceTaint, path: str, old: DeviceTaint | None = None) -> Errors:
-    """A taint; an effect that ``old`` had already passes, known or not."""
+    """A taint; an effect that ``old`` already had is valid, even if it is unknown."""
     yield from checked(label_key, taint.key, f"{path}.key")
     yield from checked(label_value, taint.value, f"{path}.value")
     if old is not None and old.effect == taint.effect:
