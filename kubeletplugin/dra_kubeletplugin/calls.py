@@ -1,8 +1,8 @@
-"""Prepare and unprepare, apart from the wire: fetch the claims, wait for our turn, ask the driver, check its answer.
+"""Prepares and unprepares without gRPC: fetch the claims, wait for a turn, call the driver, check its answer.
 
-Spec: PH-08, PH-09. A claim that cannot be fetched fails the whole call, which the kubelet repeats; a
-claim that the driver cannot handle fails alone. The kubelet needs an answer for each claim it named and for
-no other, so a driver's answer is completed and trimmed to that.
+Spec: PH-08, PH-09. A claim that cannot be fetched fails the whole call, which the kubelet repeats; a claim that the
+driver cannot handle fails alone. The kubelet needs an answer for each claim it named and for no other, so missing
+answers are added and others removed.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ class CdiSpec(_Part, frozen=True, omit_defaults=False):
 class CdiFolder:
     """The CDI files of one driver, named ``<driver>-<claim uid>-<part>.json``, of kind ``<driver>/<class_name>``.
 
-    Any object with the same three methods can stand in, for instance to write on another machine (TD-04).
-    All methods raise CdiError naming the file.
+    Any object with the same three methods can take its place, for instance to write on another machine (TD-04). All
+    methods raise CdiError, which names the file.
     """
 
     def __init__(self, folder: Path, driver: str, class_name: str = "claim") -> None:
@@ -104,7 +104,7 @@ class CdiFolder:
             raise CdiError(f"cannot create the CDI folder {self.folder}: {error}") from error
 
     def write(self, claim_uid: str, part: str, edits: ContainerEdits) -> str:
-        """Say what a part of a claim, usually a request or a device of it, changes in containers; returns its CDI id.
+        """Write what a part of a claim, usually a request or a device, changes in containers; returns its CDI id.
 
         Writing the same part again replaces it.
         """
@@ -137,7 +137,7 @@ class CdiFolder:
 
 
 def _checked(part: str) -> str:
-    """The text, if it can be part of a file name."""
+    """The text, if it can be part of a file name. Raises CdiError."""
     if not _FILE_PART.fullmatch(part):
         raise CdiError(f"{part!r} cannot be part of a CDI file name: use letters, digits, '_', '.' and '-'")
     return part

@@ -75,7 +75,7 @@ async def _simulated(config: SimulatedConfig, rolling_update_uid: str) -> None:
 
 
 def _configuration(options: argparse.Namespace) -> SimulatedConfig:
-    """The file, overridden by flags; NODE_NAME, as a DaemonSet sets it, counts between both."""
+    """The file, overridden by NODE_NAME (as a DaemonSet sets it), overridden by flags."""
     config = read_config(Path(options.config) if options.config else None)
     given = {name: value for name, value in vars(options).items() if value is not None}
     given = {name: given[name] for name in given.keys() & set(config.__struct_fields__)}

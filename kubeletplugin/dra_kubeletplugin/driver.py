@@ -1,7 +1,7 @@
 """What a driver author implements: one class, two asynchronous methods.
 
-The kubelet calls again whenever it is not sure (timeouts, restarts), so both methods must be
-idempotent. Spec: plugin-helper.md section 2.1.
+After a timeout or a restart the kubelet calls again, so both methods must be idempotent. Spec: plugin-helper.md section
+2.1.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ class Driver(ABC):
 
     @abstractmethod
     async def prepare(self, claims: Sequence[ResourceClaim]) -> PrepareResults:
-        """Make the devices of the claims usable; by claim uid the prepared devices, or what went wrong.
+        """Make the devices of the claims usable; returns by claim uid the prepared devices, or the error.
 
-        The claims are fresh from the API server and allocated; some of their results may be other drivers'.
-        An exception that is raised fails all claims of the call.
+        The claims are allocated and were just read from the API server; some of their results may belong to other
+        drivers. An exception fails all claims of the call.
         """
 
     @abstractmethod
     async def unprepare(self, claims: Sequence[ClaimRef]) -> UnprepareResults:
-        """Undo ``prepare``; by claim uid None, or what went wrong. Succeeds for claims it has never seen."""
+        """Undo ``prepare``; returns by claim uid None, or the error. Succeeds for unknown claims."""
 
     def handle_error(self, error: PluginError, message: str) -> None:
         """Handle a background error, ``Recoverable`` or ``Fatal``. The default logs it."""

@@ -1,18 +1,18 @@
-"""What can go wrong in a plugin, and who hears of it.
+"""What can go wrong in a plugin, and where each error goes.
 
 ::
 
     PluginError
     ├── SettingsError          an option or a configuration file cannot be used; raised before anything starts
     ├── StartError             a socket cannot be served
-    ├── RegistrationRefused    the kubelet did not take the plugin
+    ├── RegistrationRefused    the kubelet refused the plugin
     ├── ClaimError             one claim cannot be prepared or unprepared; the kubelet shows it and tries again
     │   ├── ClaimNotAllocated  the call came before (or after) the allocation
     │   └── ClaimReplaced      a claim of that name exists, but with another uid
     ├── CdiError               a CDI name or file is unusable
     ├── Recoverable            a background failure that the plugin keeps retrying; for the log
-    │   ├── SyncFailed         a pool could not be brought to its desired state this time
-    │   ├── PoolInvalid        the desired state of a pool contradicts itself; nothing is written until it changes
+    │   ├── SyncFailed         the slices of a pool could not be written this time
+    │   ├── PoolInvalid        the slices wanted for a pool contradict each other; nothing is written until they change
     │   ├── WatchFailed        the ResourceSlices cannot be watched for now
     │   └── DroppedFields      the API server stored a slice without some of its fields
     └── Fatal                  the plugin cannot continue; the process should exit and be restarted
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 
 class PluginError(Exception):
-    """Root of everything this package raises."""
+    """Root of all errors of this package."""
 
 
 class SettingsError(PluginError):
@@ -40,7 +40,7 @@ class StartError(PluginError):
 
 
 class RegistrationRefused(PluginError):
-    """The kubelet did not take the plugin; the message holds its reason (PH-04)."""
+    """The kubelet refused the plugin; the message has its reason (PH-04)."""
 
 
 class ClaimError(PluginError):
@@ -60,7 +60,7 @@ class CdiError(PluginError):
 
 
 class Recoverable(PluginError):
-    """Trouble in the background that does not stop the plugin; usually it is retried."""
+    """A background failure that does not stop the plugin; most are retried."""
 
 
 class SyncFailed(Recoverable):
@@ -68,7 +68,7 @@ class SyncFailed(Recoverable):
 
 
 class PoolInvalid(Recoverable):
-    """The desired slices contradict themselves (section 4.3). Not retried: publish something else."""
+    """The slices wanted for a pool contradict each other (section 4.3). Not retried: publish other slices."""
 
 
 class WatchFailed(Recoverable):
@@ -89,7 +89,7 @@ class DroppedFields(Recoverable):
 
 
 class Fatal(PluginError):
-    """The plugin cannot do its work any more and should be restarted."""
+    """The plugin can no longer work; its process should be restarted."""
 
 
 class ServerDied(Fatal):

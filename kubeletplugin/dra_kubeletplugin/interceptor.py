@@ -1,4 +1,4 @@
-"""Around every gRPC call: request ids, logs, and errors that arrive at the kubelet as readable text.
+"""Surrounds every gRPC call with a request id, logs, and errors that the kubelet gets as readable text.
 
 Spec: PH-06. ``Interceptor`` is also the base for a driver's own: override ``unary`` or ``stream``.
 """
@@ -40,7 +40,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
             yield message
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        """What grpc calls for every request."""
+        """Called by grpc for every request."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
         if handler is None:
@@ -66,7 +66,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
 
 
 class LoggingInterceptor(Interceptor):
-    """Numbers the requests of this process, logs them at ``level`` (None: not), and failures always."""
+    """Numbers the requests of this process and logs them at ``level`` (None: not at all). Always logs failures."""
 
     def __init__(self, logger: logging.Logger, level: int | None) -> None:
         self._logger = logger
@@ -104,7 +104,7 @@ class LoggingInterceptor(Interceptor):
             self._logger.log(self._level, "%s %d %s: %s", what, request_id.get(), method, text)
 
     async def _fail(self, method: str, context: Any, error: Exception) -> None:
-        """Log the failure and end the call with its text; an own bug is logged with its trace."""
+        """Log the failure and end the call with its text; a bug of ours is logged with its trace."""
         if isinstance(error, grpc.aio.AbortError):
             self._logger.error("request %d %s failed: %s", request_id.get(), method, context.details())
             return

@@ -1,8 +1,8 @@
 """One prepare or unprepare at a time: within the process, and across overlapping instances of the driver.
 
-Across processes it is an advisory lock on a file, tried again and again instead of waited for: a waiting
-``flock`` would block the event loop, and one in a thread could not be cancelled when the kubelet gives up
-(PH-07, PH-10). The kernel drops the lock when its holder dies.
+Across processes it is an advisory lock on a file. ``held`` polls for it: a waiting ``flock`` would block the event
+loop, and one in a thread could not be cancelled when the kubelet gives up (PH-07, PH-10). The kernel drops the lock
+when its holder dies.
 """
 
 from __future__ import annotations

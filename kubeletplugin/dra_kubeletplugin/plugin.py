@@ -1,8 +1,8 @@
-"""One running plugin: its servers, its publisher, and how they begin and end together.
+"""One running plugin: starts and stops its servers and its publisher.
 
-Spec: plugin-helper.md section 2.3. The DRA service listens before the registration service, so that the kubelet
-never registers a dead endpoint; ending goes the same way, and the publisher ends last. The slices stay:
-removing them is the kubelet's business, and a plugin that restarts finds them again.
+Spec: plugin-helper.md section 2.3. The DRA service listens before the registration service, so that the kubelet never
+registers a dead endpoint. They stop in reverse order, the publisher last. The slices stay: the kubelet removes them,
+and a plugin that restarts finds them again.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class KubeletPlugin:
                 await self._publisher.__aexit__(kind, error, trace)
 
     async def publish(self, resources: Resources) -> None:
-        """Offer these pools on this node, in place of what was offered before; ``{}`` removes all slices.
+        """Offer these pools on this node, in place of those before; ``{}`` removes all slices.
 
-        Returns at once; trouble arrives at ``handle_error``. Raises SettingsError without a node name.
+        Returns at once; errors go to ``handle_error``. Raises SettingsError without a node name.
         """
         if self._publisher is None:
             if not self.settings.node_name:
@@ -103,12 +103,12 @@ class KubeletPlugin:
         self._publisher.publish(resources)
 
     async def published(self) -> None:
-        """Wait until what was published last is in the API server. Never ends while writing it fails."""
+        """Wait until the pools published last are in the API server. Never ends while writing them fails."""
         if self._publisher:
             await self._publisher.settled()
 
     async def registered(self) -> None:
-        """Wait until the kubelet has taken the plugin."""
+        """Wait until the kubelet has registered the plugin."""
         await self._registration.registered()
 
     async def wait(self) -> None:
@@ -117,7 +117,7 @@ class KubeletPlugin:
 
     @property
     def registration_status(self) -> RegistrationStatus | None:
-        """What the kubelet said last about our registration; None before it said anything."""
+        """The kubelet's last word about our registration; None before the first."""
         return self._registration.status
 
     @property
@@ -137,6 +137,6 @@ class KubeletPlugin:
         add_RegistrationServicer_to_server(self._registration, server)
 
     def _died(self, error: Fatal) -> None:
-        if not self._fatal.done():  # first of all: a handler that fails must not keep a dead plugin alive
+        if not self._fatal.done():  # first, because a handler that fails must not keep a dead plugin alive
             self._fatal.set_result(error)
         self._driver.handle_error(error, "the plugin cannot continue")

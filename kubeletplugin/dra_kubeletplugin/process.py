@@ -1,4 +1,4 @@
-"""A plugin as a whole process: connect, serve, publish, until a signal or a fatal error ends it."""
+"""Runs a plugin as a process: connect, serve and publish until a signal or a fatal error."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def serve(
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Until the first of them ends; raises what it raises."""
+    """Wait until the first of them ends; raises its error."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

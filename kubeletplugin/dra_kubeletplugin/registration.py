@@ -1,4 +1,4 @@
-"""The registration service: the kubelet finds its socket, asks who is there, and says whether it took us.
+"""The registration service: the kubelet finds its socket, asks which plugin it is, and says whether it is registered.
 
 Spec: plugin-helper.md section 2.3, PH-03 and PH-04.
 """
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RegistrationStatus:
-    """What the kubelet said last; ``error`` is its reason when the plugin is not ``registered``."""
+    """The kubelet's last word; ``error`` is its reason if the plugin is not ``registered``."""
 
     registered: bool
     error: str = ""
@@ -37,18 +37,18 @@ class RegistrationService(api_pb2_grpc.RegistrationServicer):
         self.status: RegistrationStatus | None = None
 
     async def registered(self) -> None:
-        """Wait until the kubelet has taken the plugin."""
+        """Wait until the kubelet has registered the plugin."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.status is not None and self.status.registered)
 
     async def GetInfo(self, request: api_pb2.InfoRequest, context: Any) -> api_pb2.PluginInfo:  # noqa: N802  # grpc
-        """Who we are, where we serve, and what."""
+        """Name, socket and versions of this plugin."""
         return self._info
 
     async def NotifyRegistrationStatus(  # noqa: N802  # grpc's name
         self, request: api_pb2.RegistrationStatus, context: Any
     ) -> api_pb2.RegistrationStatusResponse:
-        """Remember the verdict; a refusal is answered with an error, so that both sides log it."""
+        """Remember the kubelet's word; a refusal is answered with an error, so that both sides log it."""
         async with self._changed:
             self.status = RegistrationStatus(request.plugin_registered, request.error)
             self._changed.notify_all()

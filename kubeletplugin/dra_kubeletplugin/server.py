@@ -1,9 +1,8 @@
-"""A gRPC server on a unix socket, from before the socket appears until after it is gone.
+"""A gRPC server on a unix socket that never shows a socket without a listener.
 
-The server binds a hidden name first and the socket is moved into place when it is served: the kubelet,
-which watches the directory, never sees a socket without a listener. It also keeps grpc from unlinking
-*by path* when it stops, which would remove the socket of a successor. The server removes a socket only while it
-is still its own (PH-02).
+The server binds a hidden name first, and moves the socket into place when it serves, because the kubelet watches the
+directory. This also keeps grpc from unlinking *by path* when it stops, which would remove the socket of a successor.
+The server removes a socket only while it is its own (PH-02).
 
 A process killed before the move leaves its hidden socket behind. The next start removes it: hidden names begin with
 a mark of the driver, ``.<mark><random>``, so other drivers in the kubelet's folder keep theirs, and so does another
@@ -31,7 +30,7 @@ _LOOK_SECONDS = 1.0
 
 
 class SocketServer:
-    """Serves ``driver_name`` on ``path``; ``register`` adds the services. ``died`` is called when it ends by itself."""
+    """Serves ``driver_name`` on ``path``; ``register`` adds the services. Calls ``died`` if it ends by itself."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class SocketServer:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen. Raises StartError naming the path when that is not possible."""
+        """Listen. Raises StartError, which names the path."""
         _make_room(self.path)
         _remove_abandoned(self.path.parent, self._mark)
         hidden = self.path.with_name(f".{self._mark}{secrets.token_urlsafe(2)}")
@@ -127,7 +126,7 @@ def _is_listened_on(path: Path) -> bool:
 
 
 def _make_room(path: Path) -> None:
-    """Remove a socket left by a killed process; anything else in its place is not ours to remove."""
+    """Remove the socket of a killed process. Anything else at the path is not ours, and stays."""
     if not path.parent.is_dir():
         raise StartError(f"the folder {path.parent} for the socket {path.name} does not exist: create or mount it")
     try:

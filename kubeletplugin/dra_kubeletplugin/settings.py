@@ -1,4 +1,4 @@
-"""Names, places and switches of one plugin instance, and the socket paths that follow from them.
+"""Settings of one plugin instance, and the socket paths that follow from them.
 
 Spec: plugin-helper.md section 2.2. A rolling update runs two instances of a driver side by side; each then
 has sockets of its own, named after the uid of its pod.
@@ -25,7 +25,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 
 @dataclass(frozen=True, kw_only=True)
 class PluginSettings:
-    """Settings of a plugin; only the driver's name is required. Raises SettingsError when they contradict.
+    """Settings of a plugin; only the driver's name is required. Raises SettingsError if they contradict each other.
 
     ``registry_dir`` and ``data_dir`` (default ``/var/lib/kubelet/plugins/<driver>``) must exist and have the same
     path for the kubelet. ``rolling_update_uid`` is the pod's uid, given when instances may overlap (kubelet 1.33

@@ -1,4 +1,4 @@
-"""For tests of drivers: a kubelet to call them, a record of the calls, and faults to order.
+"""For tests of drivers: a kubelet that calls them, a record of the calls, and faults on order.
 
 ::
 
@@ -36,7 +36,7 @@ from .settings import PluginSettings
 class FakeKubelet:
     """Calls a plugin over its sockets as a kubelet would; an async context manager.
 
-    Every call raises ``grpc.aio.AioRpcError`` when the plugin fails it.
+    A call raises ``grpc.aio.AioRpcError`` if the plugin fails it.
     """
 
     def __init__(self, settings: PluginSettings) -> None:
@@ -56,12 +56,12 @@ class FakeKubelet:
         await self._stack.aclose()
 
     async def get_info(self) -> registration_pb2.PluginInfo:
-        """Who the plugin says it is."""
+        """The plugin's answer to GetInfo."""
         info: registration_pb2.PluginInfo = await self._registration.GetInfo(registration_pb2.InfoRequest())
         return info
 
     async def notify(self, *, registered: bool, error: str = "") -> None:
-        """Notify the plugin whether it is registered."""
+        """Tell the plugin whether it is registered."""
         status = registration_pb2.RegistrationStatus(plugin_registered=registered, error=error)
         await self._registration.NotifyRegistrationStatus(status)
 

@@ -1,7 +1,7 @@
-"""A driver without hardware: what a claim is given arrives in its containers as environment variables.
+"""A driver without hardware: a container sees its devices as environment variables.
 
-Configuration of a claim or of its class, ``{"key": "value"}``, becomes ``user_key`` or ``admin_key``; a marker
-says which claim and request it was. That makes visible, from inside a container, what happened on the way.
+Configuration of a claim or of its class, ``{"key": "value"}``, becomes ``user_key`` or ``admin_key``; a marker names
+claim and request. So a look into a container shows what was allocated and configured.
 Spec: plugin-helper.md section 7.2, TD-01 to TD-03.
 """
 
@@ -45,7 +45,7 @@ class SimulatedDriver(Driver):
         return sorted(self._prepared)
 
     async def prepare(self, claims: Sequence[ResourceClaim]) -> PrepareResults:
-        """Write a CDI file per request of each claim; the same devices again for a claim already prepared."""
+        """Write a CDI file per request of each claim. A prepared claim gets the same devices again."""
         return await each_claim(claims, self._prepare)
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> UnprepareResults:

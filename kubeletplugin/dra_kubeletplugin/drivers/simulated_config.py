@@ -41,7 +41,7 @@ class PoolConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 
 class SimulatedConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What the file says; command line flags of the same meaning override it."""
+    """The content of the file; flags of the same meaning override it."""
 
     driver_name: str = "test-driver.cdi.k8s.io"
     node_name: str = ""
@@ -56,7 +56,7 @@ class SimulatedConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
 
 def read_config(path: Path | None) -> SimulatedConfig:
-    """The file's content. Raises SettingsError naming the file, the field and what is expected there."""
+    """The file's content. Raises SettingsError, which names the file, the field and what is expected there."""
     if path is None:
         return SimulatedConfig()
     try:
@@ -72,7 +72,7 @@ def read_config(path: Path | None) -> SimulatedConfig:
 
 
 def resources_of(config: SimulatedConfig) -> Resources:
-    """The pools to publish. Raises SettingsError naming the pool, the device and the field at fault."""
+    """The pools to publish. Raises SettingsError, which names the pool, the device and the field at fault."""
     pools: dict[str, Pool] = {}
     configured = [PoolConfig(devices=config.num_devices)] if config.pools is None else config.pools
     for index, pool in enumerate(configured):
@@ -148,7 +148,7 @@ def _decoded(type_: type[Any], given: Any, where: str) -> Any:
 
 
 def _unknown(given: Any, kept: Any, where: str) -> Iterator[str]:
-    """Paths of what decoding did not keep; something empty may go without saying."""
+    """Paths of unknown fields, which decoding dropped. Empty ones do not count."""
     if isinstance(given, dict):
         for key, value in given.items():
             if key in (kept or {}):

@@ -1,7 +1,7 @@
 """Devices from plain Python values.
 
 ``device("gpu-0", attributes={"model": "A100", "index": 0}, capacity={"memory": "80Gi"})`` is what most drivers need;
-everything else of the API's Device goes in as further keyword arguments.
+other fields of the API's Device are further keyword arguments.
 """
 
 from __future__ import annotations

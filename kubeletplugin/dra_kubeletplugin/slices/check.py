@@ -1,4 +1,4 @@
-"""Is the desired state of a pool consistent in itself? Asked before anything is written.
+"""Checks that the slices wanted for a pool are consistent, before anything is written.
 
 The API server sees one slice at a time and cannot find these faults. Spec: plugin-helper.md section 4.3.
 """
@@ -17,7 +17,7 @@ from .taints import round_times
 
 
 def checked(name: str, pool: Pool) -> Pool:
-    """The pool in canonical form: nothing empty kept, taint times rounded. Raises PoolInvalid."""
+    """The pool in canonical form: without empty fields, taint times rounded. Raises PoolInvalid."""
     devices = [device for part in pool.slices for device in part.devices]
     sets = _unique_sets(name, [counters for part in pool.slices for counters in part.shared_counters])
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Which feature is missing when the API server stores less than it was sent?
+"""Tells which feature is off when the API server stores less than it was sent.
 
 A field whose feature is switched off is dropped silently. Spec: RS-06.
 """
@@ -13,7 +13,7 @@ from .model import Slice
 
 
 def disabled_features(sent: Slice, stored: Slice) -> list[str]:
-    """Feature gates that are probably off, judged by what is missing in ``stored``; never empty."""
+    """Feature gates that are probably off, to judge by the fields missing in ``stored``; never empty."""
     found = {
         gate
         for gate, missing in (

@@ -1,8 +1,8 @@
-"""Which pool is to be synchronised when.
+"""When each pool is to be synchronised.
 
-A changed wish is synchronised at once, a watch event only some time after the latest one for its pool, a
-failure after an interval that doubles. These moments do not replace each other; the earliest counts, and
-a sync settles all that are due by then. Spec: RS-02, RS-03.
+What the driver publishes is synchronised at once, a watch event some time after the last one for its pool, a failure
+after an interval that doubles. A pool may have a moment for each of these reasons. The earliest counts, and a sync
+settles all that are due by then. Spec: RS-02, RS-03.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DueTimes:
         self._failures: dict[str, int] = {}
 
     def add(self, pool: str, reason: Reason, moment: float) -> None:
-        """The pool is due at ``moment`` for this reason, whatever was said for the reason before."""
+        """The pool is due at ``moment`` for this reason, in place of an earlier moment for the same reason."""
         self._moments[pool, reason] = moment
 
     def failed(self, pool: str, now: float) -> None:
@@ -45,11 +45,11 @@ class DueTimes:
         self._moments.pop((pool, Reason.RETRY), None)
 
     def next_moment(self) -> float | None:
-        """When something is due next."""
+        """The moment at which the next pool is due."""
         return min(self._moments.values(), default=None)
 
     def take(self, now: float) -> list[str]:
-        """The pools that are due by now, each once, in the order in which they became due; they are no longer due."""
+        """Take out the pools that are due by now, each once, in the order in which they became due."""
         due = sorted((moment, pool) for (pool, _), moment in self._moments.items() if moment <= now)
         pools = list(dict.fromkeys(pool for _, pool in due))
         self._moments = {key: moment for key, moment in self._moments.items() if key[0] not in pools or moment > now}

@@ -1,8 +1,7 @@
 """What a driver wants published: pools of slices of devices, and who owns them.
 
-The order of slices and of devices is the order in which the allocator considers them. A pool that is
-normally there but has nothing to offer now is published with one empty slice: "no devices" is something
-else than "driver not running". Spec: plugin-helper.md sections 4.1 and 4.7.
+The order of slices and of devices is the order in which the allocator considers them. A pool that has no devices now is
+published as one empty slice: "no devices" is not "driver not running". Spec: plugin-helper.md sections 4.1 and 4.7.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """One ResourceSlice to be: devices, or counter sets that devices of the pool draw from."""
+    """One ResourceSlice to publish: devices, or counter sets that devices of the pool draw from."""
 
     devices: tuple[Device, ...] = ()
     shared_counters: tuple[CounterSet, ...] = ()
@@ -37,7 +36,7 @@ class Pool:
     """A named set of slices that readers see as a whole.
 
     ``generation`` raises the pool's generation to at least this; by itself it rises when a change touches more
-    than one slice. ``node_selector`` and ``all_nodes`` say who reaches the devices, when no node owns the pool.
+    than one slice. ``node_selector`` and ``all_nodes`` say which nodes reach the devices if no node owns the pool.
     """
 
     slices: tuple[Slice, ...] = (Slice(),)
@@ -72,7 +71,7 @@ Resources = Mapping[str, Pool]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The cluster-scoped object whose end takes the slices along. A Node's uid is looked up when it is empty."""
+    """The cluster-scoped object with which the slices are deleted. The uid of a Node is looked up if it is empty."""
 
     api_version: str
     kind: str
@@ -103,7 +102,7 @@ def tidy(value: T) -> T:
 
 
 def _tidy_field(value: Any) -> Any:
-    """The value itself when there is nothing to tidy, which is the usual case and has to be fast."""
+    """The value itself if there is nothing to tidy, which is the usual case and must be fast."""
     if isinstance(value, Struct):
         return tidy(value)
     if not value:

@@ -1,4 +1,4 @@
-"""From what is wanted and what exists to the writes that lead there; pure.
+"""Plans the writes that turn the stored slices into the wanted ones; pure.
 
 A slice knows its place in the pool by the hexadecimal index in front of its name. Slices of an older
 generation, without such an index, with one out of range or taken, are obsolete. The generation rises
@@ -23,7 +23,7 @@ _INDEX_DIGITS = 5
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A slice in the API server: as it came, and decoded."""
+    """A slice in the API server, raw and decoded."""
 
     raw: dict[str, Any]
     slice: ResourceSlice
@@ -60,7 +60,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What slices of a pool have in common: whose they are, and the node they are local to, if any."""
+    """What the slices of a pool have in common: their driver and owner, and the node they are local to, if any."""
 
     driver: str
     pool: str
@@ -106,7 +106,7 @@ def plan_pool(publication: Publication, pool: Pool | None, existing: Iterable[St
 
 
 def body(publication: Publication, pool: Pool, write: Write) -> dict[str, Any]:
-    """The object to send; an update keeps whatever else the stored object carries."""
+    """The object to send; an update preserves all other fields of the stored object."""
     if write.stored:
         return {**write.stored.raw, "spec": to_dict(write.spec)}
     meta: dict[str, Any] = {"generateName": publication.generate_name(write.index, len(pool.slices))}
@@ -129,7 +129,7 @@ def body(publication: Publication, pool: Pool, write: Write) -> dict[str, Any]:
 
 
 def same_slice(wanted: Slice, stored: Slice) -> bool:
-    """Whether the stored slice is what is wanted, in the wanted order."""
+    """Whether the stored slice has the wanted devices in the wanted order."""
     return (
         wanted.per_device_node_selection == stored.per_device_node_selection
         and wanted.shared_counters == stored.shared_counters
@@ -139,7 +139,7 @@ def same_slice(wanted: Slice, stored: Slice) -> bool:
 
 
 def content(spec: ResourceSliceSpec) -> Slice:
-    """What a stored slice holds, as a desired state."""
+    """The content of a stored slice, in the form of a wanted one."""
     return Slice(
         devices=spec.devices or (),
         shared_counters=spec.shared_counters or (),

@@ -1,7 +1,7 @@
-"""Would an API server take these pools? Asked before publishing, with the rules of Kubernetes 1.36.
+"""Checks before publishing whether an API server of Kubernetes 1.36 accepts these pools.
 
-The publisher does not ask: a newer server may allow more. A driver whose pools come from a
-configuration file checks at its start, where an error still reaches the administrator. Spec: plugin-helper.md 4.3
+The publisher does not check, because a newer server may allow more. A driver whose pools come from a configuration file
+checks when it starts, where an error still reaches the administrator. Spec: plugin-helper.md 4.3
 and 4.7.
 """
 
@@ -19,7 +19,7 @@ from .plan import Publication, plan_pool
 
 
 def check_resources(resources: Resources, *, driver: str, node_name: str = "") -> None:
-    """Raise PoolInvalid naming the pool, the field and the rule when a slice would be refused."""
+    """Raise PoolInvalid if a slice would be refused; the message names the pool, the field and the rule."""
     owner = Owner.node(node_name) if node_name else None
     for name, pool in resources.items():
         publication = Publication(driver, name, owner, node_name)

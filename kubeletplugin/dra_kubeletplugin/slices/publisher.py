@@ -1,6 +1,6 @@
 """Keeps the ResourceSlices of a driver in the API server as the driver wants them.
 
-The edge of the publisher: it watches, decides with ``plan_pool`` and writes; one worker, one pool at a time.
+This part does the I/O: it watches, decides with ``plan_pool`` and writes, one pool at a time.
 A plugin has one for its node; a control plane for network-attached devices uses it by itself::
 
     async with SlicePublisher(api, "net.example.com", on_error=report) as publisher:
@@ -48,7 +48,7 @@ class SlicePublisher:
     Without ``owner`` nothing but an administrator removes the slices. With a Node as owner they are local to that
     node, unless ``reconcile_pool`` names the one pool that this publisher is responsible for (RS-05).
     ``sync_delay`` is how many seconds a pool must have been quiet before foreign changes are undone,
-    ``overlay_seconds`` how long own writes count more than the watch.
+    ``overlay_seconds`` how long our own writes override the watch.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SlicePublisher:
         self._sync_delay = sync_delay
         self._overlay_seconds = overlay_seconds
         self._wanted: dict[str, Pool] = {}
-        self._wishes = 0  # how often publish was called, so that a sync notices that it worked for an older wish
+        self._wishes = 0  # counts the calls of publish, so that a sync notices that its pools are outdated
         self._view = SliceView(overlay_seconds)
         self._due = DueTimes()
         self._listed = asyncio.Event()
@@ -101,7 +101,7 @@ class SlicePublisher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def publish(self, resources: Resources) -> None:
-        """Replace what is wanted; pools that are missing get removed. Errors arrive at ``on_error`` only."""
+        """Publish these pools and remove all others. Errors go only to ``on_error``."""
         if self._reconcile_pool and (others := resources.keys() - {self._reconcile_pool}):
             names = ", ".join(sorted(others))
             error = PoolInvalid(f"only the pool {self._reconcile_pool} may be published, not {names}")
@@ -115,7 +115,7 @@ class SlicePublisher:
         self._wished.set()
 
     async def settled(self) -> None:
-        """Wait until what was last published is in the API server (or was found invalid, and reported)."""
+        """Wait until the pools published last are in the API server, or were reported as invalid."""
         async with self._progress:
             await self._progress.wait_for(lambda: self._listed.is_set() and not self._unsettled)
 
@@ -155,7 +155,7 @@ class SlicePublisher:
         self._wake.set()
 
     async def _work(self) -> None:
-        await self._wished.wait()  # nothing may be deleted before it is known what is wanted
+        await self._wished.wait()  # before the first publish nothing may be deleted
         await self._listed.wait()
         while True:
             for pool in self._due.take(self._now()):
@@ -202,7 +202,7 @@ class SlicePublisher:
             await self._write(publication, pool, write)
 
     async def _owner_with_uid(self) -> Owner | None:
-        """The owner; a Node is asked for each time, because one that was made again has another uid."""
+        """The owner. A Node is read each time, because a Node that was created again has another uid."""
         if self._owner is None or self._owner.uid or not self._owner.is_node:
             return self._owner
         node = await self._api.get(NODES, self._owner.name)
@@ -237,7 +237,8 @@ class SlicePublisher:
                 self._adopt(publication.pool, write.index, kept)
 
     def _adopt(self, name: str, index: int, kept: Slice) -> None:
-        """Want what the server keeps of a slice, since it would drop the rest again at each update (RS-06)."""
+        """From now on want only the fields that the server kept, since it would drop the others at each update
+        (RS-06)."""
         slices = list(self._wanted[name].slices)
         slices[index] = kept
         self._wanted[name] = replace(self._wanted[name], slices=tuple(slices))

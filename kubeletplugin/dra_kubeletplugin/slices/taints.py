@@ -1,4 +1,4 @@
-"""Taint times: who sets them, when they count as equal.
+"""Taint times: where they come from, and when they count as equal.
 
 A taint published without a time gets the time of the write from the API server. Publishing it again
 must keep that time, and must not look like a change. Spec: plugin-helper.md 4.1, 4.4 (steps 5 and 8).
@@ -15,7 +15,7 @@ _TOLERANCE = timedelta(seconds=1)
 
 
 def round_times(device: Device) -> Device:
-    """The device with the times of its taints rounded to seconds. Raises ValueError for a text that is no time."""
+    """The device with the times of its taints rounded to seconds. Raises ValueError for a malformed time."""
     return _with_taints(device, tuple(_rounded(taint) for taint in device.taints or ()))
 
 
@@ -32,7 +32,7 @@ def keep_times(wanted: Device, stored: Device | None) -> Device:
 
 
 def same_device(wanted: Device, stored: Device) -> bool:
-    """Whether the stored device is what is wanted; a time that is not given equals any, others within a second."""
+    """Whether the stored device is the wanted one; a missing time equals any, others may differ by a second."""
     times = zip(wanted.taints or (), stored.taints or (), strict=False)
     return _without_times(wanted) == _without_times(stored) and all(_same_time(a, b) for a, b in times)
 

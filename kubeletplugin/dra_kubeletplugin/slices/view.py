@@ -1,8 +1,8 @@
-"""The slices of a driver as the watch reports them, overlaid for a while with our own writes.
+"""The slices of a driver as the watch reports them, with our own writes on top for a while.
 
-A write is newer than what the watch has reported so far. Without the overlay the next sync would not know
-the slice that the last one created, and would create it again. An own write counts until the watch has the same or
-a newer version of the slice, or reports its deletion, or until a minute has passed. Spec: RS-03.
+The watch reports a write late. Without the overlay the next sync would create again the slice that the last one has
+created. A write of ours counts until the watch reports the same or a newer version of the slice, or its deletion, or
+until a minute has passed. Spec: RS-03.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class SliceView:
-    """Slices by name. Times are seconds of any one clock; ``overlay_seconds`` is how long own writes count."""
+    """Slices by name. Times are seconds of any one clock; ``overlay_seconds`` is how long our own writes count."""
 
     def __init__(self, overlay_seconds: float) -> None:
         self._overlay_seconds = overlay_seconds
@@ -29,11 +29,11 @@ class SliceView:
         self._written: dict[str, tuple[float, Stored]] = {}
 
     def replace(self, objects: Iterable[dict[str, Any]]) -> None:
-        """The content of a fresh list."""
+        """Take in a new list."""
         self._reported = {item.name: item for item in map(stored, objects) if item.name}
 
     def see(self, event: str, obj: dict[str, Any]) -> str:
-        """Take in a watch event; the name of the pool that it concerns."""
+        """Take in a watch event; returns the name of its pool."""
         item = stored(obj)
         if event == "DELETED":
             self._reported.pop(item.name, None)
@@ -43,13 +43,13 @@ class SliceView:
         return item.slice.spec.pool.name
 
     def wrote(self, obj: dict[str, Any], now: float) -> Stored:
-        """Overlay the answer to an own create or update on what the watch reports."""
+        """Put the answer to our own create or update on top of what the watch reports."""
         item = stored(obj)
         self._written[item.name] = (now + self._overlay_seconds, item)
         return item
 
     def forget(self, item: Stored) -> None:
-        """The slice is gone: an own deletion succeeded, or the watch reported one."""
+        """The slice is gone: we deleted it, or the watch reported its deletion."""
         written = self._written.get(item.name)
         if written and written[1].slice.metadata.uid == item.slice.metadata.uid:
             del self._written[item.name]

@@ -45,7 +45,7 @@ async def follow_slices(
             continue
         except Exception as error:
             if not isinstance(error, KubeError):
-                log.exception("watching ResourceSlices")  # a bug of ours, or an answer that is no slice list at all
+                log.exception("watching ResourceSlices")  # a bug of ours, or an answer that is no list of slices
             failure = WatchFailed(f"cannot watch the ResourceSlices with {field_selector}: {error}")
             failure.__cause__ = error
             on_error(failure)
