@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_kube import EVENTS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Forbidden
+from dra_kube import (
+    DEVICE_CLASSES,
+    EVENTS,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Forbidden,
+)
+from dra_operator.reconcile import Concerns
 from dra_operator.reconcile.names import generated_name_base
 from objects import Make, Obj
 from reconcile_world import World
 
 ANNOTATION = "resource.kubernetes.io/pod-claim-name"
+FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
 def recorded(world: World, pod: str = "ns/pod") -> dict[str, str]:
@@ -35,6 +46,57 @@ async def test_one_of_two_claims_is_made_again_and_the_other_entry_never_disappe
     assert after["entry-0"] != before["entry-0"]
     assert all(names == {"entry-0", "entry-1"} for names in seen)
     assert len(world.api.of(RESOURCE_CLAIMS)) == 2
+
+
+async def test_four_writes_give_a_pod_its_claim_and_its_node(world: World, make: type[Make]) -> None:
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.api.add(NODES, make.node("node-0"))
+    world.api.add(RESOURCE_SLICES, make.slice("node-0", 1))
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    await world.settle()
+    assert [(call.verb, call.plural, call.sub) for call in world.api.writes] == [
+        ("create", "resourceclaims", None),
+        ("patch", "pods", "status"),
+        ("update", "resourceclaims", "status"),
+        ("create", "pods", "binding"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "concerns", "finalizers"),
+    [
+        ({}, Concerns(), [FINALIZER]),
+        ({"schedulerName": "another"}, Concerns(), None),
+        ({"node": "node-0"}, Concerns(), None),
+        ({}, Concerns(placement=False), None),
+        ({}, Concerns(release=False), None),
+    ],
+    ids=["placed here", "placed by another", "placed by its author", "without placement", "without release"],
+)
+async def test_only_a_claim_that_is_ours_throughout_has_the_finalizer_from_birth(
+    spec: Obj, concerns: Concerns, finalizers: list[str] | None, world: World, make: type[Make]
+) -> None:
+    world.concerns = concerns
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE], **spec))
+    await world.settle()
+    (claim,) = world.api.of(RESOURCE_CLAIMS)
+    assert claim["metadata"].get("finalizers") == finalizers
+
+
+async def test_a_claim_with_the_finalizer_that_is_deleted_before_it_is_allocated_goes(
+    world: World, make: type[Make]
+) -> None:
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    await world.settle()
+    (claim,) = world.api.of(RESOURCE_CLAIMS)
+    world.api.drop(PODS, "ns/pod")
+    await world.api.delete(RESOURCE_CLAIMS, claim["metadata"]["name"], "ns")
+    assert world.api.of(RESOURCE_CLAIMS)
+    await world.settle()
+    assert world.api.of(RESOURCE_CLAIMS) == []
 
 
 async def test_a_claim_deleted_right_after_its_creation_is_made_again(world: World, make: type[Make]) -> None:
@@ -208,7 +270,7 @@ async def test_a_pod_with_a_preset_node_gets_its_allocated_claim_reserved(world:
         "ns/taken",
         lambda claim: claim.update(
             status={"allocation": {"devices": {}}},
-            metadata={**claim["metadata"], "finalizers": ["resource.kubernetes.io/delete-protection"]},
+            metadata={**claim["metadata"], "finalizers": [FINALIZER]},
         ),
     )
     world.api.add(PODS, make.pod(claims=[make.use("free"), make.use("taken")], node="node-0"))
@@ -227,7 +289,7 @@ async def test_a_pod_being_deleted_on_its_node_keeps_its_claims(world: World, ma
         "ns/claim",
         lambda claim: claim.update(
             status={"allocation": {"devices": {}}, "reservedFor": [consumer]},
-            metadata={**claim["metadata"], "finalizers": ["resource.kubernetes.io/delete-protection"]},
+            metadata={**claim["metadata"], "finalizers": [FINALIZER]},
         ),
     )
     world.api.change(PODS, "ns/pod", lambda obj: obj["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"))

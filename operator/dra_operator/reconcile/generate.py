@@ -17,7 +17,7 @@ from dra_api.references import (
     consumer_of,
     is_reserved_for,
 )
-from dra_api.resource import GROUP, POD_CLAIM_NAME_ANNOTATION, ResourceClaim, ResourceClaimTemplateSpec
+from dra_api.resource import FINALIZER, GROUP, POD_CLAIM_NAME_ANNOTATION, ResourceClaim, ResourceClaimTemplateSpec
 from dra_kube import AlreadyExists, KubeError, NotFound, Object
 
 from dra_operator.cluster import ClaimTemplate, Cluster, counting_claim
@@ -114,6 +114,8 @@ class ClaimGenerator:
             raise GenerationFailed(f'resource claim template "{template_name}": {missing}')
         admin = self._check_gates(template.typed())
         body = claim_from_template(pod, entry.name, template)
+        if self._is_ours_throughout(pod):
+            body["metadata"]["finalizers"] = [FINALIZER]
         try:
             claim = await self._create_once(pod, entry.name, body)
         except KubeError as error:
@@ -145,6 +147,16 @@ class ClaimGenerator:
             if _is_claim_of(claim, pod, entry):
                 return claim
         raise taken
+
+    def _is_ours_throughout(self, pod: Pod) -> bool:
+        """Whether a claim that is made for the pod is also allocated and released here.
+
+        Then it has the finalizer from birth, which saves the write that would put it on before the allocation. Should
+        the claim never be allocated, its deletion waits until the finalizer is removed, as that of any other claim.
+        """
+        ours = self._concerns
+        is_placed_here = ours.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
+        return is_placed_here and ours.release and not pod.spec.node_name
 
     def _check_gates(self, spec: ResourceClaimTemplateSpec) -> bool:
         """Whether the template asks for admin access. Raises GenerationFailed for what is switched off (5.4, 7)."""
