@@ -16,7 +16,6 @@ from dra_kube import Connection, ConnectionSettingsError, KubeError, Resource, c
 
 from .kopf_settings import configure
 from .operator import Operator
-from .streams import Streams
 from .tracing import trace_of
 
 logger = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ def register(
     @kopf.on.login(id="login", registry=registry)
     async def login(**_: Any) -> kopf.AiohttpSession:
         try:
-            session = session_for(connection(), operator.streams)
+            session = session_for(connection(), trace_of(operator.streams, operator.knows))
         except ConnectionSettingsError as error:
             raise kopf.PermanentError(str(error)) from error
         opened(session.aiohttp_session)
@@ -66,17 +65,17 @@ def register(
         return operator.is_running
 
 
-def session_for(settings: Connection, streams: Streams | None = None) -> kopf.AiohttpSession:
+def session_for(settings: Connection, *traces: aiohttp.TraceConfig) -> kopf.AiohttpSession:
     """Kopf's own connection, with the same address and credentials as ours; made anew when the server says 401.
 
-    ``streams`` gets to know what Kopf asks and gets.
+    ``traces`` get to know what Kopf asks and gets.
     """
     authorization = settings.authorization()
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=settings.tls or False, limit=0),
         headers={"Authorization": authorization} if authorization else {},
         proxy=settings.proxy,
-        trace_configs=[trace_of(streams or Streams())],
+        trace_configs=list(traces),
     )
     return kopf.AiohttpSession(server=settings.host, aiohttp_session=session)
 

@@ -30,6 +30,7 @@ from dra_operator.reconcile import Concerns, Control, Pace
 
 from .audit import Audit
 from .claim_controller import ClaimController
+from .known import Version
 from .metrics import AppMetrics
 from .streams import Limits, Streams
 
@@ -198,6 +199,17 @@ class Operator:
     def served(self) -> Mapping[Resource, str]:
         """The kinds to watch, each with the version in which the server has it; between ``start`` and ``stop``."""
         return self._running.loader.served
+
+    def knows(self, resource: Resource, version: Version) -> bool:
+        """Whether the view has this version of an object, and nothing depends on when the watch shows it."""
+        if self._parts is None:
+            return False
+        control = self._parts.control
+        known = control.cluster.store_of(self.kinds[resource]).get(version.key)
+        if known is None or version != Version.of(known.metadata) or control.awaits(known):
+            return False
+        self._parts.audit.saw(resource, version.resource_version)
+        return True
 
     def received(self, resource: Resource, version: str, event_type: str | None, raw: dict[str, Any]) -> None:
         """A watch event, or with type None an item of a list that Kopf made."""

@@ -1,12 +1,14 @@
 """What Kopf asks and gets, watched in the session that it is given: the source of ``streams``.
 
 aiohttp's tracing tells when a request starts, is answered or fails. The content of a watch is read in chunks while it
-comes in, which no signal tells, so the response gets its reader wrapped.
+comes in, which no signal tells, so the response gets its reader wrapped. The reader also leaves out what the view has
+already (``known``).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ import aiohttp
 import msgspec
 from dra_kube import Resource
 
+from .known import KnownEvents, Knows, Version, unknown_items
 from .streams import Stream, Streams
 
 _WRONG_VERSION = (
@@ -23,10 +26,15 @@ _WRONG_VERSION = (
 _REASONS = 200  # characters of a refusal that are told
 
 
-def trace_of(streams: Streams) -> aiohttp.TraceConfig:
-    """The configuration of a session whose requests ``streams`` is to know about."""
+def trace_of(
+    streams: Streams, knows: Callable[[Resource, Version], bool] = lambda _resource, _version: False
+) -> aiohttp.TraceConfig:
+    """The configuration of a session whose requests ``streams`` is to know about.
+
+    ``knows`` says which versions of objects Kopf need not be told of.
+    """
     trace = aiohttp.TraceConfig()
-    watcher = _Requests(streams)
+    watcher = _Requests(streams, knows)
     trace.on_request_start.append(watcher.start)
     trace.on_request_end.append(watcher.end)
     trace.on_request_exception.append(watcher.fail)
@@ -37,8 +45,8 @@ def trace_of(streams: Streams) -> aiohttp.TraceConfig:
 class _Requests:
     """``ctx`` lives as long as a request: its resource and stream, what was asked, and the status of the answer."""
 
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
+    def __init__(self, streams: Streams, knows: Callable[[Resource, Version], bool]) -> None:
+        self._streams, self._knows = streams, knows
 
     async def start(self, _: Any, ctx: SimpleNamespace, params: aiohttp.TraceRequestStartParams) -> None:
         ctx.found = next(self._streams.of_path(params.url.path), None) if params.method == "GET" else None
@@ -65,10 +73,12 @@ class _Requests:
             self._watched(resource, stream, response)
         else:
             stream.listed(now)
+            response.content = _Lessened(response, partial(self._knows, resource))  # type: ignore[assignment]
 
     def _watched(self, resource: Resource, stream: Stream, response: aiohttp.ClientResponse) -> None:
         stream.watched(self._streams.clock(), response)
-        response.content = _Reported(response, stream, self._streams)  # type: ignore[assignment]
+        knows = partial(self._knows, resource)
+        response.content = _Reported(response, stream, self._streams, knows)  # type: ignore[assignment]
         self._streams.interrupted(resource)
 
     async def fail(self, _: Any, ctx: SimpleNamespace, params: aiohttp.TraceRequestExceptionParams) -> None:
@@ -89,21 +99,39 @@ class _Requests:
             stream.refused(self._streams.clock(), text, ctx.retry_after)
 
 
-class _Reported:
-    """The content of a watch: each chunk that is read is a sign of life."""
+class _Lessened:
+    """The content of a list, without the items that are known."""
 
-    def __init__(self, response: aiohttp.ClientResponse, stream: Stream, streams: Streams) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, knows: Knows) -> None:
+        self._content, self._knows = response.content, knows
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    async def read(self) -> bytes:
+        """The whole of it."""
+        return unknown_items(await self._content.read(), self._knows)
+
+
+class _Reported:
+    """The content of a watch: each chunk that is read is a sign of life; known versions become bookmarks."""
+
+    def __init__(self, response: aiohttp.ClientResponse, stream: Stream, streams: Streams, knows: Knows) -> None:
         self._watch, self._content, self._stream, self._streams = response, response.content, stream, streams
+        self._events = KnownEvents(knows)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
-        """As the reader's own."""
+        """As the reader's own, in whole lines."""
         try:
             async for chunk in self._content.iter_chunked(size):
                 self._stream.received(self._streams.clock())
-                yield chunk
+                if lines := self._events.passed_on(chunk):
+                    yield lines
+            if rest := self._events.end():
+                yield rest
         finally:
             self._stream.ended(self._streams.clock(), self._watch)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
@@ -116,6 +117,10 @@ class Control:
                 if pod in self.cluster.waiting:
                     self.queues.of("place").add_after(Key("place", pod), self._grace)
         self._take_in(obj)
+
+    def awaits(self, obj: Object) -> bool:
+        """Whether something depends on the moment at which the watch shows this version, which is known already."""
+        return isinstance(obj, ResourceClaim) and self._confirmations.wait([obj]) == math.inf
 
     def remove(self, kind: type[Object], key: str, uid: str | None = None) -> None:
         """An object is gone."""

@@ -1,0 +1,105 @@
+"""Kopf is told what is news, in its order, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_operator.app.known import KnownEvents, Version, unknown_items
+from hypothesis import given
+from hypothesis import strategies as st
+from live_cluster import LiveCluster
+from objects import Obj
+from supervised import Supervising
+
+
+def pod(name: str, version: str = "1") -> Obj:
+    return {"metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}", "resourceVersion": version}, "spec": {}}
+
+
+def line(kind: str, obj: Obj) -> bytes:
+    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
+
+
+def bookmark(version: str) -> bytes:
+    return b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%s"}}}\n' % version.encode()
+
+
+def knows(version: Version) -> bool:
+    return version in (Version("old", "uid-old", "1", "ns"), Version("cluster-wide", "uid", "1"))
+
+
+CLUSTER_WIDE = {"metadata": {"name": "cluster-wide", "uid": "uid", "resourceVersion": "1"}}
+EVENTS = {
+    "a known version": (line("MODIFIED", pod("old")), bookmark("1")),
+    "a known version of a cluster-wide object": (line("ADDED", CLUSTER_WIDE), bookmark("1")),
+    "a newer version": (line("MODIFIED", pod("old", "2")), None),
+    "another object": (line("ADDED", pod("new")), None),
+    "a successor of the same name": (line("ADDED", pod("old") | {"metadata": {"name": "old", "uid": "2"}}), None),
+    "a deletion": (line("DELETED", pod("old")), None),
+    "a bookmark": (line("BOOKMARK", {"metadata": {"resourceVersion": "7"}}), None),
+    "an error": (line("ERROR", {"kind": "Status", "code": 410}), None),
+    "metadata that are none": (line("MODIFIED", {"metadata": 3}), None),
+    "no JSON": (b"<html>\n", None),
+    "an empty line": (b"\n", None),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_only_known_versions_become_bookmarks(event: str) -> None:
+    came, passed_on = EVENTS[event]
+    assert KnownEvents(knows).passed_on(came) == (passed_on or came)
+
+
+@given(st.lists(st.sampled_from(sorted(EVENTS))), st.data())
+def test_pieces_of_any_size_give_the_same_lines(events: list[str], data: st.DataObject) -> None:
+    stream = b"".join(EVENTS[event][0] for event in events)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
+    pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    reader = KnownEvents(knows)
+    got = b"".join(map(reader.passed_on, pieces)) + reader.end()
+    assert got == b"".join(EVENTS[event][1] or EVENTS[event][0] for event in events)
+
+
+def test_an_event_that_the_end_cut_off_is_passed_on_as_it_came() -> None:
+    reader = KnownEvents(knows)
+    whole = line("MODIFIED", pod("old"))
+    assert (reader.passed_on(whole[:40]), reader.end(), reader.end()) == (b"", whole[:40], b"")
+
+
+def test_a_list_keeps_what_is_unknown_and_all_that_is_said_about_it() -> None:
+    meta = {"resourceVersion": "9", "continue": "token"}
+    items = [pod("old"), pod("new"), {"metadata": None}, pod("old", "2")]
+    page = json.dumps({"kind": "PodList", "metadata": meta, "items": items}).encode()
+    left = [pod("new"), {"metadata": None}, pod("old", "2")]
+    assert json.loads(unknown_items(page, knows)) == {"kind": "PodList", "metadata": meta, "items": left}
+
+
+@pytest.mark.parametrize("page", [b"", b"<html>", b"[]", b'{"items":null}', b'{"kind":"Status"}'])
+def test_an_answer_that_is_no_list_stays_as_it_is(page: bytes) -> None:
+    assert unknown_items(page, knows) == page
+
+
+async def test_kopf_hears_of_other_writers_and_not_of_the_operator(
+    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.furnish(nodes=3)
+    await cluster.add_template()
+    async with supervising() as site:
+        heard: list[str] = []
+        received = site.operator.received
+
+        def listen(resource: object, version: str, kind: str | None, raw: Obj) -> None:
+            heard.append(f"{resource} {raw['metadata']['name']}")
+            received(resource, version, kind, raw)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(site.operator, "received", listen)
+        await site.ready()
+        await cluster.add_pod("pod")
+        await cluster.bound("pod")
+        name = (await cluster.claims())[0]["metadata"]["name"]
+        await cluster.api.patch(RESOURCE_CLAIMS, name, {"metadata": {"labels": {"by": "another"}}}, "ns")
+        await cluster.heard()
+        assert f"{RESOURCE_CLAIMS} {name}" in heard
+        assert not [what for what in heard if what.startswith((str(NODES), str(RESOURCE_SLICES)))]
