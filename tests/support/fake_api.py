@@ -11,10 +11,12 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from dra_devcluster.apiserver.patching import PatchRefused, json_patch
 from dra_kube import (
     AlreadyExists,
     ApiError,
     Conflict,
+    Invalid,
     Resource,
     ServerError,
     Unreachable,
@@ -114,6 +116,8 @@ class FakeApi(FakeStore):
     ) -> Obj:
         async with self._call("patch", resource, subresource, name):
             obj = copy.deepcopy(self.find(resource, namespace, name))
+            if kind == "json":
+                return self.replace(resource, _patched(obj, patch), subresource)
             if patch.get("metadata", {}).get("uid") not in (None, obj["metadata"]["uid"]):
                 raise Conflict(409, "Conflict", "uid mismatch")
             if kind == "apply":
@@ -154,6 +158,14 @@ class FakeApi(FakeStore):
 
     def _call(self, verb: str, resource: Resource, sub: str | None, name: str) -> _Call:
         return _Call(self, Call(verb, resource.plural, sub, name))
+
+
+def _patched(obj: Obj, operations: list[Obj]) -> Obj:
+    try:
+        patched: Obj = json_patch(obj, operations)
+    except PatchRefused as refused:
+        raise Invalid(422, "Invalid", str(refused)) from None
+    return patched
 
 
 class _Call:

@@ -20,7 +20,7 @@ from dra_api.resource import (
     ResourceClaim,
     ResourceClaimConsumerReference,
 )
-from dra_kube import RESOURCE_CLAIMS, Conflict, NotFound, Object
+from dra_kube import RESOURCE_CLAIMS, Conflict, Invalid, NotFound, Object
 
 from .answers import may_have_happened
 from .client import Client
@@ -137,6 +137,44 @@ class ClaimWriter:
 
         return self._took(await self._rewrite(claim, edit, "status"))
 
+    async def drop(self, claim: ResourceClaim, gone: Collection[str]) -> ResourceClaim:
+        """As ``release`` with deallocation, for consumers that are gone for good: one request, and no conflict.
+
+        The patch tests what it decides on, and names no resourceVersion: so others may change the rest meanwhile, as
+        the garbage collector does when it marks the claim as deleted. Late or repeated, it either finds the same
+        consumers, which are still gone, or is refused. A claim that is not as the view has it is read and rewritten.
+        """
+        left = [to_dict(entry) for entry in claim.status.reserved_for or () if entry.uid not in gone]
+        patch = [
+            _test("/metadata/uid", claim.metadata.uid),
+            _test("/status/reservedFor", [to_dict(entry) for entry in claim.status.reserved_for or ()]),
+        ]
+        if left:
+            patch.append({"op": "replace", "path": "/status/reservedFor", "value": left})
+        else:
+            patch.append({"op": "remove", "path": "/status/reservedFor"})
+            if claim.status.allocation is not None and FINALIZER in (claim.metadata.finalizers or ()):
+                patch.append(_test("/metadata/finalizers", list(claim.metadata.finalizers or ())))
+                patch.append({"op": "remove", "path": "/status/allocation"})
+        try:
+            return await self._patch(claim, patch, "status")
+        except Invalid:
+            return await self.release(claim, gone, deallocate=True)
+
+    async def let_go(self, claim: ResourceClaim) -> ResourceClaim:
+        """As ``remove_finalizer``, with one request and no conflict, for a claim whose status is empty."""
+        finalizers = list(claim.metadata.finalizers or ())
+        patch = [
+            _test("/metadata/uid", claim.metadata.uid),
+            _test("/metadata/finalizers", finalizers),
+            _test("/status", {}),  # it got no allocation in the meantime
+            {"op": "remove", "path": f"/metadata/finalizers/{finalizers.index(FINALIZER)}"},
+        ]
+        try:
+            return await self._patch(claim, patch)
+        except Invalid:
+            return await self.remove_finalizer(claim)
+
     async def clear(self, claim: ResourceClaim, consumer: str) -> ResourceClaim:
         """Take the devices from a claim that only ``consumer`` uses, and cannot run with.
 
@@ -198,6 +236,13 @@ class ClaimWriter:
             allocation["allocationTimestamp"] = now
         return now is not None
 
+    async def _patch(self, claim: ResourceClaim, patch: list[Object], subresource: str | None = None) -> ResourceClaim:
+        meta = claim.metadata
+        raw = await self._client.patch(
+            RESOURCE_CLAIMS, meta.name, patch, meta.namespace, kind="json", subresource=subresource
+        )
+        return self._took(raw)
+
     async def _rewrite(
         self, claim: ResourceClaim, edit: Edit, subresource: str | None = None, known: Object | None = None
     ) -> Object:
@@ -238,6 +283,10 @@ class ClaimWriter:
         claim = convert(ResourceClaim, raw)
         self._seen(claim)
         return claim
+
+
+def _test(path: str, value: object) -> Object:
+    return {"op": "test", "path": path, "value": value}
 
 
 def _same(raw: Object, claim: ResourceClaim) -> Object:

@@ -43,14 +43,14 @@ class ClaimUpkeep:
         consumers = claim.status.reserved_for or ()
         gone = [consumer.uid for consumer in consumers if not await self._stays(claim, consumer)]
         if gone:
-            claim = await self._claims.release(claim, gone, deallocate=True)
+            claim = await self._claims.drop(claim, gone)
             frees = True
         else:
             frees = not consumers and claim.metadata.deletion_timestamp is not None
             if frees and claim.status.allocation is not None and FINALIZER in (claim.metadata.finalizers or ()):
                 claim = await self._claims.release(claim, (), deallocate=True)
         if frees and claim.status.allocation is None and FINALIZER in (claim.metadata.finalizers or ()):
-            claim = await self._claims.remove_finalizer(claim)
+            claim = await self._claims.let_go(claim)
         return claim
 
     async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:

@@ -1,0 +1,88 @@
+"""Devices are given back by two writes that no other writer makes fail."""
+
+from __future__ import annotations
+
+import pytest
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from fake_api import ERRORS, Call
+from objects import Make, Obj
+from reconcile_world import World
+
+
+@pytest.fixture
+async def placed(world: World, make: type[Make]) -> Obj:
+    """The claim of a pod that has its node; what the server did until then is forgotten."""
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.api.add(NODES, make.node("node-0"))
+    world.api.add(RESOURCE_SLICES, make.slice("node-0", 1))
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    await world.settle()
+    world.api.calls.clear()
+    (claim,) = world.api.of(RESOURCE_CLAIMS)
+    return claim
+
+
+def mark_deleted(claim: Obj) -> None:
+    claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+
+def calls(world: World) -> list[tuple[str, str, str | None]]:
+    return [(call.verb, call.plural, call.sub) for call in world.api.calls if call.plural != "events"]
+
+
+async def test_the_garbage_collector_may_come_in_between(world: World, placed: Obj) -> None:
+    """It marks the claim while the view still has the version before."""
+    world.start()
+    async with world.running():
+        world.api.drop(PODS, "ns/pod")
+        world.bring_events()
+        world.api.change(RESOURCE_CLAIMS, f"ns/{placed['metadata']['name']}", mark_deleted)
+        await world.quiet()
+    assert world.api.conflicts == 0
+    assert calls(world) == [("patch", "resourceclaims", "status"), ("patch", "resourceclaims", None)]
+    assert world.api.of(RESOURCE_CLAIMS) == []
+
+
+async def test_a_consumer_that_the_view_does_not_have_yet_keeps_its_devices(world: World, placed: Obj) -> None:
+    key = f"ns/{placed['metadata']['name']}"
+    other = {"resource": "pods", "name": "other", "uid": "uid-other"}
+    world.start()
+    async with world.running():
+        world.api.drop(PODS, "ns/pod")
+        world.bring_events()
+        world.api.add(PODS, {"metadata": {"name": "other", "namespace": "ns", "uid": "uid-other"}, "spec": {}})
+        world.api.change(RESOURCE_CLAIMS, key, lambda claim: claim["status"]["reservedFor"].append(other))
+        await world.quiet()
+    status = world.api[RESOURCE_CLAIMS, key]["status"]
+    assert status["reservedFor"] == [other]
+    assert status["allocation"]
+
+
+async def test_fields_of_a_newer_api_do_not_keep_a_claim(world: World, placed: Obj) -> None:
+    """The status is not empty then, which the patch asks for; it is read, and rewritten without the finalizer."""
+    key = f"ns/{placed['metadata']['name']}"
+    world.api.change(RESOURCE_CLAIMS, key, lambda claim: claim["status"].update(fieldOfTheFuture=1))
+    world.api.change(RESOURCE_CLAIMS, key, mark_deleted)
+    world.api.drop(PODS, "ns/pod")
+    await world.settle()
+    assert world.api.of(RESOURCE_CLAIMS) == []
+
+
+@pytest.mark.parametrize("error", ["no answer", "server error", "conflict"])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_release_that_fails_is_repeated(error: str, when: str, world: World, placed: Obj) -> None:
+    left = [None, "status"]
+
+    def fail(call: Call) -> Exception | None:
+        if call.verb == "patch" and call.plural == "resourceclaims" and call.sub in left:
+            left.remove(call.sub)
+            return ERRORS[error]()
+        return None
+
+    setattr(world.api, when, fail)
+    world.api.change(RESOURCE_CLAIMS, f"ns/{placed['metadata']['name']}", mark_deleted)
+    world.api.drop(PODS, "ns/pod")
+    await world.settle()
+    assert left == []
+    assert world.api.of(RESOURCE_CLAIMS) == []
