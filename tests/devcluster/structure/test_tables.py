@@ -228,6 +228,33 @@ ROWS: dict[str, tuple[str, str, Json, Json]] = {
             "OS-Image": "<unknown>",
         },
     ),
+    "the default storage class": (
+        "storage.k8s.io/v1",
+        "storageclasses",
+        {
+            "metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+            "provisioner": "csi.example.com",
+            "reclaimPolicy": "Delete",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        },
+        {
+            "Name": "x (default)",
+            "Provisioner": "csi.example.com",
+            "ReclaimPolicy": "Delete",
+            "VolumeBindingMode": "WaitForFirstConsumer",
+            "AllowVolumeExpansion": False,
+        },
+    ),
+    "an attachment": (
+        "storage.k8s.io/v1",
+        "volumeattachments",
+        {
+            "spec": {"attacher": "csi.example.com", "nodeName": "n1", "source": {"persistentVolumeName": "pv-1"}},
+            "status": {"attached": True},
+        },
+        {"Attacher": "csi.example.com", "PV": "pv-1", "Node": "n1", "Attached": True},
+    ),
+    "a CSI node": ("storage.k8s.io/v1", "csinodes", {"spec": {"drivers": [{}, {}]}}, {"Drivers": 2}),
     "a node nobody heard of": ("v1", "nodes", {}, {"Status": "Unknown", "Roles": "<none>"}),
     "an event": (
         "v1",

@@ -10,6 +10,7 @@ from .events import EventKind
 from .namespaces import NamespaceKind
 from .pods import PodKind
 from .simple import SIMPLE
+from .storage import STORAGE
 from .workloads import DaemonSets, Deployments, ReplicaSets, StatefulSets
 
 _KINDS: dict[tuple[str, str], type[Kind]] = {
@@ -23,6 +24,7 @@ _KINDS: dict[tuple[str, str], type[Kind]] = {
     ("apps", "replicasets"): ReplicaSets,
     ("apps", "statefulsets"): StatefulSets,
     **SIMPLE,
+    **STORAGE,
 }
 
 

@@ -119,8 +119,6 @@ SIMPLE: dict[tuple[str, str], type[Kind]] = {
     ("", "secrets"): Secrets,
     ("", "services"): Services,
     ("", "serviceaccounts"): ReturnedWhenDeleted,
-    ("", "persistentvolumes"): ReturnedWhenDeleted,
-    ("", "persistentvolumeclaims"): ReturnedWhenDeleted,
     ("", "podtemplates"): ReturnedWhenDeleted,
     ("", "resourcequotas"): ReturnedWhenDeleted,
     ("", "replicationcontrollers"): ReplicationControllers,

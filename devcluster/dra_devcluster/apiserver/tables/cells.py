@@ -20,6 +20,7 @@ from .cluster import (
 from .devices import claim_cells, pool_status_cells, slice_cells, taint_rule_cells
 from .parts import Json, created, name, selector_text, spec_of, status_of
 from .pods import pod_cells
+from .storage import attachment_cells, csi_node_cells, storage_class_cells
 from .workloads import (
     daemon_set_cells,
     deployment_cells,
@@ -60,6 +61,9 @@ CELLS: dict[str, Cells] = {
     "coordination.k8s.io/leases": lease_cells,
     "scheduling.k8s.io/priorityclasses": priority_class_cells,
     "policy/poddisruptionbudgets": disruption_budget_cells,
+    "storage.k8s.io/storageclasses": storage_class_cells,
+    "storage.k8s.io/csinodes": csi_node_cells,
+    "storage.k8s.io/volumeattachments": attachment_cells,
     "networking.k8s.io/networkpolicies": lambda obj, now: [
         name(obj),
         selector_text(spec_of(obj).get("podSelector")),
