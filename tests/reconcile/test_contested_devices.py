@@ -86,6 +86,20 @@ async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(wo
         assert node_of(world) == "node-0"
 
 
+async def test_a_watch_that_is_faster_than_the_answer_confirms_an_allocation_too(
+    world: World, make: type[Make]
+) -> None:
+    furnish(world, make)
+    add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    world.api.after = lambda call: world.bring_events() if call.sub == "status" else None
+    async with world.running():
+        await until_allocated(world)
+        await world.quiet()
+        assert node_of(world) == "node-0"
+
+
 @pytest.mark.parametrize("when", ["before ours", "after ours"])
 async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(
     when: str, world: World, make: type[Make]

@@ -5,6 +5,8 @@ written before are in the view, and a device that two claims hold can be seen. W
 not written by then follows at once: it has seen our allocation, too, and decides on the device no more. So a pod is
 bound when its allocations have come back, a ``grace`` has passed, and no device is held twice.
 
+The watch may be faster than the answer to our write, so what it brought last of each claim is remembered.
+
 Where no other scheduler allocates (``contested`` says so) none of this is waited for.
 """
 
@@ -32,15 +34,21 @@ class Confirmations:
     def __init__(self, contested: Callable[[AllocationResult], bool], clock: Callable[[], float], grace: float) -> None:
         self._contested, self._clock, self._grace = contested, clock, grace
         self._written: dict[str, _Written] = {}
+        self._shown: dict[str, str] = {}
 
     def wrote(self, claim: ResourceClaim) -> None:
         """The server has answered that the claim is allocated as we wanted."""
-        self._written[claim.metadata.uid] = _Written(claim.metadata.resource_version)
+        uid, version = claim.metadata.uid, claim.metadata.resource_version
+        self._written[uid] = _Written(version)
+        if _is_at_least(self._shown.get(uid, ""), version):
+            self._written[uid].seen = self._clock()
 
     def seen(self, claim: ResourceClaim) -> bool:
         """The watch brought this version of a claim; whether it confirms an allocation of ours."""
-        written = self._written.get(claim.metadata.uid)
-        if written is None or written.seen < math.inf or not _is_at_least(claim, written.resource_version):
+        uid, version = claim.metadata.uid, claim.metadata.resource_version
+        self._shown[uid] = version
+        written = self._written.get(uid)
+        if written is None or written.seen < math.inf or not _is_at_least(version, written.resource_version):
             return False
         written.seen = self._clock()
         return True
@@ -53,6 +61,7 @@ class Confirmations:
     def gone(self, uid: str) -> None:
         """The claim does not exist any more."""
         self._written.pop(uid, None)
+        self._shown.pop(uid, None)
 
     def wait(self, claims: Iterable[ResourceClaim]) -> float:
         """Seconds until a pod with these claims may be bound: 0 now, infinity if the watch has to come first."""
@@ -66,8 +75,8 @@ class Confirmations:
         return max(0.0, written.seen + self._grace - now)
 
 
-def _is_at_least(claim: ResourceClaim, resource_version: str) -> bool:
-    now, then = revision(claim.metadata.resource_version), revision(resource_version)
+def _is_at_least(shown: str, written: str) -> bool:
+    now, then = revision(shown), revision(written)
     if now is None or then is None:  # opaque versions: only the very same one is certain
-        return claim.metadata.resource_version == resource_version
+        return shown == written
     return now >= then
