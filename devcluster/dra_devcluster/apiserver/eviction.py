@@ -7,12 +7,14 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from dra_api.codec import convert
+from dra_api.label_selectors import Selector
+from dra_api.meta import LabelSelector
 
 from .bodies import respond
 from .call import Call
 from .delete import DeleteOptions, delete
 from .errors import Json, bad_request, success, too_many_requests
-from .label_selector import selects
 from .metadata import dig
 from .pod_state import has_ended, is_ready
 from .read import get
@@ -40,18 +42,19 @@ def _check_budgets(registry: Registry, pod: Json) -> None:
     namespace = pod["metadata"]["namespace"]
     for stored in registry.store.collection("policy", "poddisruptionbudgets").all(namespace):
         budget = stored.decode()
-        selector = dig(budget, "spec.selector")
-        if not selects(selector, pod["metadata"].get("labels") or {}):
+        wanted = dig(budget, "spec.selector")
+        selector = Selector.of(None if wanted is None else convert(LabelSelector, wanted))
+        if not selector.matches(pod["metadata"].get("labels") or {}):
             continue
         pods = [
             other
             for other in registry.store.collection("", "pods").all(namespace)
-            if selects(selector, other.labels) and not other.finalizing
+            if selector.matches(other.labels) and not other.finalizing
         ]
         healthy = sum(is_ready(other.decode()) for other in pods)
-        wanted = _wanted(budget["spec"], len(pods))
-        if healthy - 1 < wanted:
-            message = f"The disruption budget {stored.name} needs {wanted} healthy pods and has {healthy} currently"
+        enough = _wanted(budget["spec"], len(pods))
+        if healthy - 1 < enough:
+            message = f"The disruption budget {stored.name} needs {enough} healthy pods and has {healthy} currently"
             cause = {"reason": "DisruptionBudget", "message": message}
             raise too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", causes=[cause])
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dra_api.label_selectors import Requirement
+
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.label_selector import meets
 from dra_devcluster.apiserver.metadata import dig
 
 
@@ -27,7 +28,19 @@ def _is_met(term: Json, labels: dict[str, Any], fields: dict[str, str]) -> bool:
     expressions, by_field = term.get("matchExpressions") or [], term.get("matchFields") or []
     if not expressions and not by_field:
         return False
-    return all(meets(item, labels) for item in expressions) and all(meets(item, fields) for item in by_field)
+    return all(_holds(item, labels) for item in expressions) and all(_holds(item, fields) for item in by_field)
+
+
+def _holds(wish: Json, labels: dict[str, Any]) -> bool:
+    """A requirement of a label selector, or one that compares whole numbers."""
+    key, operator, values = wish.get("key", ""), wish.get("operator", ""), wish.get("values") or []
+    if operator not in ("Gt", "Lt"):
+        return Requirement(key, operator, frozenset(values)).holds(labels)
+    try:
+        number, bound = int(labels[key]), int(values[0])
+    except (KeyError, IndexError, ValueError):
+        return False
+    return number > bound if operator == "Gt" else number < bound
 
 
 def _tolerates(toleration: Json, taint: Json) -> bool:
