@@ -43,6 +43,8 @@ class PodAffinityTerm(Part, frozen=True):
     namespaces: tuple[str, ...] | None = None
     namespace_selector: LabelSelector | None = None
     topology_key: str = ""
+    match_label_keys: tuple[str, ...] | None = None
+    mismatch_label_keys: tuple[str, ...] | None = None
 
 
 class PodAffinity(Part, frozen=True):

@@ -43,6 +43,19 @@ async def scene(request: pytest.FixtureRequest, cluster: World, operator: KopfRu
                 await staged.end()
 
 
+@pytest.fixture
+async def neighbour(scene: Scene, cluster: World) -> AsyncIterator[Scene]:
+    """Another driver with a namespace of its own, on the same nodes."""
+    name = f"e2e-{secrets.token_hex(4)}"
+    async with Api(cluster.connection()) as api:
+        await api.create(NAMESPACES, {"metadata": {"name": name}})
+        staged = Scene(cluster, api, name)
+        try:
+            yield staged
+        finally:
+            await staged.end()
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     """Say which cluster the end-to-end tests are going to use."""
     import os

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from command import run
-from dra_kube import DEVICE_CLASSES, NAMESPACES, RESOURCE_CLAIMS, Api, Invalid
+from dra_kube import DEVICE_CLASSES, RESOURCE_CLAIMS, Invalid
 from dra_kubeletplugin import Pool, ServerDied, device
 from scene import Scene
-from world import World
 
 MAIN = str(Path(__file__).resolve().parents[2] / "operator" / "main.py")
-
-
-@pytest.fixture
-async def neighbour(scene: Scene, cluster: World) -> AsyncIterator[Scene]:
-    """Another driver with a namespace of its own, on the same nodes."""
-    name = f"e2e-{secrets.token_hex(4)}"
-    async with Api(cluster.connection()) as api:
-        await api.create(NAMESPACES, {"metadata": {"name": name}})
-        staged = Scene(cluster, api, name)
-        try:
-            yield staged
-        finally:
-            await staged.end()
 
 
 async def works(scene: Scene) -> None:

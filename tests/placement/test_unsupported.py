@@ -24,8 +24,6 @@ def volumes(*sources: str) -> list[dict[str, Any]]:
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    f"spec.affinity.podAffinity.{REQUIRED}": {"affinity": {"podAffinity": {REQUIRED: [ZONE]}}},
-    f"spec.affinity.podAntiAffinity.{REQUIRED}": {"affinity": {"podAntiAffinity": {REQUIRED: [ZONE]}}},
     "spec.topologySpreadConstraints[1].whenUnsatisfiable: DoNotSchedule": {
         "topologySpreadConstraints": [
             {**SPREAD, "whenUnsatisfiable": "ScheduleAnyway"},
@@ -53,7 +51,8 @@ def test_a_rule_that_placement_does_not_know_is_named(field: str) -> None:
         pytest.param({"affinity": {"nodeAffinity": NODE}}, id="node affinity"),
         pytest.param({"affinity": {"podAffinity": {PREFERRED: [{"weight": 1}]}}}, id="preferred pod affinity"),
         pytest.param({"affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1}]}}}, id="preferred anti-affinity"),
-        pytest.param({"affinity": {"podAffinity": {REQUIRED: []}, "podAntiAffinity": {}}}, id="no terms"),
+        pytest.param({"affinity": {"podAffinity": {REQUIRED: [ZONE]}}}, id="pod affinity"),
+        pytest.param({"affinity": {"podAntiAffinity": {REQUIRED: [ZONE]}}}, id="pod anti-affinity"),
         pytest.param(
             {"topologySpreadConstraints": [{**SPREAD, "whenUnsatisfiable": "ScheduleAnyway"}]}, id="preferred spread"
         ),

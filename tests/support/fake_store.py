@@ -6,12 +6,13 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from dra_api.core import Node, Pod
+from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_kube import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
+    NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -29,6 +30,7 @@ Event = tuple[str, Resource, Obj]
 """What a watch reports: ``ADDED``, ``MODIFIED`` or ``DELETED``, of which kind, and the object."""
 KINDS: dict[Resource, type[Object]] = {
     PODS: Pod,
+    NAMESPACES: Namespace,
     NODES: Node,
     RESOURCE_CLAIMS: ResourceClaim,
     RESOURCE_CLAIM_TEMPLATES: ClaimTemplate,

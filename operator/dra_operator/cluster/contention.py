@@ -26,8 +26,8 @@ class Contention:
     """Foreign claims, and pods with extended resources, by driver or by class."""
 
     def __init__(self) -> None:
-        self._drivers = Index()
-        self._classes = Index()
+        self._drivers: Index[str] = Index()
+        self._classes: Index[str] = Index()
         self._class_drivers: dict[str, str] = {}
 
     def file(self, key: str, drivers: Iterable[str] = (), classes: Iterable[str] = ()) -> None:

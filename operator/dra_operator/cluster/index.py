@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+V = TypeVar("V", bound=Hashable)
 
 
-class Index:
+class Index(Generic[V]):
     """Each object key is filed under any number of values; filing it again replaces what was there.
 
     Keys come out in the order in which they were filed, so that everything built on it is reproducible.
     """
 
     def __init__(self) -> None:
-        self._values: dict[str, frozenset[str]] = {}
-        self._keys: dict[str, dict[str, None]] = {}
+        self._values: dict[str, frozenset[V]] = {}
+        self._keys: dict[V, dict[str, None]] = {}
 
-    def file(self, key: str, values: Iterable[str]) -> None:
+    def file(self, key: str, values: Iterable[V]) -> None:
         """File ``key`` under exactly these values; under none to forget it."""
-        new, old = frozenset(values), self._values.get(key, frozenset())
+        new, old = frozenset(values), self.values_of(key)
         for value in old - new:
             keys = self._keys[value]
             del keys[key]
@@ -30,11 +33,15 @@ class Index:
         else:
             self._values.pop(key, None)
 
-    def keys(self, value: str) -> tuple[str, ...]:
+    def keys(self, value: V) -> tuple[str, ...]:
         """The keys filed under ``value``."""
         return tuple(self._keys.get(value, ()))
 
-    def values(self) -> Iterable[str]:
+    def values_of(self, key: str) -> frozenset[V]:
+        """The values under which ``key`` is filed."""
+        return self._values.get(key, frozenset())
+
+    def values(self) -> Iterable[V]:
         """The values under which anything is filed."""
         return self._keys
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dra_operator.placement import Hint
+
 from .contention import ANY
 
 
@@ -24,6 +26,8 @@ class Interest(NamedTuple):
     """Devices of one of these drivers were freed; ``ANY`` stands for all drivers."""
     leftovers: bool
     """A claim that an earlier attempt had left over is gone."""
+    hints: frozenset[Hint] = frozenset()
+    """What matters to rules between pods, see ``Hinted``."""
 
 
 EVERYTHING = Interest(nodes=True, room=True, devices=True, freed=frozenset({ANY}), leftovers=False)

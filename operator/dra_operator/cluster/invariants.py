@@ -71,3 +71,6 @@ def _wrong_totals(cluster: Cluster) -> Iterator[str]:
     phantoms = sorted(uid for uid in cluster.loads if uid not in pods)
     if phantoms:
         yield f"the load of the nodes counts pods that are finished or gone, by UID: {', '.join(phantoms)}"
+    if dict(cluster.residents) != {uid: cluster.loads.node_of(uid) for uid in cluster.loads}:
+        yield "rules between pods see other pods on nodes than the load of the nodes counts"
+    yield from cluster.residents.miscounted()

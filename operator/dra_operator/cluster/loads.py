@@ -1,4 +1,4 @@
-"""What the pods of each node ask for, summed up as pods come and go.
+"""Which pods are on which node, and what they ask for, summed up as pods come and go.
 
 A pod counts from the moment its node is decided, which is before the binding is written; a finished pod counts no more.
 Pods are known by UID: a pod and its successor of the same name overlap whenever the new one's first event comes before
@@ -9,26 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dra_operator.placement import add, subtract
+from dra_api.core import Pod
+
+from dra_operator.placement import Residents, add, subtract
 
 _NONE: dict[str, int] = {}
 
 
 class NodeLoads:
-    """Requests per node, in billionths."""
+    """Requests per node, in billionths. ``residents`` has the pods that count, for rules between pods."""
 
-    def __init__(self) -> None:
+    def __init__(self, residents: Residents) -> None:
+        self._residents = residents
         self._pods: dict[str, tuple[str, Mapping[str, int]]] = {}
         self._used: dict[str, dict[str, int]] = {}
         self.touched: set[str] = set()
         """Nodes whose sum changed since the last reader that keeps up with the sums emptied this set."""
 
-    def place(self, uid: str, node: str, requests: Mapping[str, int]) -> bool:
+    def place(self, pod: Pod, node: str, requests: Mapping[str, int]) -> bool:
         """The pod runs, or is about to run, on the node; this replaces what was known. Whether room came free."""
+        uid = pod.metadata.uid
         before, wanted = self._pods.get(uid, ("", _NONE))
         if (before, wanted) == (node, requests):
+            self._residents.put(pod, node)
             return False
         self.forget(uid)
+        self._residents.put(pod, node)
         self._pods[uid] = (node, requests)
         self._used[node] = add(self._used.get(node, _NONE), requests)
         self.touched.add(node)
@@ -40,6 +46,7 @@ class NodeLoads:
         node, requests = self._pods.pop(uid, ("", _NONE))
         if not node:
             return False
+        self._residents.remove(uid)
         self.touched.add(node)
         rest = subtract(self._used[node], requests)
         if rest:
@@ -56,6 +63,12 @@ class NodeLoads:
         """Where the pod was placed, if it was."""
         entry = self._pods.get(uid)
         return entry[0] if entry else None
+
+    def renew(self, pod: Pod) -> None:
+        """Another version of a pod, which counts as before if it does."""
+        entry = self._pods.get(pod.metadata.uid)
+        if entry is not None:
+            self._residents.put(pod, entry[0])
 
     def take_out(self, uid: str) -> tuple[str, Mapping[str, int]] | None:
         """The pod does not count for now; what ``place`` needs to have it count again, None if it did not."""

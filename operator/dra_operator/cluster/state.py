@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from dra_api.core import Node, Pod
+from dra_api.core import Namespace, Node, Pod
 from dra_api.extended_resources import classes_by_resource, may_be_devices
 from dra_api.references import ClaimUse, claims_of_pod, pod_is_done
 from dra_api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
@@ -18,6 +18,7 @@ from dra_operator.allocator import Allocator, Inventory
 from dra_operator.placement import BINDING_TIMEOUT, Nodes, Snapshot, pod_requests
 
 from .contention import Contention, drivers_in
+from .hinted import Hinted
 from .index import Index
 from .interest import Interest
 from .ledger import Ledger
@@ -33,24 +34,27 @@ class State:
         self.features = inventory.features
         self.pods: Store[Pod] = Store()
         self.nodes: Store[Node] = Store()
+        self.namespaces: Store[Namespace] = Store()
         self.claims: Store[ResourceClaim] = Store()
         self.classes: Store[DeviceClass] = Store()
         self.slices: Store[ResourceSlice] = Store()
         self.rules: Store[DeviceTaintRule] = Store()
         self.inventory = inventory
         self.ledger = Ledger(shares=self.features.consumable_capacity)
-        self.loads = NodeLoads()
         self._node_states = Nodes()
+        self.residents = self._node_states.residents
+        self.loads = NodeLoads(self.residents)
         self._bound: set[str] = set()
         """UIDs of pods whose binding was answered; the watch has not shown it yet."""
         self.waiting: dict[str, Interest] = {}
         """Pods of ours without a node, in order of arrival, and what can help them."""
+        self.hinted = Hinted()
         self._contention = Contention()
-        self.pods_by_claim = Index()
-        self.pods_by_template = Index()
-        self.claims_by_owner = Index()
-        self.claims_by_class = Index()
-        self.pods_by_resource = Index()
+        self.pods_by_claim: Index[str] = Index()
+        self.pods_by_template: Index[str] = Index()
+        self.claims_by_owner: Index[str] = Index()
+        self.claims_by_class: Index[str] = Index()
+        self.pods_by_resource: Index[str] = Index()
         """Waiting pods by the extended resources that they ask for."""
 
     def claims_of(self, pod: Pod) -> Iterator[tuple[ClaimUse, ResourceClaim | None]]:

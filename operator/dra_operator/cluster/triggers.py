@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from dra_api.core import Node, Pod
+from dra_api.core import Namespace, Node, Pod
 from dra_api.extended_resources import resources_of
 from dra_api.meta import Object
 from dra_api.references import (
@@ -23,6 +23,8 @@ from dra_api.references import (
     pod_is_done,
 )
 from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
+
+from dra_operator.placement import Elsewhere, Place, counts_alike
 
 from .contention import ANY, drivers_in
 from .duplicates import duplicates
@@ -51,6 +53,26 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
         if new.key in cluster.waiting and (gone is not None or _may_place_differently(old, new)):
             keys.append(Key("place", new.key))
     return tuple(keys)
+
+
+def on_resident(cluster: State, before: Place | None, after: Place | None) -> Keys:
+    """Waiting pods with rules between pods, when a pod comes to a node, leaves it or changes there; None: nowhere."""
+    was, where = before or (None, "")
+    now, there = after or (None, "")
+    if was is not None and now is not None:
+        if where == there and counts_alike(was, now):
+            return NOTHING
+        if where != there:
+            return (*on_resident(cluster, before, None), *on_resident(cluster, None, after))
+    return _place(cluster.hinted.helped_by(was, now, cluster.residents))
+
+
+def on_namespace(cluster: State, change: Change[Namespace]) -> Keys:
+    """Waiting pods with rules that select namespaces, when labels of namespaces changed."""
+    old, new = change
+    if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
+        return NOTHING
+    return _place(cluster.hinted.waiting_for(Elsewhere.NAMESPACE))
 
 
 def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
@@ -84,9 +106,14 @@ def on_template(cluster: State, change: Change[ClaimTemplate]) -> Keys:
 
 
 def on_node(cluster: State, change: Change[Node]) -> Keys:
-    """Waiting pods that were refused by nodes, if the node is new or now takes other pods than before."""
+    """Waiting pods that were refused by nodes, if the node is new or now takes other pods than before.
+
+    That a node is gone helps only where its pods stood in the way, or where it was the last of its topology domain.
+    """
     old, new = change
-    if new is None or (old is not None and _offer(old) == _offer(new)):
+    if new is None:
+        return _place(cluster.hinted.waiting_for(Elsewhere.NODE_GONE))
+    if old is not None and _offer(old) == _offer(new):
         return NOTHING
     return _place(key for key, interest in cluster.waiting.items() if interest.nodes)
 

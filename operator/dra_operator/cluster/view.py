@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from dra_api.core import Node, Pod
+from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
@@ -42,6 +42,7 @@ class Cluster(State):
             ResourceClaim: (self.claims, self._absorb_claim),
             ResourceSlice: (self.slices, self._absorb_slice),
             Node: (self.nodes, self._absorb_node),
+            Namespace: (self.namespaces, self._absorb_namespace),
             DeviceClass: (self.classes, self._absorb_class),
             DeviceTaintRule: (self.rules, self._absorb_rule),
             **{kind: (Store(), partial(wakes, self)) for kind, wakes in triggers.ONLY_KEPT.items()},
@@ -65,12 +66,14 @@ class Cluster(State):
         """Where the objects of a kind are kept."""
         return self._rooms[kind][0]
 
-    def assume_placed(self, pod: Pod, node: str, served: Collection[str] = ()) -> None:
+    def assume_placed(self, pod: Pod, node: str, served: Collection[str] = ()) -> Keys:
         """From now on the pod takes room on this node; ``forget_placed`` takes it back, an event confirms it.
 
-        ``served``: the extended resources that devices serve to it there.
+        ``served``: the extended resources that devices serve to it there. Answers with the pods that this helps.
         """
-        self.loads.place(pod.metadata.uid, node, node_requests(pod, served))
+        before = self.residents.at(pod.metadata.uid)
+        self.loads.place(pod, node, node_requests(pod, served))
+        return triggers.on_resident(self, before, (pod, node))
 
     @contextmanager
     def without_load_of(self, pod: Pod) -> Iterator[None]:
@@ -82,8 +85,8 @@ class Cluster(State):
         finally:
             current = self.pods.get(pod.key)
             still_waits = current is not None and current.metadata.uid == uid and not pod_is_done(current)
-            if held is not None and still_waits and self.loads.node_of(uid) is None:
-                self.loads.place(uid, *held)
+            if current is not None and held is not None and still_waits and self.loads.node_of(uid) is None:
+                self.loads.place(current, *held)
 
     def assume_bound(self, pod: Pod) -> None:
         """The server has answered the binding: the pod waits for nothing more, although the watch may be late."""
@@ -96,7 +99,10 @@ class Cluster(State):
         current = self.pods.get(pod.key)
         if current is not None and current.metadata.uid == pod.metadata.uid and current.spec.node_name:
             return NOTHING
-        return triggers.room_freed(self) if self.loads.forget(pod.metadata.uid) else NOTHING
+        before = self.residents.at(pod.metadata.uid)
+        if not self.loads.forget(pod.metadata.uid):
+            return NOTHING
+        return (*triggers.room_freed(self), *triggers.on_resident(self, before, None))
 
     def settle(self, uid: str) -> Keys:
         """The write of an in-flight allocation is over: who waits for that; the event about it may have come before."""
@@ -110,12 +116,15 @@ class Cluster(State):
         """What can help the pod: ``EVERYTHING`` when an attempt begins, less when it ended and found out."""
         if key in self.waiting:
             self.waiting[key] = interest
+            self.hinted.file(key, interest.hints)
 
     # --- taking changes in ---
 
     def _absorb_pod(self, change: Change[Pod]) -> Keys:
         old, new = change
         room_freed = False
+        uids = {pod.metadata.uid for pod in change if pod is not None}
+        before = {uid: self.residents.at(uid) for uid in uids}
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             room_freed = self._forget_pod(old)
         if new is not None:
@@ -123,19 +132,19 @@ class Cluster(State):
             room_freed |= self._count_pod(new)
         self._file_contention(change)
         keys = triggers.on_pod(self, change)
+        for uid in uids:
+            keys += triggers.on_resident(self, before[uid], self.residents.at(uid))
         return (*keys, *triggers.room_freed(self)) if room_freed else keys
 
     def _forget_pod(self, pod: Pod) -> bool:
         for index in (self.pods_by_claim, self.pods_by_template, self.pods_by_resource):
             index.file(pod.key, ())
-        self.waiting.pop(pod.key, None)
+        self._wait_no_more(pod.key)
         self._bound.discard(pod.metadata.uid)
-        self._node_states.repulsion.remove(pod.key)
         return self.loads.forget(pod.metadata.uid)
 
     def _file_pod(self, key: str, pod: Pod) -> None:
         namespace = pod.metadata.namespace
-        self._node_states.repulsion.put(pod)
         self.pods_by_claim.file(key, (f"{namespace}/{use.name}" for use in claims_of_pod(pod)))
         templates = (entry.resource_claim_template_name for entry in pod.spec.resource_claims or ())
         self.pods_by_template.file(key, (f"{namespace}/{name}" for name in templates if name))
@@ -143,8 +152,12 @@ class Cluster(State):
             self.waiting.setdefault(key, EVERYTHING)
             self.pods_by_resource.file(key, extended_resources(pod))
         else:
-            self.waiting.pop(key, None)
+            self._wait_no_more(key)
             self.pods_by_resource.file(key, ())
+
+    def _wait_no_more(self, key: str) -> None:
+        self.waiting.pop(key, None)
+        self.hinted.file(key, frozenset())
 
     def _count_pod(self, pod: Pod) -> bool:
         """Have the pod take the room that it takes now; whether room came free."""
@@ -153,7 +166,10 @@ class Cluster(State):
             self._bound.discard(uid)
         if pod_is_done(pod):
             return self.loads.forget(uid)
-        return bool(node) and self.loads.place(uid, node, node_requests(pod, served_resources(pod)))
+        if not node:
+            self.loads.renew(pod)
+            return False
+        return self.loads.place(pod, node, node_requests(pod, served_resources(pod)))
 
     def _file_contention(self, change: Change[Pod]) -> None:
         """Another scheduler's pod makes the claims that it uses foreign; its extended resources count like a claim."""
@@ -187,6 +203,15 @@ class Cluster(State):
         elif old is not None:
             self._node_states.remove(old.metadata.name)
         return triggers.on_node(self, change)
+
+    def _absorb_namespace(self, change: Change[Namespace]) -> Keys:
+        """Labels of namespaces say which pods an affinity term with a ``namespaceSelector`` is about."""
+        old, new = change
+        if new is not None:
+            self.residents.namespaces[new.metadata.name] = new.metadata.labels or {}
+        elif old is not None:
+            self.residents.namespaces.pop(old.metadata.name, None)
+        return triggers.on_namespace(self, change)
 
     def _absorb_claim(self, change: Change[ResourceClaim]) -> Keys:
         old, new = change

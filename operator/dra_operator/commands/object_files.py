@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from dra_api import conversion
 from dra_api.codec import DecodeError, convert
-from dra_api.core import Node, Pod
+from dra_api.core import Namespace, Node, Pod
 from dra_api.defaults import set_defaults
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
@@ -30,6 +30,7 @@ KINDS: Final[dict[str, tuple[type[Object], str]]] = {
     "ResourceClaim": (ResourceClaim, "resource.k8s.io/v1"),
     "ResourceClaimTemplate": (ResourceClaimTemplate, "resource.k8s.io/v1"),
     "DeviceTaintRule": (DeviceTaintRule, "resource.k8s.io/v1beta2"),
+    "Namespace": (Namespace, "v1"),
     "Node": (Node, "v1"),
     "Pod": (Pod, "v1"),
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
-from dra_api.core import Node, Pod, PodResourceClaimStatus
+from dra_api.core import Namespace, Node, Pod, PodResourceClaimStatus
 from dra_api.meta import Object, ObjectMeta, OwnerReference
 from dra_api.resource import (
     POD_CLAIM_NAME_ANNOTATION,
@@ -50,8 +50,9 @@ def simulated(
     """The cluster, ready to be asked. Raises BadInput when there is nothing to try, or no node to try it on."""
     notes: list[str] = []
     cluster = Cluster(Inventory(features, language=CelSelectors(features), semantics=semantics))
-    for obj in (*of_kind(DeviceClass, objects), *of_kind(ResourceSlice, objects)):
-        cluster.put(obj)
+    for kind in (Namespace, DeviceClass, ResourceSlice):
+        for obj in of_kind(kind, objects):
+            cluster.put(obj)
     for rule in of_kind(DeviceTaintRule, objects):
         if features.taint_rules and features.device_taints:
             cluster.put(rule)

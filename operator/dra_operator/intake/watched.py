@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dra_api.core import Node, Pod
+from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_kube import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
+    NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -26,6 +27,7 @@ Kinds = Mapping[Resource, type[Object]]
 
 # In the order in which they are listed at start: what others refer to comes first.
 WATCHED: Final[Kinds] = {
+    NAMESPACES: Namespace,
     NODES: Node,
     DEVICE_CLASSES: DeviceClass,
     DEVICE_TAINT_RULES: DeviceTaintRule,

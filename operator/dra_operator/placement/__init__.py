@@ -1,5 +1,6 @@
 """Which node a pod goes to: filters, devices, score, and the explanation when there is none. Pure."""
 
+from .anchors import Anchors
 from .answer import NoPlace, Plan
 from .binding import BINDING_TIMEOUT, Binding, binding_state, unready
 from .claims import NotReady, PodClaim, crowded, extended_claims, ready_claims, unservable
@@ -8,6 +9,7 @@ from .elsewhere import Allocations
 from .examination import Case, Examination, GettingReady, NotTried, Stolen, WriteUnderWay, examine, is_alone
 from .extended import ExtendedClaim, ExtendedResources
 from .filters import NodeFilter
+from .hints import Elsewhere, Hint, PodsChange, RepellerGone, Turn
 from .node import NodeState
 from .nodes import Nodes
 from .obstacle import Kind, Obstacle
@@ -15,6 +17,7 @@ from .pause import Pause
 from .plan import Planning, decided, plan
 from .question import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Question, Undecided, settled
 from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, served_resources, subtract
+from .residents import Place, Residents, counts_alike
 from .snapshot import Snapshot
 from .unsupported import unsupported
 from .wording import text
@@ -24,16 +27,19 @@ __all__ = [
     "POD_SLOTS",
     "Allocations",
     "Amounts",
+    "Anchors",
     "Binding",
     "Case",
     "Demand",
     "Demands",
+    "Elsewhere",
     "Examination",
     "ExtendedClaim",
     "ExtendedResources",
     "Faulty",
     "Fits",
     "GettingReady",
+    "Hint",
     "Kind",
     "Lacking",
     "NoPlace",
@@ -46,16 +52,22 @@ __all__ = [
     "Obstacle",
     "Obstructed",
     "Pause",
+    "Place",
     "Plan",
     "Planning",
     "PodClaim",
+    "PodsChange",
     "Question",
+    "RepellerGone",
+    "Residents",
     "Snapshot",
     "Stolen",
+    "Turn",
     "Undecided",
     "WriteUnderWay",
     "add",
     "binding_state",
+    "counts_alike",
     "crowded",
     "decided",
     "examine",

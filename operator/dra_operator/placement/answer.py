@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dra_api.resource import AllocationResult, ResourceClaim
 
 from .extended import ExtendedClaim, Served
+from .hints import Hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class NoPlace:
     """Try again after a while, without waiting for a change: the attempt itself failed."""
     short_of_room: bool = False
     """The end of another pod may help, even if that frees no devices."""
+    hints: frozenset[Hint] = frozenset()
+    """Which pods may help by their coming, going or change, and what else matters to rules between pods."""
     unavailable: frozenset[str] = frozenset()
     """UIDs of claims that are allocated where the pod cannot run; giving their devices back may help."""
     leftovers: tuple[ResourceClaim, ...] = ()

@@ -45,8 +45,8 @@ class Attempt:
         self._steps = 0
         self._reasons = Reasons()
         self._unavailable: set[str] = set()
-        self._room_elsewhere = False
-        """Another pod's end may help: the pod could run there if its allocated claims were allocated anew."""
+        self._elsewhere: set[Kind] = set()
+        """Obstacles on nodes where the pod could run if its allocated claims were allocated anew."""
         self.fits: list[tuple[tuple[int, float, str], Plan]] = []
 
     def search(self) -> Work:
@@ -78,9 +78,11 @@ class Attempt:
             yield from self._ask_some(demands)
             for demand, candidates in demands:
                 self._refuse_excluded(demand, candidates)
+        kinds = self._elsewhere.union(obstacle.kind for obstacle in self._reasons.obstacles)
         return NoPlace(
             self._reasons.line(nodes),
-            short_of_room=self._reasons.of_room or self._room_elsewhere,
+            short_of_room=not kinds.isdisjoint(ENDS_WITH_ANOTHER_POD),
+            hints=self._question.neighbours.hints(frozenset(kinds)),
             unavailable=frozenset(self._unavailable),
         )
 
@@ -159,8 +161,8 @@ class Attempt:
             if obstacle is None:
                 self._unavailable |= stuck
                 missing -= stuck
-            elif obstacle.kind in ENDS_WITH_ANOTHER_POD:
-                self._room_elsewhere = True
+            else:
+                self._elsewhere.add(obstacle.kind)
 
     def _ask_some(self, demands: Sequence[tuple[Demand, Candidates]]) -> Work:
         closest = [name for _, candidates in demands if (name := candidates.closest()) is not None]

@@ -11,7 +11,7 @@ from collections import Counter
 
 from dra_operator.allocator import Refusal, RefusedClaim
 
-from .obstacle import ENDS_WITH_ANOTHER_POD, Kind, Obstacle
+from .obstacle import Kind, Obstacle
 from .wording import text
 
 Asked = tuple[RefusedClaim, str]
@@ -49,11 +49,6 @@ class Reasons:
             self._refused[(claim, request)] += nodes
         else:
             self.add(Obstacle(Kind.TOO_FEW_DEVICES, claim.named(request)), nodes)
-
-    @property
-    def of_room(self) -> bool:
-        """Whether some node may take the pod when another pod ends."""
-        return any(obstacle.kind in ENDS_WITH_ANOTHER_POD for obstacle in self.obstacles)
 
     def line(self, nodes: int) -> str:
         """``0/3 nodes are available: 2 Insufficient cpu, 1 ...``; rare reasons are only counted."""

@@ -5,7 +5,7 @@ The order is from cheap to costly, and the first obstacle is the one reported.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from dra_api.core import Pod
 from dra_api.extended_resources import may_be_devices
@@ -13,23 +13,19 @@ from dra_api.extended_resources import may_be_devices
 from dra_operator.allocator.published.node_selectors import matches
 
 from .features import needed_features
+from .neighbours import Neighbours
 from .node import NodeState
 from .obstacle import Kind, Obstacle
 from .ports import host_ports
 from .requests import POD_SLOTS, pod_requests
 from .tolerations import UNSCHEDULABLE, untolerated
 
-_NOTHING: Mapping[str, Collection[str]] = {}
-
 
 class NodeFilter:
-    """What one pod asks of any node, worked out once. Most nodes have no taint, most pods select no node.
+    """What one pod asks of any node, worked out once. Most nodes have no taint, most pods select no node."""
 
-    ``repelling``: see ``Nodes.repelling``.
-    """
-
-    def __init__(self, pod: Pod, repelling: Mapping[str, Collection[str]] = _NOTHING) -> None:
-        self._repelling = repelling
+    def __init__(self, pod: Pod, neighbours: Neighbours | None = None) -> None:
+        self._neighbours = neighbours
         self._node_name = pod.spec.node_name
         self._tolerations = pod.spec.tolerations or ()
         self._labels = tuple((pod.spec.node_selector or {}).items())
@@ -53,23 +49,20 @@ class NodeFilter:
             return Obstacle(Kind.TAINT, taint.key, taint.value)
         if (self._labels or self._required is not None) and not self._selects(state):
             return Obstacle(Kind.NODE_SELECTOR)
-        if self._repelling and self._is_repelled(state):
-            return Obstacle(Kind.ANTI_AFFINITY)
         if self._features and (feature := self._undeclared(state)) is not None:
             return Obstacle(Kind.FEATURE, feature)
         if (port := next((port for port in self._ports if port.is_taken(state.used)), None)) is not None:
             return Obstacle(Kind.PORT, port.name)
-        return self._shortage(state, served)
+        shortage = self._shortage(state, served)
+        if shortage is None and self._neighbours:
+            return self._neighbours.obstacle(state.node.metadata.labels or {})
+        return shortage
 
     def _selects(self, state: NodeState) -> bool:
         labels = state.node.metadata.labels or {}
         if any(labels.get(key) != value for key, value in self._labels):
             return False
         return self._required is None or matches(self._required, state.node)
-
-    def _is_repelled(self, state: NodeState) -> bool:
-        labels = state.node.metadata.labels or {}
-        return any(labels.get(label) in values for label, values in self._repelling.items())
 
     def _undeclared(self, state: NodeState) -> str | None:
         declared = state.node.status.declared_features or ()

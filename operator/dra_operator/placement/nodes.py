@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from dra_api.core import Pod
 
+from .neighbours import Neighbours
 from .node import NodeState
-from .repulsion import Repulsion
+from .residents import Residents
+from .topology import Topologies
 
 
 class Nodes:
@@ -22,8 +24,9 @@ class Nodes:
         self._names: list[str] = []
         self._order: list[tuple[float, str]] = []
         self._counting: dict[str, set[str]] = {}
-        self.repulsion = Repulsion()
-        """What pods on the nodes have against others."""
+        self.residents = Residents()
+        """The pods on the nodes."""
+        self._topologies = Topologies(lambda: (state.node for state in self), self.residents.forget)
         for state in states:
             self.put(state)
 
@@ -35,6 +38,8 @@ class Nodes:
         else:
             self._take_out(old)
         self._states[state.name] = state
+        if old is None or old.node is not state.node:
+            self._topologies.put(state.node)
         insort(self._order, (-state.emptiness, state.name))
         for resource in state.counted:
             self._counting.setdefault(resource, set()).add(state.name)
@@ -44,6 +49,7 @@ class Nodes:
         old = self._states.pop(name, None)
         if old is not None:
             self._take_out(old)
+            self._topologies.remove(name)
             del self._names[bisect_left(self._names, name)]
 
     def get(self, name: str) -> NodeState | None:
@@ -54,15 +60,9 @@ class Nodes:
         """The nodes that count an extended resource themselves."""
         return frozenset(self._counting.get(resource, ()))
 
-    def repelling(self, pod: Pod) -> dict[str, set[str]]:
-        """Labels of nodes, with the values that are out for the pod because of pods that are there."""
-        found: dict[str, set[str]] = {}
-        for name, label in self.repulsion.against(pod):
-            state = self._states.get(name)
-            value = (state.node.metadata.labels or {}).get(label) if state is not None else None
-            if value is not None:
-                found.setdefault(label, set()).add(value)
-        return found
+    def neighbours_of(self, pod: Pod) -> Neighbours:
+        """The rules between the pod and those on the nodes."""
+        return Neighbours(pod, self.residents, self._topologies)
 
     def spread(self, count: int) -> list[str]:
         """So many names, evenly taken from all of them in order; the same as long as no node comes or goes."""

@@ -19,7 +19,9 @@ class Kind(StrEnum):
     CORDONED = "cordoned"
     TAINT = "taint"
     NODE_SELECTOR = "node-selector"
-    ANTI_AFFINITY = "anti-affinity"
+    POD_AFFINITY = "pod-affinity"
+    POD_ANTI_AFFINITY = "pod-anti-affinity"
+    REPELLED = "repelled"
     FEATURE = "feature"
     PORT = "port"
     POD_SLOTS = "pod-slots"
@@ -39,8 +41,8 @@ class Kind(StrEnum):
     UNSUPPORTED = "unsupported"
 
 
-ENDS_WITH_ANOTHER_POD: Final = frozenset({Kind.ANTI_AFFINITY, Kind.PORT, Kind.POD_SLOTS, Kind.RESOURCE})
-"""Obstacles on a node that may go away when another pod ends."""
+ENDS_WITH_ANOTHER_POD: Final = frozenset({Kind.PORT, Kind.POD_SLOTS, Kind.RESOURCE})
+"""Obstacles on a node that may go away when any other pod ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,8 @@ class Question:
         self._filter_timeout = filter_timeout
         claims = case.resource_claims
         self._allocator, self._usage = case.allocator, case.usage
-        self.filter = NodeFilter(case.pod, case.nodes.repelling(case.pod))
+        self.neighbours = case.nodes.neighbours_of(case.pod)
+        self.filter = NodeFilter(case.pod, self.neighbours)
         self.allocations = Allocations(claims, case.failed)
         self.demands = Demands(claims, case.extended, case.nodes, case.allocator)
         self._made = case.extended.made

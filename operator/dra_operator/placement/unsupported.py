@@ -1,21 +1,18 @@
 """What a pod asks of its place that placement does not look at: such a pod waits, and its condition names the field.
 
 A pod that was placed all the same might break a rule that its author relies on, unnoticed. Each of the fields is a rule
-that kube-scheduler enforces: InterPodAffinity, PodTopologySpread, VolumeBinding, VolumeZone, VolumeRestrictions,
-NodeVolumeLimits, GangScheduling. Preferences are no rules, and volumes that any node can mount need none.
+that kube-scheduler enforces: PodTopologySpread, VolumeBinding, VolumeZone, VolumeRestrictions, NodeVolumeLimits,
+GangScheduling. Preferences are no rules, and volumes that any node can mount need none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_api.core import Affinity, Pod, Volume
+from dra_api.core import Pod, Volume
 from msgspec import structs
 
 from .obstacle import Kind, Obstacle
-
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def unsupported(pod: Pod) -> Obstacle | None:
@@ -27,8 +24,6 @@ def _fields(pod: Pod) -> Iterator[tuple[str, str]]:
     spec = pod.spec
     if spec.scheduling_group is not None:
         yield "spec.schedulingGroup", "remove it"
-    if spec.affinity is not None:
-        yield from ((f"spec.affinity.{kind}.{_REQUIRED}", f"use {_PREFERRED}") for kind in _required(spec.affinity))
     for number, constraint in enumerate(spec.topology_spread_constraints or ()):
         if constraint.when_unsatisfiable == "DoNotSchedule":
             where = f"spec.topologySpreadConstraints[{number}].whenUnsatisfiable: DoNotSchedule"
@@ -36,12 +31,6 @@ def _fields(pod: Pod) -> Iterator[tuple[str, str]]:
     for number, volume in enumerate(spec.volumes or ()):
         for source in _tied(volume):
             yield f"spec.volumes[{number}].{source}", "use a volume that any node can mount"
-
-
-def _required(affinity: Affinity) -> Iterator[str]:
-    for kind, terms in (("podAffinity", affinity.pod_affinity), ("podAntiAffinity", affinity.pod_anti_affinity)):
-        if terms is not None and terms.required_during_scheduling_ignored_during_execution:
-            yield kind
 
 
 def _tied(volume: Volume) -> Iterator[str]:

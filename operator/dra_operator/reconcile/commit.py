@@ -88,7 +88,7 @@ class Commit:
         except DeviceTaken:
             self._give_back_devices()
             raise
-        self._cluster.assume_placed(pod, plan.node, plan.served)
+        self._wake(self._cluster.assume_placed(pod, plan.node, plan.served))
 
     async def write(self, may_bind: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
         """Allocations, reservations, binding; False if the claims as written are not ready for the binding.

@@ -112,6 +112,8 @@ class PodPlacer:
         found = examine(pod, self._cluster.snapshot(self._allocator, self._clock(), self._pace.binding_timeout))
         match found:
             case Case():
+                hints = found.nodes.neighbours_of(pod).hints()
+                self._cluster.note_waiting(pod.key, EVERYTHING._replace(hints=hints))
                 unsure = [claim for claim in found.resource_claims if self._may_change_yet(pod, claim)]
                 if unsure:
                     return Decided(partial(self._let_go, pod, unsure))
@@ -168,6 +170,7 @@ class PodPlacer:
             devices=bool(classes),
             freed=self._cluster.drivers_of(classes),
             leftovers=attempt.case.extended.made is not None,
+            hints=decision.hints,
         )
         self._cluster.note_waiting(attempt.pod.key, interest)
 

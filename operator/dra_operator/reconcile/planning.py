@@ -64,9 +64,9 @@ class PlanInProgress:
                 return False
         nodes = cluster.node_states()
         state = nodes.get(plan.node)
-        return (
-            state is not None and NodeFilter(self.pod, nodes.repelling(self.pod)).obstacle(state, plan.served) is None
-        )
+        if state is None:
+            return False
+        return NodeFilter(self.pod, nodes.neighbours_of(self.pod)).obstacle(state, plan.served) is None
 
 
 def _pools(plan: Plan) -> set[PoolId]:

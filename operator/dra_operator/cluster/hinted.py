@@ -1,0 +1,42 @@
+"""Who waits for a change of other pods, by what can help: rules between pods (kube-scheduler's queueing hints)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dra_api.core import Pod
+
+from dra_operator.placement import Anchors, Elsewhere, Hint, Residents
+
+from .index import Index
+
+
+class Hinted:
+    """Keys of waiting pods under their hints. A change is compared with the hints that its pods' labels lead to."""
+
+    def __init__(self) -> None:
+        self._waiting: Index[Hint] = Index()
+        self._anchors: Anchors[Hint] = Anchors()
+
+    def file(self, key: str, hints: frozenset[Hint]) -> None:
+        """The pod waits for exactly this; for nothing to forget it."""
+        before = self._waiting.values_of(key)
+        self._waiting.file(key, hints)
+        for hint in hints - before:
+            if not isinstance(hint, Elsewhere):
+                self._anchors.add(hint.anchor, hint)
+        for hint in before - hints:
+            if not isinstance(hint, Elsewhere) and not self._waiting.keys(hint):
+                self._anchors.discard(hint.anchor, hint)
+
+    def helped_by(self, before: Pod | None, after: Pod | None, residents: Residents) -> Iterator[str]:
+        """Whom it helps that a pod was on a node as ``before``, and is there now as ``after``; None: it is not."""
+        labels = {id(pod): pod.metadata.labels for pod in (before, after) if pod is not None}.values()
+        near = dict.fromkeys(hint for of_pod in labels for hint in self._anchors.near(of_pod))
+        for hint in near:
+            if not isinstance(hint, Elsewhere) and hint.helped_by(before, after, residents):
+                yield from self._waiting.keys(hint)
+
+    def waiting_for(self, change: Elsewhere) -> tuple[str, ...]:
+        """Whom a change of this kind may help."""
+        return self._waiting.keys(change)

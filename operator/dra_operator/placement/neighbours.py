@@ -1,0 +1,59 @@
+"""What a pod asks of the pods around it, and they of it: worked out once, then asked of one node after the other.
+
+Pods on nodes are counted by topology domain (``residents``, ``topology``). The rules here look up the domain of a node,
+so that asking one costs the same however many pods there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from dra_api.core import Pod
+from dra_api.label_selectors import Labels
+
+from .hints import Hint
+from .obstacle import Kind, Obstacle
+from .pod_affinity import Affinity, AntiAffinity, Repulsion
+from .residents import Residents
+from .terms import affinity, anti_affinity
+from .topology import Topologies
+
+
+class Rule(Protocol):
+    """One kind of rule between pods."""
+
+    def obstacle(self, labels: Labels) -> Obstacle | None:
+        """Why the pod cannot go to a node with these labels."""
+        ...
+
+    def hints(self, kinds: frozenset[Kind]) -> set[Hint]:
+        """What can remove obstacles of these kinds."""
+        ...
+
+
+class Neighbours:
+    """All rules between one pod and others; false if there are none."""
+
+    def __init__(self, pod: Pod, residents: Residents, topologies: Topologies) -> None:
+        self._rules = tuple(_rules(pod, residents, topologies))
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def obstacle(self, labels: Labels) -> Obstacle | None:
+        """Why the pod cannot go to a node with these labels."""
+        return next((found for rule in self._rules if (found := rule.obstacle(labels)) is not None), None)
+
+    def hints(self, kinds: frozenset[Kind] = frozenset(Kind)) -> frozenset[Hint]:
+        """What can remove obstacles of these kinds."""
+        return frozenset(hint for rule in self._rules for hint in rule.hints(kinds))
+
+
+def _rules(pod: Pod, residents: Residents, topologies: Topologies) -> Iterator[Rule]:
+    if near := affinity(pod):
+        yield Affinity(pod, near, residents, topologies)
+    if away := anti_affinity(pod):
+        yield AntiAffinity(away, residents, topologies)
+    if repulsion := Repulsion(pod, residents, topologies):
+        yield repulsion

@@ -1,0 +1,152 @@
+"""The pods on nodes, those whose binding is under way included, as rules between pods ask about them.
+
+Two questions are answered by counts that are kept up to date pod by pod: how many pods of a selection are where, and
+how many pods are where that keep a given pod away. A selection is counted from its first use on; the one that was asked
+for least recently is forgotten first. Without selections in use, a pod that comes or goes costs one look-up or two.
+
+A pod is known by its UID, so that one and its successor of the same name do not get mixed up.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from dra_api.core import Pod
+
+from .anchors import Anchors
+from .population import Population
+from .selection import Selection
+from .terms import Namespaces, Term, anti_affinity
+from .topology import Topology
+
+KEPT = 512  # selections that are counted
+
+Place = tuple[Pod, str]
+"""A pod, and the node where it is."""
+Repelling = tuple[Term, Population]
+"""A term of anti-affinity, and the pods that carry it."""
+
+
+class Residents:
+    """``namespaces`` has the labels of each namespace; whoever knows them puts them in."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, Place] = {}
+        self._counted: OrderedDict[Selection, Population] = OrderedDict()
+        self._selections: Anchors[Selection] = Anchors()
+        self._carriers = Carriers()
+        self.namespaces: dict[str, dict[str, str]] = {}
+
+    def put(self, pod: Pod, node: str) -> None:
+        """The pod is on the node or on its way to it, or has changed there."""
+        uid = pod.metadata.uid
+        old = self._pods.get(uid)
+        if old is None or old[1] != node or not counts_alike(old[0], pod):
+            self.remove(uid)
+            self._count(pod, node, 1)
+        self._pods[uid] = (pod, node)
+
+    def remove(self, uid: str) -> None:
+        """The pod is gone; an unknown one is ignored."""
+        old = self._pods.pop(uid, None)
+        if old is not None:
+            self._count(*old, -1)
+
+    def at(self, uid: str) -> Place | None:
+        """The pod as it counts, and where; None if it is on no node."""
+        return self._pods.get(uid)
+
+    def count(self, selection: Selection) -> Population:
+        """The pods of a selection."""
+        found = self._counted.get(selection)
+        if found is None:
+            found = self._counted[selection] = Population()
+            self._selections.add(selection.anchor, selection)
+            for pod, node in self._pods.values():
+                if selection.matches(pod):
+                    found.add(node, 1)
+            if len(self._counted) > KEPT:
+                oldest, population = self._counted.popitem(last=False)
+                self._selections.discard(oldest.anchor, oldest)
+                population.close()
+        self._counted.move_to_end(selection)
+        return found
+
+    def repelling(self, pod: Pod) -> list[Repelling]:
+        """What keeps the pod away: required anti-affinity, with the pods that have it."""
+        return list(self._carriers.about(pod, self.namespaces))
+
+    def forget(self, topology: Topology) -> None:
+        """The topology is not kept up to date any more."""
+        for population in (*self._counted.values(), *self._carriers.populations()):
+            population.forget(topology)
+
+    def miscounted(self) -> Iterator[str]:
+        """What is kept step by step and differs from a count made afresh; nothing, unless there is a bug."""
+        fresh = Residents()
+        for pod, node in self._pods.values():
+            fresh.put(pod, node)
+        for selection, population in self._counted.items():
+            if population.by_node != fresh.count(selection).by_node:
+                yield f"the pods of {selection} are miscounted"
+        if self._carriers != fresh._carriers:
+            yield "the pods that keep others away are miscounted"
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """The UID of each pod, and its node."""
+        return ((uid, node) for uid, (_, node) in self._pods.items())
+
+    def _count(self, pod: Pod, node: str, number: int) -> None:
+        for selection in self._selections.near(pod.metadata.labels):
+            if selection.matches(pod):
+                self._counted[selection].add(node, number)
+        for term in anti_affinity(pod):
+            self._carriers.add(term, node, number)
+
+
+class Carriers:
+    """Pods by the terms that they carry: thousands of pods of one workload carry the same one."""
+
+    def __init__(self) -> None:
+        self._pods: dict[Term, Population] = {}
+        self._terms: Anchors[Term] = Anchors()
+
+    def add(self, term: Term, node: str, number: int) -> None:
+        """So many pods more on the node carry the term."""
+        population = self._pods.get(term)
+        if population is None:
+            population = self._pods[term] = Population()
+            self._terms.add(term.selector.anchor, term)
+        population.add(node, number)
+        if not population.by_node:
+            population.close()
+            del self._pods[term]
+            self._terms.discard(term.selector.anchor, term)
+
+    def about(self, pod: Pod, namespaces: Namespaces) -> Iterator[Repelling]:
+        """The terms that select the pod, each with its carriers."""
+        for term in self._terms.near(pod.metadata.labels):
+            if term.is_about(pod, namespaces):
+                yield term, self._pods[term]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Carriers):
+            return NotImplemented
+        mine, theirs = ({term: it.by_node for term, it in one._pods.items()} for one in (self, other))
+        return mine == theirs
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def populations(self) -> Iterator[Population]:
+        """All carriers."""
+        return iter(self._pods.values())
+
+
+def counts_alike(one: Pod, other: Pod) -> bool:
+    """Whether rules between pods see no difference between two versions of a pod on the same node."""
+    return (
+        one.metadata.labels == other.metadata.labels
+        and (one.metadata.deletion_timestamp is None) == (other.metadata.deletion_timestamp is None)
+        and one.spec.affinity == other.spec.affinity
+    )

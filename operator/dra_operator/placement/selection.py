@@ -1,0 +1,43 @@
+"""Which pods a rule is about: those that a label selector picks in some namespaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra_api.core import Pod
+from dra_api.label_selectors import Selector
+
+from .anchors import Anchor
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Pods with certain labels in these namespaces; None stands for all."""
+
+    selector: Selector
+    namespaces: frozenset[str] | None
+
+    def matches(self, pod: Pod) -> bool:
+        """Whether the pod is one of them."""
+        meta = pod.metadata
+        is_there = self.namespaces is None or meta.namespace in self.namespaces
+        return is_there and self.selector.matches(meta.labels or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Pods that are in all scopes. ``leaving``: those being deleted count as well."""
+
+    scopes: tuple[Scope, ...]
+    leaving: bool = True
+
+    @property
+    def anchor(self) -> Anchor:
+        """A label that all of these pods have, if the selectors name one."""
+        return next((anchor for scope in self.scopes if (anchor := scope.selector.anchor) is not None), None)
+
+    def matches(self, pod: Pod) -> bool:
+        """Whether the pod is one of them."""
+        if not self.leaving and pod.metadata.deletion_timestamp is not None:
+            return False
+        return all(scope.matches(pod) for scope in self.scopes)

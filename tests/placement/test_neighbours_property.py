@@ -1,0 +1,115 @@
+"""Rules between pods agree with their literal reading at every step of any history of pods, nodes and namespaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_api.codec import convert
+from dra_api.core import Pod
+from dra_operator.placement import Nodes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neighbour_oracle import REQUIRED, Json, Oracle
+from placement_lab import node
+
+NAMES, NAMESPACES = ["n0", "n1", "n2"], ["ns", "other"]
+VALUES = st.sampled_from(["x", "x", "y"])
+labels = st.fixed_dictionaries({"app": VALUES}, optional={"tier": VALUES})
+node_labels = st.fixed_dictionaries({"zone": VALUES}, optional={"rack": VALUES})
+
+
+@st.composite
+def selectors(draw: st.DrawFn) -> Json:
+    """One label most of the time, and any requirement now and then."""
+    if draw(st.integers(0, 2)):
+        return {"matchLabels": {"app": draw(VALUES)}}
+    operator = draw(st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist"]))
+    values = draw(st.lists(st.sampled_from(["x", "y"]), min_size=1, max_size=2)) if operator.endswith("In") else []
+    wish = {"key": draw(st.sampled_from(["app", "tier"])), "operator": operator, "values": values}
+    return {"matchExpressions": [wish]}
+
+
+@st.composite
+def terms(draw: st.DrawFn) -> list[Json]:
+    def term() -> Json:
+        found: Json = {"topologyKey": draw(st.sampled_from(["zone", "zone", "rack"]))}
+        for field, values in (
+            ("labelSelector", st.one_of(selectors(), selectors(), selectors(), st.none())),
+            ("namespaceSelector", st.one_of(st.none(), st.none(), st.none(), selectors())),
+            ("namespaces", st.sampled_from([None, None, None, ["other"], ["ns", "other"]])),
+        ):
+            if (value := draw(values)) is not None:
+                found[field] = value
+        return found
+
+    return [term() for _ in range(draw(st.sampled_from([0, 1, 1, 2])))]
+
+
+@st.composite
+def pods(draw: st.DrawFn, name: str) -> Json:
+    meta: Json = {
+        "name": name,
+        "namespace": draw(st.sampled_from(["ns", "ns", "other"])),
+        "uid": f"uid-{name}",
+        "labels": draw(labels),
+    }
+    if draw(st.booleans()) and name != "comes":
+        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    kinds = draw(st.sampled_from([("podAffinity",), ("podAntiAffinity",), ("podAffinity", "podAntiAffinity"), ()]))
+    affinity = {kind: {REQUIRED: draw(terms())} for kind in kinds}
+    return {"metadata": meta, "spec": {"nodeName": "", "affinity": affinity}}
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[str, Any, Any]:
+    kind = draw(st.sampled_from(["node", "node", "no node", "namespace", "pod", "pod", "pod", "no pod"]))
+    if kind == "node":
+        return kind, draw(st.sampled_from(NAMES)), draw(node_labels)
+    if kind == "no node":
+        return kind, draw(st.sampled_from(NAMES)), None
+    if kind == "namespace":
+        return kind, draw(st.sampled_from(NAMESPACES)), draw(labels)
+    name = draw(st.sampled_from(["p0", "p1", "p2", "p3"]))
+    return (
+        (kind, name, draw(pods(name))) if kind == "no pod" else (draw(st.sampled_from(NAMES)), name, draw(pods(name)))
+    )
+
+
+def apply(step: tuple[str, Any, Any], nodes: Nodes, oracle: Oracle) -> None:
+    """The same change to both."""
+    kind, name, value = step
+    match kind:
+        case "node":
+            nodes.put(node(name, labels=value))
+            oracle.nodes = {**oracle.nodes, name: value}
+        case "no node":
+            nodes.remove(name)
+            oracle.nodes = {each: its for each, its in oracle.nodes.items() if each != name}
+        case "namespace":
+            nodes.residents.namespaces[name] = value
+            oracle.namespaces = {**oracle.namespaces, name: value}
+        case _:
+            oracle.pods = [pod for pod in oracle.pods if pod["metadata"]["name"] != name]
+            if kind == "no pod":
+                nodes.residents.remove(f"uid-{name}")
+                return
+            value["spec"]["nodeName"] = kind
+            nodes.residents.put(convert(Pod, value), kind)
+            oracle.pods.append(value)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(pods("comes"), min_size=1, max_size=3), st.lists(steps(), min_size=3, max_size=12))
+def test_rules_agree_with_their_literal_reading(incoming: list[Json], history: list[tuple[str, Any, Any]]) -> None:
+    namespaces: dict[str, Json] = {name: {} for name in NAMESPACES}
+    nodes, oracle = Nodes(), Oracle({}, [], namespaces)
+    nodes.residents.namespaces.update(namespaces)
+    history = [*(("node", name, {"zone": name[1]}) for name in NAMES), *history]
+    for step in history:
+        apply(step, nodes, oracle)
+        for pod in incoming:
+            rules = nodes.neighbours_of(convert(Pod, pod))
+            for name, its in oracle.nodes.items():
+                found = rules.obstacle(its)
+                expected = oracle.obstacle(pod, name)
+                assert (found.kind if found else None) == expected, (step, pod, name)
