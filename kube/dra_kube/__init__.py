@@ -42,6 +42,7 @@ from .resource import (
     Resource,
 )
 from .sending import Guard, unguarded
+from .transport import Observe, unobserved
 from .watch import WatchEvent
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "NotSent",
     "NotServed",
     "Object",
+    "Observe",
     "PatchKind",
     "Resource",
     "ServerError",
@@ -89,4 +91,5 @@ __all__ = [
     "connection",
     "contexts",
     "unguarded",
+    "unobserved",
 ]

@@ -20,7 +20,7 @@ from .connection import Connection
 from .errors import NotFound, NotServed
 from .resource import Resource
 from .sending import Guard, unguarded
-from .transport import Transport
+from .transport import Observe, Transport, unobserved
 from .versions import from_served, to_served
 from .watch import WatchEvent
 
@@ -52,7 +52,7 @@ class Api:
     """A client of one API server; an async context manager.
 
     ``timeout`` is the limit in seconds for one request (watches are exempt). ``guard`` is asked right before each
-    write is sent, see ``dra_kube.sending``.
+    write is sent, see ``dra_kube.sending``; ``observe`` is told of each request.
     """
 
     def __init__(
@@ -62,8 +62,9 @@ class Api:
         timeout: float = 30.0,
         user_agent: str = "kopf-dra",
         guard: Guard = unguarded,
+        observe: Observe = unobserved,
     ) -> None:
-        self._transport = Transport(connection, timeout, user_agent, guard)
+        self._transport = Transport(connection, timeout, user_agent, guard, observe)
         self._served: dict[Resource, str] = {}
 
     async def __aenter__(self) -> Self:

@@ -6,7 +6,8 @@ Every failure of aiohttp becomes a KubeError here, so that no caller has to know
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -19,6 +20,8 @@ from .sending import READS, Guard, Sending
 from .watch import watch_events
 
 Query = Mapping[str, str]
+Observe = Callable[[str, str, int, float], None]
+"""Gets of each request the method, the path, the status (0: no answer), and the seconds until the answer began."""
 
 _CONNECT_SECONDS = 10.0
 _WATCH_SECONDS = 300
@@ -33,8 +36,9 @@ _SERVER_SHARE = 0.9
 class Transport:
     """A pool of connections to one API server. ``timeout`` is the limit in seconds for one request, watches apart."""
 
-    def __init__(self, connection: Connection, timeout: float, user_agent: str, guard: Guard) -> None:
+    def __init__(self, connection: Connection, timeout: float, user_agent: str, guard: Guard, observe: Observe) -> None:
         self.connection = connection
+        self._observe = observe
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, _CONNECT_SECONDS))
         self._watch_timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=_CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE
@@ -124,6 +128,7 @@ class Transport:
         if authorization := self.connection.authorization():
             sent["Authorization"] = authorization
         what = f"{method} {self.connection.host}{path}"
+        began, status = time.perf_counter(), 0
         try:
             response = await self._session.request(
                 method,
@@ -135,12 +140,19 @@ class Transport:
                 proxy=self.connection.proxy,
                 allow_redirects=method in READS,
             )
+            status = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{what}: {_words(error, timeout)}") from error
+        finally:
+            self._observe(method, path, status, time.perf_counter() - began)
         if response.status < 300:
             return response
         retry_after = seconds_of(response.headers.get("Retry-After"))
         raise _refusal(response.status, await _content(response, what), retry_after)
+
+
+def unobserved(_method: str, _path: str, _status: int, _seconds: float) -> None:
+    """No one looks at the requests."""
 
 
 def _words(error: Exception, timeout: aiohttp.ClientTimeout) -> str:

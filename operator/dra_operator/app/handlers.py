@@ -16,6 +16,7 @@ from dra_kube import Connection, ConnectionSettingsError, KubeError, Resource, c
 
 from .kopf_settings import configure
 from .operator import Operator
+from .requests import requests_told
 from .tracing import trace_of
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,9 @@ def register(
     @kopf.on.login(id="login", registry=registry)
     async def login(**_: Any) -> kopf.AiohttpSession:
         try:
-            session = session_for(connection(), trace_of(operator.streams, operator.knows))
+            session = session_for(
+                connection(), trace_of(operator.streams, operator.knows), requests_told(operator.requested)
+            )
         except ConnectionSettingsError as error:
             raise kopf.PermanentError(str(error)) from error
         opened(session.aiohttp_session)

@@ -1,11 +1,20 @@
-"""Log lines that people read: time, level, where, what."""
+"""Log lines on stderr, for people or as JSON objects, one each; how much is logged depends on the verbosity.
+
+``reconcile.logbook`` has the lines about pods and claims, ``requests`` those about requests to the API server.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 
-_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+from msgspec import json
+
+from dra_operator.reconcile import Line
+
+from .requests import logger as requests
 
 _LEFTOVERS_OF_KOPF = (
     "closing of asynchronous generator <async_generator object infinite_watch",
@@ -18,9 +27,62 @@ def _is_worth_telling(record: logging.LogRecord) -> bool:
     return not any(leftover in record.getMessage() for leftover in _LEFTOVERS_OF_KOPF)
 
 
-def configure_logs(verbosity: int) -> None:
-    """0: our own information and everybody's warnings; 1: Kopf's information too; 2: everything."""
-    logging.basicConfig(stream=sys.stderr, format=_FORMAT, level=logging.WARNING, force=True)
-    logging.getLogger("dra_operator").setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
-    logging.getLogger("kopf").setLevel((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)])
+class _Seconds:
+    """The time of a record to the second, in words that are made once per second."""
+
+    def __init__(self, form: str, parts: Callable[[float], time.struct_time]) -> None:
+        self._form, self._parts = form, parts
+        self._known, self._text = -1, ""
+
+    def of(self, record: logging.LogRecord) -> str:
+        second = int(record.created)
+        if second != self._known:
+            self._known, self._text = second, time.strftime(self._form, self._parts(second))
+        return self._text
+
+
+class TextLines(logging.Formatter):
+    """A record as people read it: time, level, where, what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seconds = _Seconds("%Y-%m-%d %H:%M:%S", time.localtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """More than one line only where there is a traceback."""
+        time_ = f"{self._seconds.of(record)},{int(record.msecs):03d}"
+        text = f"{time_} {record.levelname:<7} {record.name}: {record.getMessage()}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class JsonLines(logging.Formatter):
+    """A record as a JSON object; the fields of a line are keys of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seconds = _Seconds("%Y-%m-%dT%H:%M:%S", time.gmtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Never more than one line."""
+        line = record.msg if isinstance(record.msg, Line) else None
+        content: dict[str, object] = {} if line is None else line.fields()
+        content |= {
+            "time": f"{self._seconds.of(record)}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage() if line is None else line.what,
+        }
+        if record.exc_info:
+            content["exception"] = self.formatException(record.exc_info)
+        return json.encode(content, enc_hook=str).decode()
+
+
+def configure_logs(verbosity: int, log_format: str) -> None:
+    """0: what happens to pods and claims, and all warnings; 1: the reasons too; 2: requests and Kopf's lines too."""
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # asked for per record, never shown
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, force=True)
+    logging.getLogger().handlers[0].setFormatter(JsonLines() if log_format == "json" else TextLines())
+    logging.getLogger("dra_operator").setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
+    requests.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
+    logging.getLogger("kopf").setLevel(logging.INFO if verbosity > 1 else logging.WARNING)
     logging.getLogger("asyncio").addFilter(_is_worth_telling)

@@ -32,6 +32,7 @@ from .audit import Audit
 from .claim_controller import ClaimController
 from .known import Version
 from .metrics import AppMetrics
+from .requests import log_request
 from .streams import Limits, Streams
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,9 @@ class Operator:
         """Connect, list everything, start to work. Raises KubeError when the server cannot be used."""
         self.went_back = ""
         self.outdated.clear()
-        api = await Api(connection, timeout=self.options.request_timeout, guard=self._guard).__aenter__()
+        api = await Api(
+            connection, timeout=self.options.request_timeout, guard=self._guard, observe=self.requested
+        ).__aenter__()
         try:
             await api.raw_get("/version")
             parts = self._make(api)
@@ -190,6 +193,10 @@ class Operator:
         if self._parts is None:
             raise RuntimeError("the operator was not started")
         return self._parts
+
+    def requested(self, method: str, path: str, status: int, seconds: float) -> None:
+        """A request to the API server was answered, or with status 0 was not: ours, or one of Kopf."""
+        log_request(method, path, status, seconds)
 
     def missing(self) -> list[Resource]:
         """Kinds that the server does not have, and without which claims cannot be handled."""

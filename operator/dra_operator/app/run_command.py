@@ -28,7 +28,7 @@ from .supervisor import OperatorFailed, Supervisor
 def main(words: Sequence[str]) -> int:
     """Run until SIGINT or SIGTERM; returns the exit code."""
     settings = CommandLine().settings(words)
-    configure_logs(settings.verbosity)
+    configure_logs(settings.verbosity, settings.log_format)
     if settings.kubeconfig:
         os.environ["KUBECONFIG"] = settings.kubeconfig  # Kopf logs in again on its own when the server says 401
     try:

@@ -131,9 +131,17 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     audit_interval: Annotated[
         float, Meta(ge=1, le=86400), _about("seconds between two comparisons of the whole view with the API server")
     ] = 300.0
+    log_format: Annotated[
+        str, Meta(pattern="^(text|json)$"), _about("how log lines look: text, or a JSON object each", "text or json")
+    ] = "text"
     check_invariants: Annotated[bool, _about("verify the view after every step, and log what is wrong; slow")] = False
     verbosity: Annotated[
-        int, Meta(ge=0, le=2), _about("log lines: 0 our information and all warnings, 1 Kopf's as well, 2 everything")
+        int,
+        Meta(ge=0, le=2),
+        _about(
+            "log lines: 0 what happens to pods and claims, and all warnings; 1 also the reasons, node by node; "
+            "2 also requests to the API server, and Kopf's own lines"
+        ),
     ] = 0
 
     def __post_init__(self) -> None:

@@ -15,7 +15,17 @@ from .nodes import Nodes
 from .obstacle import Kind, Obstacle
 from .pause import Pause
 from .plan import Planning, decided, plan
-from .question import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Question, Undecided, settled
+from .question import (
+    Faulty,
+    Fits,
+    Lacking,
+    NodeAnswer,
+    Obstructed,
+    Question,
+    Undecided,
+    answer_text,
+    settled,
+)
 from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, served_resources, subtract
 from .residents import Place, Residents, counts_alike
 from .snapshot import Snapshot
@@ -66,6 +76,7 @@ __all__ = [
     "Undecided",
     "WriteUnderWay",
     "add",
+    "answer_text",
     "binding_state",
     "counts_alike",
     "crowded",

@@ -8,7 +8,7 @@ whether a broken claim is noticed (E2E-055).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 from dra_operator.allocator import Candidates
 
@@ -26,6 +26,8 @@ UNAVAILABLE = Obstacle(Kind.CLAIM_ELSEWHERE)
 FEW = 64  # candidates that are put in order themselves, instead of being looked for in the order of all nodes
 SAMPLE = 16  # nodes without enough devices that are asked all the same, for an explanation with numbers
 
+Answered = Callable[[str, NodeAnswer], None]
+"""Gets each node that was asked, and what it answered."""
 Work = Generator[Pause, Elapsed, None]
 
 
@@ -36,7 +38,8 @@ class Aborted(Exception):
 class Attempt:
     """What the nodes answered so far. Raises NodeSelectionError for node selectors that cannot be understood."""
 
-    def __init__(self, case: Case, filter_timeout: float) -> None:
+    def __init__(self, case: Case, filter_timeout: float, answered: Answered) -> None:
+        self._answered = answered
         self._nodes, self._allocator, self._usage = case.nodes, case.allocator, case.usage
         self._question = Question(case, filter_timeout)
         self._allocations, self._demands = self._question.allocations, self._question.demands
@@ -120,7 +123,9 @@ class Attempt:
         if state is None:
             return
         self._asked.add(name)
-        self._take_in(state, (yield from self._question.ask(state)))
+        answer = yield from self._question.ask(state)
+        self._answered(name, answer)
+        self._take_in(state, answer)
         yield from self._pause(self._question.steps)
         self._question.steps = 0
 

@@ -26,6 +26,7 @@ from .filters import NodeFilter
 from .node import NodeState
 from .obstacle import Kind, Obstacle
 from .pause import SLICE, Elapsed, Pause
+from .wording import text
 
 DECISION_STEPS = 10  # what a decision costs even if there is nothing to search
 
@@ -127,6 +128,21 @@ def _answer(state: NodeState, demand: Demand, outcome: Outcome) -> NodeAnswer:
     if isinstance(outcome, GaveUp):
         return Undecided(str(outcome))
     return Lacking(demand, demand.told(outcome.refusal))
+
+
+def answer_text(answer: NodeAnswer) -> str:
+    """What a node answered, as a clause."""
+    match answer:
+        case Fits():
+            return "fits"
+        case Obstructed(obstacle):
+            return text(obstacle)
+        case Lacking(_, refusal):
+            return refusal.line()
+        case Faulty(error):
+            return str(error)
+        case Undecided(why):
+            return why
 
 
 def settled(asking: Generator[Pause, Elapsed, NodeAnswer]) -> NodeAnswer:

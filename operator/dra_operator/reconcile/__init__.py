@@ -3,6 +3,7 @@
 from .concerns import Concerns, UnknownConcern, concerns_of
 from .control import Control, timestamp
 from .errors import CommitFailed, GenerationFailed, PlacementFailed, ReconcileError
+from .logbook import Line, tell
 from .pace import Pace, Turns, Waits
 from .queue import WorkQueue
 
@@ -11,6 +12,7 @@ __all__ = [
     "Concerns",
     "Control",
     "GenerationFailed",
+    "Line",
     "Pace",
     "PlacementFailed",
     "ReconcileError",
@@ -19,5 +21,6 @@ __all__ = [
     "Waits",
     "WorkQueue",
     "concerns_of",
+    "tell",
     "timestamp",
 ]

@@ -42,6 +42,7 @@ from dra_operator.placement import ExtendedClaim, Plan, PodClaim
 from .claim_body import claim_for_extended_resources
 from .confirmation import Confirmations
 from .errors import BoundElsewhere, CommitFailed, CommitRefused, PodVanished
+from .logbook import devices_in, tell
 from .metrics import PlacementMetrics
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class Commit:
             raise
         self._confirmations.forget(claims)
         self._cluster.assume_bound(self._pod)
+        tell(logger, logging.INFO, "pod bound", pod=self._pod.key, node=self._plan.node)
         return True
 
     def _failure(self, error: Exception) -> CommitFailed:
@@ -138,8 +140,12 @@ class Commit:
             if not is_over(error):
                 self._unknown.add(claim.metadata.uid)
             raise
+        fields = {"claim": claim.key, "pod": self._pod.key, "node": self._plan.node}
         if allocation is not None:
             self._confirmations.wrote(written)
+            tell(logger, logging.INFO, "claim allocated", **fields, devices=lambda: devices_in(allocation))
+        else:
+            tell(logger, logging.DEBUG, "claim reserved", **fields)
         self._wake(self._cluster.settle(claim.metadata.uid))
         return written
 
@@ -179,6 +185,7 @@ class Commit:
             self._metrics.created(success=False)
             raise
         self._metrics.created(success=True)
+        tell(logger, logging.INFO, "claim generated", claim=made.key, pod=self._pod.key, template="")
         self._cluster.ledger.follow(extended.claim.metadata.uid, made)
         return made
 
@@ -233,10 +240,13 @@ class Commit:
             await self._try_to_undo(self._extended, self._claims.discard(self._extended, uid))
 
     async def _try_to_undo(self, claim: ResourceClaim, undoing: Awaitable[object]) -> None:
+        fields = {"claim": claim.key, "pod": self._pod.key}
         try:
             await undoing
-        except (KubeError, ClaimChanged) as failure:
-            logger.warning("claim %s stays with pod %s until it is tried again: %s", claim.key, self._pod.key, failure)
+        except (KubeError, ClaimChanged) as error:
+            tell(logger, logging.WARNING, "claim stays with the pod until it is tried again", error=error, **fields)
+        else:
+            tell(logger, logging.INFO, "claim released", because="the pod was not bound", **fields)
 
     def _give_back_devices(self) -> None:
         for entry in self._cluster.ledger.in_flight_for(self._pod.key):

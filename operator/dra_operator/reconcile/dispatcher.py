@@ -18,6 +18,7 @@ from typing import NamedTuple
 from dra_operator.cluster import Key
 
 from .failures import Failures
+from .logbook import enter_attempt, new_attempt
 from .pace import Turns
 from .queue import WorkQueue
 from .workers import error_of
@@ -53,7 +54,8 @@ class Dispatcher:
         self._queue, self._decide, self._turns = queue, decide, turns
         self._failures, self._after = failures, after
         self._slots = asyncio.Semaphore(most)
-        self._postponed: set[Key] = set()
+        self._postponed: dict[Key, str] = {}
+        """The ids of their attempts."""
         self.started = asyncio.Event()
 
     async def run(self) -> None:
@@ -67,7 +69,8 @@ class Dispatcher:
     async def _next(self, group: asyncio.TaskGroup) -> None:
         key = await self._queue.get()
         await asyncio.sleep(self._turns.turn if key in self._postponed else 0)  # one decision per turn of the loop
-        self._postponed.discard(key)
+        attempt = self._postponed.pop(key, None) or new_attempt()
+        enter_attempt(attempt)
         try:
             decided = await self._decide(key.object)
         except Exception as error:
@@ -75,7 +78,7 @@ class Dispatcher:
             return
         if isinstance(decided, Postponed):
             self._slots.release()
-            self._postponed.add(key)
+            self._postponed[key] = attempt
             self._queue.postpone(key, self._turns.level(decided.spent))
         elif decided.follow_up is None:
             self._finish(key, None, decided.spent)

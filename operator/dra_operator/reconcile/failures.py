@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter
 from dra_operator.cluster import Key
 
 from .errors import BoundElsewhere, PlacementFailed, PodVanished, ReconcileError
+from .logbook import tell
 from .queue import WorkQueue
 
 logger = logging.getLogger(__name__)
@@ -37,12 +38,12 @@ class Failures:
         seconds = queue.retry(key, max(rest, _pause_asked_for(error)))
         is_expected = isinstance(error, KubeError | ReconcileError)
         self._errors.labels(key.concern, "expected" if is_expected else "unexpected").inc()
+        fields = {"concern": key.concern, "object": key.object, "again_in": f"{seconds:.3g}s"}
         if not is_expected:
-            logger.error("%s: unexpected %r; again in %.3g s", key, error, seconds, exc_info=error)
-        elif isinstance(error, Conflict | PlacementFailed | BoundElsewhere | PodVanished):
-            logger.debug("%s: %s; again in %.3g s", key, error, seconds)
+            tell(logger, logging.ERROR, "failed unexpectedly", error=error, **fields)
         else:
-            logger.warning("%s: %s; again in %.3g s", key, error, seconds)
+            passes = isinstance(error, Conflict | PlacementFailed | BoundElsewhere | PodVanished)
+            tell(logger, logging.DEBUG if passes else logging.WARNING, "failed", error=error, **fields)
 
 
 def _pause_asked_for(error: BaseException | None) -> float:

@@ -6,6 +6,8 @@ already is found by its owner and annotation, so a crash between creating and re
 
 from __future__ import annotations
 
+import logging
+
 from dra_api.codec import DecodeError
 from dra_api.core import Pod, PodResourceClaim
 from dra_api.references import (
@@ -26,9 +28,12 @@ from dra_operator.kube import ClaimWriter, EventReason, EventRecorder, PodWriter
 from .claim_body import claim_for_pod
 from .concerns import Concerns
 from .errors import GenerationFailed
+from .logbook import tell
 from .metrics import ClaimMetrics
 from .names import generated_name, legacy_name
 from .repair import ClaimRepair, complete
+
+logger = logging.getLogger(__name__)
 
 NAMES = 5
 """So many names are tried for a claim: objects of other owners may have the first ones."""
@@ -122,6 +127,7 @@ class ClaimGenerator:
             self._metrics.created(success=False, admin_access=admin)
             raise GenerationFailed(f"create ResourceClaim {body['metadata'].get('name', '')}: {error}") from error
         self._metrics.created(success=True, admin_access=admin)
+        tell(logger, logging.INFO, "claim generated", claim=claim.key, pod=pod.key, template=template_name)
         return claim
 
     async def _create_once(self, pod: Pod, entry: str, body: Object) -> ResourceClaim:

@@ -40,12 +40,15 @@ from dra_operator.placement import (
     Case,
     GettingReady,
     Kind,
+    NodeAnswer,
     NoPlace,
     NotTried,
     Plan,
+    Planning,
     PodClaim,
     Stolen,
     WriteUnderWay,
+    answer_text,
     binding_state,
     examine,
     is_alone,
@@ -56,6 +59,7 @@ from dra_operator.placement import (
 from .commit import Commit, Writing
 from .dispatcher import Decided, FollowUp, Postponed
 from .errors import CommitRefused, PlacementFailed
+from .logbook import devices_in, tell
 from .pace import Pace
 from .planning import PlanInProgress
 from .queue import WorkQueue
@@ -117,7 +121,7 @@ class PodPlacer:
                 unsure = [claim for claim in found.resource_claims if self._may_change_yet(pod, claim)]
                 if unsure:
                     return Decided(partial(self._let_go, pod, unsure))
-                return PlanInProgress(found, plan(found, self._filter_timeout))
+                return PlanInProgress(found, self._plan(found))
             case NotTried(obstacle, claims, stale):
                 self._cluster.note_waiting(pod.key, LEFTOVERS if stale else NONE)
                 if obstacle.kind is Kind.CLAIM_UNMADE:
@@ -131,6 +135,17 @@ class PodPlacer:
                 return Decided()
             case WriteUnderWay():
                 return Decided()  # the end of the other pod's write brings this one here again
+
+    def _plan(self, case: Case) -> Planning:
+        """A plan that says what each node answered, if that is logged."""
+        if not logger.isEnabledFor(logging.DEBUG):
+            return plan(case, self._filter_timeout)
+        pod = case.pod.key
+
+        def answered(node: str, answer: NodeAnswer) -> None:
+            tell(logger, logging.DEBUG, "node asked", pod=pod, node=node, answer=answer_text(answer))
+
+        return plan(case, self._filter_timeout, answered)
 
     async def _go_on(self, attempt: PlanInProgress) -> Decided | Postponed:
         pod, cluster = attempt.pod, self._cluster
@@ -230,6 +245,7 @@ class PodPlacer:
         for claim in claims:
             with suppress(NotFound, ClaimChanged):
                 await self._claims.release(claim, {pod.metadata.uid}, deallocate=True)
+                self._released(pod, claim, "a write to it was not answered")
         self._confirmations.forget(claims)
         self._wake(self._cluster.forget_placed(pod))
         self._queue.add([Key("place", pod.key)])
@@ -244,9 +260,9 @@ class PodPlacer:
         finally:
             self._confirmations.forget([claim])
         self._writing.metrics.gave_way()
-        lost = f"claim {claim.key} gave up {', '.join(map(str, devices))}, which another claim holds too"
-        logger.info("%s; pod %s is placed anew", lost, pod.key)
-        raise PlacementFailed(lost)
+        self._released(pod, claim, "another claim holds a device too")
+        given_up = ", ".join(map(str, devices))
+        raise PlacementFailed(f"claim {claim.key} gave up {given_up}, which another claim holds too")
 
     async def _wait(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> None:
         """No node takes the pod: say why, and give back what it holds in the wrong place (4.3)."""
@@ -258,10 +274,15 @@ class PodPlacer:
                 await self._discard(pod, in_vain)
             elif stuck:
                 await self._claims.clear(stuck[0].claim, pod.metadata.uid)
+                self._released(pod, stuck[0].claim, "the pod cannot run where it is allocated")
         except (ClaimChanged, NotFound) as error:
             raise PlacementFailed(str(error)) from error
         if decision.is_error:
             raise PlacementFailed(decision.message)
+
+    def _released(self, pod: Pod, claim: ResourceClaim, because: str) -> None:
+        freed = partial(devices_in, claim.status.allocation)
+        tell(logger, logging.INFO, "claim released", claim=claim.key, pod=pod.key, because=because, freed=freed)
 
     async def _discard(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         """Delete claims for extended resources, unless the pod turns out to be bound with them. Raises NotFound."""
@@ -279,6 +300,7 @@ class PodPlacer:
                 condition.message,
             ) == (reason, message):
                 return
+        tell(logger, logging.INFO, "pod refused", pod=pod.key, reason=reason, message=message)
         self._events.post(pod, EventReason.FAILED_SCHEDULING, message)
         await self._pods.report_waiting(pod, reason, message)
 

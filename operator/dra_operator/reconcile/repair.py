@@ -13,6 +13,8 @@ from dra_api.core import Pod, PodResourceClaimStatus
 from dra_operator.cluster import Cluster, duplicates
 from dra_operator.kube import ClaimWriter, PodWriter
 
+from .logbook import tell
+
 logger = logging.getLogger(__name__)
 
 
@@ -35,11 +37,11 @@ class ClaimRepair:
         found = list(duplicates(pod, self._cluster.claims_owned_by(pod)))
         right = {item.entry: item.keep.metadata.name for item in found if not item.is_recorded}
         if right:
-            logger.info("pod %s: its claims are %s, which it did not record", pod.key, ", ".join(right.values()))
+            tell(logger, logging.INFO, "pod did not record its claims", pod=pod.key, claims=list(right.values()))
             pod = await self._pods.record_claims(pod, complete(pod, right))
         for item in found:
             for claim in item.superfluous:
-                logger.info("claim %s is one too many for pod %s, entry %s", claim.key, pod.key, item.entry)
+                tell(logger, logging.INFO, "superfluous claim", claim=claim.key, pod=pod.key, entry=item.entry)
                 await self._claims.delete(claim)
         return pod
 

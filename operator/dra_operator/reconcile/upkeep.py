@@ -5,6 +5,8 @@ Concern ``claim`` of the queue; claim-controller.md sections 6 and 7.
 
 from __future__ import annotations
 
+import logging
+
 from dra_api.core import Pod
 from dra_api.references import is_for_extended_resources, pod_is_done
 from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimConsumerReference
@@ -14,6 +16,9 @@ from dra_operator.cluster import Cluster, is_in_use
 from dra_operator.kube import ClaimWriter, PodWriter
 
 from .concerns import Concerns
+from .logbook import devices_in, tell
+
+logger = logging.getLogger(__name__)
 
 
 class ClaimUpkeep:
@@ -37,21 +42,29 @@ class ClaimUpkeep:
             return  # deleted meanwhile, and with it everything there was to do
         if not claim.status.reserved_for and self._is_left_over(claim):
             await self._claims.delete(claim)
+            tell(logger, logging.DEBUG, "claim deleted", claim=claim.key)
 
     async def _release(self, claim: ResourceClaim) -> ResourceClaim:
         """Drop who needs the claim no longer; the last one's going frees the devices, nothing else does (CC-05)."""
         consumers = claim.status.reserved_for or ()
         gone = [consumer.uid for consumer in consumers if not await self._stays(claim, consumer)]
         if gone:
-            claim = await self._claims.drop(claim, gone)
+            claim = self._released(claim, await self._claims.drop(claim, gone))
             frees = True
         else:
             frees = not consumers and claim.metadata.deletion_timestamp is not None
             if frees and claim.status.allocation is not None and FINALIZER in (claim.metadata.finalizers or ()):
-                claim = await self._claims.release(claim, (), deallocate=True)
+                claim = self._released(claim, await self._claims.release(claim, (), deallocate=True))
         if frees and claim.status.allocation is None and FINALIZER in (claim.metadata.finalizers or ()):
             claim = await self._claims.let_go(claim)
         return claim
+
+    def _released(self, before: ResourceClaim, after: ResourceClaim) -> ResourceClaim:
+        kept = {consumer.uid for consumer in after.status.reserved_for or ()}
+        gone = [consumer.name for consumer in before.status.reserved_for or () if consumer.uid not in kept]
+        freed = devices_in(before.status.allocation) if after.status.allocation is None else []
+        tell(logger, logging.INFO, "claim released", claim=after.key, consumers=gone, freed=freed)
+        return after
 
     async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
         """Whether a consumer may still need the claim (6.1). What we do not know, stays."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from .failures import Failures
+from .logbook import enter_attempt, new_attempt
 from .queue import WorkQueue
 
 Handler = Callable[[str], Awaitable[None]]
@@ -35,6 +36,7 @@ class Workers:
     async def _work(self) -> None:
         while True:
             key = await self._queue.get()
+            enter_attempt(new_attempt())
             self._failures.report(self._queue, key, await error_of(self._handle(key.object)))
             self._after()
 

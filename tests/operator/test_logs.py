@@ -1,0 +1,133 @@
+"""How log lines look, as text and as JSON, and which there are at each verbosity."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from dra_operator.app.logs import JsonLines
+from dra_operator.reconcile import Line, tell
+from live_cluster import LiveCluster
+from operator_process import operator_process
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("ns/pod", "ns/pod"),
+        (3, "3"),
+        (["drv/n1/a", "drv/n1/b"], "drv/n1/a,drv/n1/b"),
+        (lambda: ["made", "late"], "made,late"),
+        ("two words", '"two words"'),
+        ("", '""'),
+        ([], '""'),
+        ("a=b", '"a=b"'),
+        ('a "quote"', '"a \\"quote\\""'),
+        ("a line\nand ERROR a forged one", '"a line\\nand ERROR a forged one"'),
+        ("\x1b[31mred", '"\\u001b[31mred"'),
+    ],
+)
+def test_a_field_is_quoted_where_it_would_be_misread(value: object | Callable[[], object], text: str) -> None:
+    assert str(Line("it happened", {"pod": "ns/pod", "field": value})) == f"it happened pod=ns/pod field={text}"
+
+
+def record(message: object, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
+    trace = (type(error), error, error.__traceback__) if error is not None else None
+    return logging.LogRecord("dra_operator.x", logging.WARNING, __file__, 1, message, arguments, trace)
+
+
+def test_the_fields_of_a_line_are_keys_of_a_json_object() -> None:
+    told = json.loads(JsonLines().format(record(Line("pod bound", {"pod": "ns/pod", "devices": ["a", "b"]}))))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told.pop("time"))
+    assert told == {
+        "level": "warning",
+        "logger": "dra_operator.x",
+        "message": "pod bound",
+        "pod": "ns/pod",
+        "devices": ["a", "b"],
+    }
+
+
+def test_a_plain_record_and_its_traceback_are_one_json_line() -> None:
+    try:
+        raise ValueError("two\nlines")
+    except ValueError as error:
+        text = JsonLines().format(record("%s\nof %d", "one", 2, error=error))
+    assert "\n" not in text
+    told = json.loads(text)
+    assert told["message"] == "one\nof 2"
+    assert told["exception"].endswith("ValueError: two\nlines")
+
+
+def secrets_in(kubeconfig: Path) -> list[str]:
+    """Tokens and keys."""
+    found = re.findall(r"(?:token|client-key-data): (\S+)", kubeconfig.read_text())
+    assert found
+    return found
+
+
+async def log_of(cluster: LiveCluster, kubeconfig: Path, folder: Path, *options: str) -> str:
+    """What the operator logs while a pod is placed."""
+    await cluster.furnish()
+    await cluster.add_template()
+    async with operator_process(kubeconfig, folder / "log", "own", *options) as operator:
+        await operator.becomes_ready()
+        await cluster.add_pod("pod")
+        await cluster.bound("pod")
+        assert await operator.stop() == 0
+    return operator.text
+
+
+@pytest.mark.parametrize(
+    ("flag", "there", "absent"),
+    [
+        ("--verbosity=0", [" pod bound "], [" node asked ", " claim reserved ", " request ", "kopf."]),
+        ("-v", [" pod bound ", " node asked "], [" request ", "kopf."]),
+        ("-vv", [" pod bound ", " node asked ", " request method=POST ", "path=/api/v1/pods ", "INFO    kopf."], []),
+    ],
+)
+async def test_each_verbosity_adds_what_its_help_says(
+    cluster: LiveCluster, kubeconfig: Path, tmp_path: Path, flag: str, there: list[str], absent: list[str]
+) -> None:
+    text = await log_of(cluster, kubeconfig, tmp_path, flag)
+    assert [word for word in there if word not in text] == []
+    assert [word for word in absent if word in text] == []
+
+
+async def test_the_requests_of_an_attempt_have_its_id_and_no_request_tells_a_secret(
+    cluster: LiveCluster, kubeconfig: Path, tmp_path: Path
+) -> None:
+    text = await log_of(cluster, kubeconfig, tmp_path, "-vv")
+    bound = next(line for line in text.splitlines() if " pod bound " in line)
+    attempt = re.search(r"attempt=\S+", bound)
+    assert attempt is not None
+    story = [line for line in text.splitlines() if attempt[0] in line]
+    assert any("path=/api/v1/namespaces/ns/pods/pod/binding status=201 " in line for line in story)
+    secrets = [*secrets_in(kubeconfig), "Bearer", "uthorization", "?watch", "timeout="]
+    assert [secret for secret in secrets if secret in text] == []
+
+
+async def test_json_is_one_object_per_line_from_the_first_to_the_last(
+    cluster: LiveCluster, kubeconfig: Path, tmp_path: Path
+) -> None:
+    text = await log_of(cluster, kubeconfig, tmp_path, "--log-format", "json", "-vv")
+    told = [json.loads(line) for line in text.splitlines()]
+    (bound,) = (entry for entry in told if entry["message"] == "pod bound")
+    assert (bound["pod"], bound["level"]) == ("ns/pod", "info")
+    assert {entry["message"] for entry in told if entry.get("attempt") == bound["attempt"]} >= {
+        "node asked",
+        "claim allocated",
+        "request",
+        "pod bound",
+    }
+
+
+def test_nothing_is_made_of_a_line_that_is_off() -> None:
+    """What a field costs is spent only when the line is written."""
+    logger = logging.Logger("off", logging.WARNING)
+    tell(logger, logging.INFO, "it happened", field=lambda: sys.exit("made"))
