@@ -22,6 +22,7 @@ from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem import makers
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.ledger import Ledger, Taker
+from dra_operator.allocator.problem.ledgers import Ledgers
 from dra_operator.allocator.problem.node_state import NodeState
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -124,13 +125,13 @@ def _colour(node: NodeState, number: int) -> Colour:
     return ord(colour.string or "") % 3 if colour is not None else (number * number + number // 2) % 3
 
 
-def maker(kind: Callable[[NodeState], Ledger]) -> Callable[[NodeState, Domain], Iterable[Ledger]]:
+def maker(kind: Callable[[NodeState], Ledger]) -> Callable[[Ledgers, Domain], Iterable[Ledger]]:
     """Gives each problem one ledger of the kind, which all requests fall under."""
-    made: list[tuple[NodeState, Ledger]] = []
+    made: list[tuple[Ledgers, Ledger]] = []
 
-    def make(node: NodeState, domain: Domain) -> Iterable[Ledger]:
-        if not made or made[-1][0] is not node:
-            made.append((node, kind(node)))
+    def make(ledgers: Ledgers, domain: Domain) -> Iterable[Ledger]:
+        if not made or made[-1][0] is not ledgers:
+            made.append((ledgers, kind(ledgers.node)))
         return (made[-1][1],)
 
     return make

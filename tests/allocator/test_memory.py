@@ -1,15 +1,24 @@
-"""What is remembered is bounded, and forgetting changes no answer."""
+"""What is remembered is bounded, and neither remembering nor forgetting changes an answer."""
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
-from allocator_lab import claim, device, lab, pool, request
+from allocator_agreement import comparable, laboratory
+from allocator_lab import KINDS, claim, device, lab, pool, request
+from allocator_problems import Maker, make_case
 from dra_api.codec import convert
-from dra_api.resource import ResourceSlice
+from dra_api.core import Node
+from dra_api.resource import AllocationResult, ResourceClaim, ResourceSlice
+from dra_operator.allocator import Allocated, Outcome
 from dra_operator.allocator.basics.journal import Journal
 from dra_operator.allocator.basics.memo import Memo
 from dra_operator.allocator.nodes.node_index import NodeIndex
+from dra_operator.allocator.problem.node_state import NodeState, NodeStates
 from dra_operator.allocator.published.interning import Interner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 
 def test_a_journal_forgets_the_oldest_changes_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,3 +61,39 @@ def test_an_index_that_forgets_queries_still_answers_them(monkeypatch: pytest.Mo
     for _ in range(2):
         found = [list(made.allocator.candidates([one], made.usage)) for one in made.claims]
         assert found == [["n1"], ["n1"], []]
+
+
+def said(outcome: Outcome) -> tuple[object, ...]:
+    """All that an outcome says, without share ids."""
+    results = comparable(outcome.results) if isinstance(outcome, Allocated) else None
+    why = getattr(outcome, "refusal", None) or str(getattr(outcome, "error", ""))
+    return KINDS[type(outcome)], outcome.steps, results, why
+
+
+@settings(max_examples=60, deadline=None)
+@given(source=st.randoms(use_true_random=False), forgetful=st.booleans())
+def test_an_allocator_that_has_decided_before_answers_like_a_new_one(source: Random, forgetful: bool) -> None:
+    """Claims come and go, decisions run at the same time and are dropped, devices are taken and given back."""
+    cases = [make_case(source, Maker)]
+    cases.append({**make_case(source, Maker), **{name: cases[0][name] for name in ("slices", "classes", "features")}})
+    made = laboratory(cases[0])
+    taken: list[AllocationResult] = []
+    nodes = [convert(Node, node) for node in cases[0]["nodes"]]
+    with pytest.MonkeyPatch.context() as patch:
+        if forgetful:
+            patch.setattr(NodeStates, "_NODES", 1)
+            patch.setattr(NodeState, "_PROGRAMS", 1)
+        for _ in range(12):
+            node, case = source.choice(nodes), source.choice(cases)
+            claims = [convert(ResourceClaim, one) for one in case["claims"]]
+            if source.random() < 0.3:
+                made.allocator.search(node, claims, made.usage).advance(source.randrange(1, 9))
+            outcome = made.allocator.allocate(node, claims, made.usage)
+            fresh = laboratory(cases[0])
+            assert said(outcome) == said(fresh.allocator.allocate(node, claims, made.usage))
+            if isinstance(outcome, Allocated) and source.random() < 0.5:
+                taken += outcome.results
+                for result in outcome.results:
+                    made.usage.add(result)
+            elif taken and source.random() < 0.5:
+                made.usage.remove(taken.pop(source.randrange(len(taken))))

@@ -8,12 +8,11 @@ from typing import Any
 
 import dra_operator.allocator.search.search as search_module
 import pytest
-from allocator_lab import KINDS, Lab, claim, device, first_available, held, lab, make_node, pool, request, sub
+from allocator_lab import KINDS, Lab, claim, device, first_available, held, lab, pool, request, sub
 from dra_api.codec import convert
 from dra_api.resource import AllocationResult, ResourceSlice
-from dra_operator.allocator import Allocated, Usage
+from dra_operator.allocator import Allocated, AllocationError, Usage
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.search.state import State
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -210,11 +209,9 @@ def test_giving_back_is_the_exact_inverse_of_taking(
     problem: tuple[list[Json], list[Json], list[str]], choices: list[int]
 ) -> None:
     made = build(problem)
-    inventory = made.allocator.inventory
-    program = made.allocator.compile(made.claims)
     try:
-        stated = Problem(inventory.view(make_node("n1")), program, made.usage, inventory.features, inventory.compiled)
-    except Exception:
+        stated = made.problem()
+    except AllocationError:
         return  # fatal before any search
     state = State(stated)
     domains = [domain for domains in stated.domains for domain in domains]

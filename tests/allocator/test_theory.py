@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dra_operator.allocator.search.search as search_module
 import pytest
-from allocator_lab import Lab, claim, device, lab, make_node, pool, request
+from allocator_lab import Lab, claim, device, lab, pool, request
 from dra_operator.allocator import Allocated, Failed, Refused
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.problem.problem import Problem
 from dra_operator.allocator.pruning.pruner import Pruner
 from dra_operator.allocator.search.state import State
 
@@ -27,18 +26,12 @@ def example(selector: str = MODEL_B, count: int = 1) -> Lab:
     return lab(pool(*DEVICES), [claim(*wanted, constraints=[{"matchAttribute": "drv/numa"}])])
 
 
-def problem(made: Lab) -> Problem:
-    inventory = made.allocator.inventory
-    program = made.allocator.compile(made.claims)
-    return Problem(inventory.view(make_node("n1")), program, made.usage, inventory.features, inventory.compiled)
-
-
 def names(devices: int) -> str:
     return " ".join(f"d{number}" for number in each(devices))
 
 
 def test_propagation_leaves_what_agrees_with_all() -> None:
-    stated = problem(example())
+    stated = example().problem()
     assert [names(domain.usable) for (domain,) in stated.domains] == ["d0 d1 d2", "d0 d1 d2", "d3"]
     remaining = Pruner(stated).start()
     assert remaining is not None
@@ -46,7 +39,7 @@ def test_propagation_leaves_what_agrees_with_all() -> None:
 
 
 def test_devices_that_nothing_tells_apart_are_interchangeable() -> None:
-    stated = problem(example())
+    stated = example().problem()
     pruner = Pruner(stated)
     state = State(stated)
     assert names(pruner.interchangeable_with(state, 1)) == "d1 d2"
@@ -65,9 +58,9 @@ def test_the_answers_are_those_of_the_text(monkeypatch: pytest.MonkeyPatch, fail
     assert "device drv/p/d0 publishes" in str(raising.error)
 
 
-def test_nothing_is_concluded_from_a_fallible_stage() -> None:
-    pruner = Pruner(problem(example(RAISES_ON_D0, count=2)))
+def test_nothing_is_concluded_from_a_fallible_step() -> None:
+    pruner = Pruner(example(RAISES_ON_D0, count=2).problem())
     remaining = pruner.start()
     assert remaining is not None
     assert [names(remaining[number]) for number in range(2)] == ["d1 d2", "d1 d2"]
-    assert Pruner(problem(example(count=2))).start() is None
+    assert Pruner(example(count=2).problem()).start() is None

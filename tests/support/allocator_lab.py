@@ -26,6 +26,8 @@ from dra_operator.allocator import (
     Semantics,
     Usage,
 )
+from dra_operator.allocator.problem.node_state import NodeStates
+from dra_operator.allocator.problem.problem import Problem
 
 KINDS = {Allocated: "allocated", Refused: "none", NodeFailure: "nodeError", Failed: "error", GaveUp: "gave up"}
 Json = dict[str, Any]
@@ -58,6 +60,13 @@ class Lab:
     def decide(self, node: Node | None = None, **options: Any) -> Outcome:
         """The outcome on a node, ``n1`` unless another is given."""
         return self.allocator.allocate(node or make_node("n1"), self.claims, self.usage, **options)
+
+    def problem(self) -> Problem:
+        """The problem that a search on ``n1`` would begin with. Raises AllocationError."""
+        inventory = self.allocator.inventory
+        states = NodeStates(inventory.features, inventory.compiled)
+        state = states.get(inventory.view(make_node("n1")), self.usage, admin_exempt=False)
+        return Problem(state, self.allocator.compile(self.claims))
 
     def devices(self, node: Node | None = None) -> Answer:
         """``request=driver/pool/device`` per claim; or the kind of the outcome when it is not an allocation."""

@@ -18,6 +18,7 @@ from .explain.explain import refuse
 from .nodes.candidates import Candidates
 from .nodes.node_index import NodeIndex
 from .outcome import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
+from .problem.node_state import NodeStates
 from .problem.problem import Problem
 from .pruning.pruner import Pruner
 from .published.inventory import Inventory
@@ -43,6 +44,7 @@ class Decision:
     def __init__(
         self,
         inventory: Inventory,
+        states: NodeStates,
         node: Node,
         program: ClaimProgram,
         usage: Usage,
@@ -50,6 +52,7 @@ class Decision:
         new_share_id: NewShareId,
     ) -> None:
         self._inventory = inventory
+        self._states = states
         self._node = node
         self._program = program
         self._usage = usage
@@ -82,13 +85,9 @@ class Decision:
         return self.outcome
 
     def _begin(self, *, admin_exempt: bool) -> None:
-        inventory = self._inventory
         try:
-            view = inventory.view(self._node)
-            problem = Problem(
-                view, self._program, self._usage, inventory.features, inventory.compiled, admin_exempt=admin_exempt
-            )
-            self._search = Search(problem, Pruner)
+            state = self._states.get(self._inventory.view(self._node), self._usage, admin_exempt=admin_exempt)
+            self._search = Search(Problem(state, self._program), Pruner)
         except AllocationError as error:
             self._failed(error)
 
@@ -125,6 +124,7 @@ class Allocator:
         self._programs: dict[tuple[int, ...], ClaimProgram] = {}
         self._compiled_for = -1
         self._index = NodeIndex(inventory)
+        self._states = NodeStates(inventory.features, inventory.compiled)
 
     def catch_up(self, claims: Sequence[ResourceClaim] | ClaimProgram, usage: Usage) -> Iterator[None]:
         """Does the work of ``candidates`` in pieces of a few milliseconds, so that others can run in between.
@@ -161,7 +161,13 @@ class Allocator:
         """Starts a decision. ``claims`` are the unallocated claims of one pod, in pod order."""
         program = claims if isinstance(claims, ClaimProgram) else self.compile(claims)
         return Decision(
-            self.inventory, node, program, usage, self._budget if budget is None else budget, self._new_share_id
+            self.inventory,
+            self._states,
+            node,
+            program,
+            usage,
+            self._budget if budget is None else budget,
+            self._new_share_id,
         )
 
     def allocate(

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dra_api.resource import RESULTS_LIMIT
 
 from dra_operator.allocator.basics.features import Features
-from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram, Stage, attribute_of
+from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram, Stage
 
 from .constraint_conflicts import ConstraintConflicts, Scope
 from .device_counts import DeviceCounts
@@ -76,7 +76,6 @@ def find_error_nodes(
 def meetings(program: ClaimProgram, features: Features) -> Iterator[Meeting]:
     """The constraints that requests for all devices may violate."""
     for number, stage in enumerate(program.stages):
-        constraints = program.claims[stage.claim].spec.devices.constraints or ()
         before = [
             other
             for earlier in program.stages[:number]
@@ -84,12 +83,11 @@ def meetings(program: ClaimProgram, features: Features) -> Iterator[Meeting]:
             for other in earlier.alternatives
         ]
         for alternative in stage.alternatives:
-            for position in alternative.constraints if alternative.everything else ():
-                attribute = attribute_of(constraints[position], features)
-                if attribute is not None:
-                    met = [other for other in before if position in other.constraints]
-                    queries = tuple(Query.of(other) for other in (*met, alternative))
-                    yield Meeting(number, alternative, Scope(queries, *attribute, features.list_attributes))
+            for one in alternative.constraints if alternative.everything else ():
+                met = [other for other in before if one in other.constraints]
+                queries = tuple(Query.of(other) for other in (*met, alternative))
+                scope = Scope(queries, one.attribute, one.distinct, features.list_attributes)
+                yield Meeting(number, alternative, scope)
 
 
 def _is_open(path: Iterable[Iterable[Need]], node: str) -> bool:

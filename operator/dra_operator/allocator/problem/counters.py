@@ -23,20 +23,34 @@ class Counters(Ledger):
     lasting = True
 
     def __init__(
-        self, groups: CounterGroups, offset: int, left: list[int], shareable: int, already_charged: int
+        self,
+        groups: CounterGroups,
+        offset: int,
+        left: list[int],
+        shareable: int,
+        already_charged: int,
+        *,
+        closed: int | None = None,
     ) -> None:
         self._groups = groups
         self.offset = offset
         """The number of the pool's first device on the node."""
         self.left = left
         """What is left of each counter at the moment."""
-        self._shareable = shareable << offset
-        self._already_charged = already_charged << offset
+        self._shareable = shareable
+        self._already_charged = already_charged
         self._holders: dict[int, int] = {}
         self._overdrawn = min(left, default=0) < 0
-        self._closed = 0
-        """Devices that what is left does not suffice for."""
-        self._check(range(len(groups.groups)))
+        self._closed = closed or 0
+        """Devices that what is left does not suffice for; worked out unless it is given."""
+        if closed is None:
+            self._check(range(len(groups.groups)))
+
+    def copy(self) -> Counters:
+        """The same counters for a search of its own. Nothing is taken from these yet."""
+        return Counters(
+            self._groups, self.offset, list(self.left), self._shareable, self._already_charged, closed=self._closed
+        )
 
     @property
     def stock(self) -> Counters:

@@ -38,6 +38,19 @@ class Domain:
     comparing: tuple[Ledger, ...] = ()
     """Those of the ledgers that compare attributes."""
 
+    def copy(self) -> Domain:
+        """The same devices, without ledgers."""
+        return Domain(
+            self.alternative,
+            self.claim,
+            self.number,
+            self.usable,
+            self.raised,
+            self.collected,
+            self.need,
+            self.amounts,
+        )
+
     @property
     def short(self) -> bool:
         """The domain alone has too few devices."""

@@ -70,8 +70,8 @@ def shared_counters(node: NodeState, domain: Domain, devices: int) -> int:
     if not node.features.partitionable_devices:
         return devices & ~consuming
     if consuming and not node.exempt(domain):
-        for counters in node.counters(consuming):
-            devices = counters.admit(devices, domain)
+        for place in node.places(consuming):
+            devices = node.counters(place).admit(devices, domain)
     return devices
 
 
@@ -86,8 +86,8 @@ def taints(node: NodeState, domain: Domain, devices: int) -> int:
 def attributes(node: NodeState, domain: Domain, devices: int) -> int:
     """The device has the attributes of the constraints. A request for all devices notices only when it takes one."""
     if domain.alternative.constraints and not domain.alternative.everything:
-        for constraint in node.constraints(domain):
-            devices &= constraint.column.present
+        for comparison in domain.alternative.constraints:
+            devices &= node.column(comparison).present
     return devices
 
 

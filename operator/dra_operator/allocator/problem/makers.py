@@ -10,25 +10,27 @@ from collections.abc import Callable, Iterable
 
 from .domain import Domain
 from .ledger import Ledger
-from .node_state import NodeState
+from .ledgers import Ledgers
 
 
-def counters(node: NodeState, domain: Domain) -> Iterable[Ledger]:
+def counters(ledgers: Ledgers, domain: Domain) -> Iterable[Ledger]:
     """The counters of the pools whose devices it may take."""
+    node = ledgers.node
     consuming = domain.usable & node.view.consuming
     if not consuming or node.exempt(domain) or not node.features.partitionable_devices:
         return ()
-    return node.counters(consuming)
+    return ledgers.counters(consuming)
 
 
-def constraints(node: NodeState, domain: Domain) -> Iterable[Ledger]:
+def constraints(ledgers: Ledgers, domain: Domain) -> Iterable[Ledger]:
     """The constraints of its claim; admin access heeds them, too."""
-    return node.constraints(domain)
+    return ledgers.constraints(domain) if domain.alternative.constraints else ()
 
 
-def shares(node: NodeState, domain: Domain) -> Iterable[Ledger]:
+def shares(ledgers: Ledgers, domain: Domain) -> Iterable[Ledger]:
     """Consumable capacity, if it may take a device that has any."""
-    return (node.shares,) if domain.usable & node.shareable and not node.exempt(domain) else ()
+    node = ledgers.node
+    return (ledgers.shares,) if domain.usable & node.shareable and not node.exempt(domain) else ()
 
 
-MAKERS: tuple[Callable[[NodeState, Domain], Iterable[Ledger]], ...] = (counters, constraints, shares)
+MAKERS: tuple[Callable[[Ledgers, Domain], Iterable[Ledger]], ...] = (counters, constraints, shares)

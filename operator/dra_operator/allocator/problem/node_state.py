@@ -1,65 +1,58 @@
-"""One node as the allocated state leaves it, and the ledgers that start from there."""
+"""One node as the allocated state leaves it, kept from one decision to the next."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Final
 
-from dra_api.resource import ResourceClaim
-
+from dra_operator.allocator.basics.errors import AllocationError, SelectorError
 from dra_operator.allocator.basics.features import Features
+from dra_operator.allocator.basics.memo import Memo
+from dra_operator.allocator.published.columns import Column
 from dra_operator.allocator.published.node_view import NodeView
 from dra_operator.allocator.published.predicates import Compiled
-from dra_operator.allocator.request.claim_program import attribute_of
-from dra_operator.allocator.usage import Usage
+from dra_operator.allocator.request.claim_program import Alternative, Comparison
+from dra_operator.allocator.usage import PoolUsage, Usage
 
-from .constraints import Constraint, Distinct, Match
 from .counters import Counters
 from .domain import Domain
-from .shares import Shares
 
 
 class NodeState:
-    """What filters and ledgers look at."""
+    """What filters look at. A search changes nothing of it: it takes from ledgers of its own (``ledgers``)."""
+
+    _PROGRAMS: Final = 16
 
     def __init__(
         self,
         view: NodeView,
-        claims: Sequence[ResourceClaim],
-        usage: Usage,
+        usages: Sequence[PoolUsage],
         features: Features,
         compiled: Compiled,
         *,
         admin_exempt: bool,
     ) -> None:
         self.view = view
+        self.usages = usages
+        """What is taken of each pool, by its place in the view."""
         self.features = features
         self.compiled = compiled
         self.admin_exempt = admin_exempt
         """Ordinary allocations do not concern admin access, nor does it concern them."""
-        self.usages = [usage.pool(pool.pool) for pool in view.pools]
-        """What is taken of each pool, by its place in the view."""
         self.in_use = 0
         """Devices that are held."""
         self.consumed = 0
         """Devices that give less than they have."""
-        for pool, usage_, offset in zip(view.pools, self.usages, view.offsets, strict=True):
-            if usage_.exclusive:
-                self.in_use |= pool.bits(usage_.exclusive) << offset
-            if usage_.consumed and features.consumable_capacity:
-                self.consumed |= pool.bits(usage_.consumed) << offset
+        for pool, usage, offset in zip(view.pools, usages, view.offsets, strict=True):
+            if usage.exclusive:
+                self.in_use |= pool.bits(usage.exclusive) << offset
+            if usage.consumed and features.consumable_capacity:
+                self.consumed |= pool.bits(usage.consumed) << offset
         self.shareable = view.shareable if features.consumable_capacity else 0
         """Devices that several requests may take."""
-        self._shares: Shares | None = None
-        self._claims = claims
+        self.filtered: Memo[Hashable, list[tuple[Domain, ...]]] = Memo(self._PROGRAMS)
+        """What filters leave to the requests of a program; kept for the problems, which find it out."""
         self._counters: dict[int, Counters] = {}
-        self._constraints: dict[tuple[int, int], Constraint] = {}
-
-    @property
-    def shares(self) -> Shares:
-        """The shares of all devices."""
-        if self._shares is None:
-            self._shares = Shares(self.shareable, self.left)
-        return self._shares
 
     def exempt(self, domain: Domain) -> bool:
         """Ordinary allocations do not concern the domain, nor does it concern others."""
@@ -74,35 +67,56 @@ class NodeState:
                 left[name] -= nanos
         return left
 
-    def counters(self, devices: int) -> list[Counters]:
-        """The counters of the pools that have any of the devices."""
-        view = self.view
-        return [
-            self._counter(place)
-            for place, pool in enumerate(view.pools)
-            if devices >> view.offsets[place] & pool.everywhere
-        ]
+    def error_at(self, claim: str, alternative: Alternative, device: int) -> AllocationError:
+        """The error of the first selector that raises on a device, evaluated once more for its text."""
+        published, id_ = self.view.devices[device], self.view.id(device)
+        for selector in alternative.selectors:
+            try:
+                self.compiled.predicate(selector.expression)(id_.driver, published)
+            except Exception as error:
+                return selector.error(id_, published, error)
+        return SelectorError(
+            f"claim {claim}, request {alternative.request}: a selector failed on device {id_}, but not when it was "
+            f"evaluated once more: its language is not deterministic"
+        )
 
-    def constraints(self, domain: Domain) -> list[Constraint]:
-        """The constraints of its claim that a domain falls under."""
-        return [self._constraint(domain.claim, number) for number in domain.alternative.constraints]
+    def column(self, comparison: Comparison) -> Column:
+        """The attribute of a constraint."""
+        return self.view.column(comparison.attribute, lists=self.features.list_attributes)
 
-    def _counter(self, place: int) -> Counters:
+    def places(self, devices: int) -> list[int]:
+        """The places in the view of the pools that have any of the devices."""
+        offsets = self.view.offsets
+        return [place for place, pool in enumerate(self.view.pools) if devices >> offsets[place] & pool.everywhere]
+
+    def counters(self, place: int) -> Counters:
+        """The counters of a pool before a search takes anything."""
         known = self._counters.get(place)
         if known is None:
             pool, offset = self.view.pools[place], self.view.offsets[place]
             charged = self.usages[place].charged
             left = pool.counters.available(charged)
-            shareable = pool.shareable if self.features.consumable_capacity else 0
-            already_charged = pool.bits(charged) & shareable
+            shareable = pool.shareable << offset if self.features.consumable_capacity else 0
+            already_charged = pool.bits(charged) << offset & shareable
             known = self._counters[place] = Counters(pool.counter_groups, offset, left, shareable, already_charged)
         return known
 
-    def _constraint(self, claim: int, number: int) -> Constraint:
-        known = self._constraints.get((claim, number))
-        if known is None:
-            source = (self._claims[claim].spec.devices.constraints or ())[number]
-            attribute, distinct = attribute_of(source, self.features) or ("", False)
-            column = self.view.column(attribute, lists=self.features.list_attributes)
-            known = self._constraints[claim, number] = Distinct(column) if distinct else Match(column)
+
+class NodeStates:
+    """The latest state of each node that was decided about. A state lasts until something on its node changes."""
+
+    _NODES: Final = 1024
+
+    def __init__(self, features: Features, compiled: Compiled) -> None:
+        self._features = features
+        self._compiled = compiled
+        self._known: Memo[tuple[str, bool], NodeState] = Memo(self._NODES)
+
+    def get(self, view: NodeView, usage: Usage, *, admin_exempt: bool) -> NodeState:
+        """The state of a node."""
+        usages = [usage.pool(pool.pool) for pool in view.pools]
+        known = self._known.get((view.name, admin_exempt))
+        if known is None or known.view is not view or known.usages != usages:
+            known = NodeState(view, usages, self._features, self._compiled, admin_exempt=admin_exempt)
+            self._known.put((view.name, admin_exempt), known)
         return known

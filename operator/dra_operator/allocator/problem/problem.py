@@ -7,20 +7,14 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from dra_api.resource import RESULTS_LIMIT
-
-from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.basics.errors import AllocationError, ClaimError, PoolError, SelectorError
-from dra_operator.allocator.basics.features import Features
-from dra_operator.allocator.published.node_view import NodeView
-from dra_operator.allocator.published.predicates import Compiled
-from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
-from dra_operator.allocator.usage import Usage
+from dra_operator.allocator.basics.errors import AllocationError
+from dra_operator.allocator.request.claim_program import ClaimProgram
 
 from . import makers
 from .domain import Domain
-from .filters import CHOOSING, KEEPING, in_use, offer
+from .filtering import Filtering
 from .ledger import Ledger
+from .ledgers import Ledgers
 from .node_state import NodeState
 
 
@@ -30,22 +24,15 @@ class Problem:
     Raises AllocationError from the constructor for everything that is fatal before the search.
     """
 
-    def __init__(
-        self,
-        view: NodeView,
-        program: ClaimProgram,
-        usage: Usage,
-        features: Features,
-        compiled: Compiled,
-        *,
-        admin_exempt: bool = False,
-    ) -> None:
-        self.node = NodeState(view, program.claims, usage, features, compiled, admin_exempt=admin_exempt)
-        self.view = view
+    def __init__(self, node: NodeState, program: ClaimProgram) -> None:
+        self.node = node
+        self.view = node.view
         self.program = program
-        self.domains: list[tuple[Domain, ...]] = []
-        self._count = 0
-        self._prepare()
+        known = node.filtered.get(program.stages) if program.fault is None else None
+        if known is None:
+            known = node.filtered.put(program.stages, list(Filtering(node, program).domains()))
+        ledgers = Ledgers(node)
+        self.domains = [tuple([_with_ledgers(domain, ledgers) for domain in domains]) for domains in known]
         self._dead = next((stage for stage, domains in enumerate(self.domains) if _is_dead(domains)), len(self.domains))
         """The first stage that cannot be served, even if nothing else was asked for."""
 
@@ -85,73 +72,16 @@ class Problem:
         return self.domains[: self._dead + 1]
 
     def error_at(self, domain: Domain, device: int) -> AllocationError:
-        """The error of the first selector that raises on a device, evaluated once more for its text."""
-        published, id_ = self.view.devices[device], self.view.id(device)
-        for selector in domain.alternative.selectors:
-            try:
-                self.node.compiled.predicate(selector.expression)(id_.driver, published)
-            except Exception as error:
-                return selector.error(id_, published, error)
-        return SelectorError(
-            f"claim {self.program.claims[domain.claim].key}, request {domain.alternative.request}: a selector failed "
-            f"on device {id_}, but not when it was evaluated once more: its language is not deterministic"
-        )
+        """The error of the first selector that raises on a device."""
+        return self.node.error_at(self.program.claims[domain.claim].key, domain.alternative, device)
 
-    def _prepare(self) -> None:
-        """Domains in the order of the stages; per claim the checks of section 4 behind its requests."""
-        program, stages, position = self.program, self.program.stages, 0
-        for number, claim in enumerate(program.claims):
-            least = 0
-            while position < len(stages) and stages[position].claim == number:
-                domains = tuple([self._domain(number, alternative) for alternative in stages[position].alternatives])
-                self.domains.append(domains)
-                least += min([domain.need for domain in domains])
-                position += 1
-            if program.fault is not None and position == len(stages) and number == program.fault_claim:
-                raise program.fault
-            if least > RESULTS_LIMIT:
-                raise ClaimError(
-                    f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of "
-                    f"{RESULTS_LIMIT}: divide the requests among several claims"
-                )
 
-    def _domain(self, claim: int, alternative: Alternative) -> Domain:
-        domain, node = Domain(alternative, claim, self._count), self.node
-        self._count += 1
-        if alternative.everything:
-            self._collect(domain)
-        else:
-            domain.need = alternative.count
-            offered = offer(node, domain)
-            domain.amounts = offered.shares
-            domain.usable = offered.usable
-            if offered.raised:
-                domain.raised = in_use(node, domain, offered.raised)
-            for keeps in (*CHOOSING, *KEEPING):
-                domain.usable = keeps(node, domain, domain.usable)
-        domain.ledgers = tuple([ledger for make in makers.MAKERS for ledger in make(node, domain)])
-        if domain.ledgers:
-            domain.comparing = tuple([one for one in domain.ledgers if one.agrees_on or one.differs_in])
-        return domain
-
-    def _collect(self, domain: Domain) -> None:
-        """All: which devices have to be taken, and which of them cannot be (section 7)."""
-        for pool in self.view.troubled:
-            raise PoolError(
-                f"claim {self.program.claims[domain.claim].key}, request {domain.alternative.request}: asks for all "
-                f"devices, but {pool.complaint}: have its driver publish the whole pool, or ask for a number of devices"
-            )
-        offered = offer(self.node, domain)
-        if offered.raised:
-            raise self.error_at(domain, next(each(offered.raised)))
-        domain.amounts = offered.shares
-        domain.collected = offered.chosen
-        for keeps in CHOOSING:
-            domain.collected = keeps(self.node, domain, domain.collected)
-        domain.need = domain.collected.bit_count()
-        domain.usable = domain.collected & offered.usable
-        for keeps in KEEPING:
-            domain.usable = keeps(self.node, domain, domain.usable)
+def _with_ledgers(domain: Domain, ledgers: Ledgers) -> Domain:
+    own = domain.copy()
+    own.ledgers = tuple([ledger for make in makers.MAKERS for ledger in make(ledgers, own)])
+    if own.ledgers:
+        own.comparing = tuple([one for one in own.ledgers if one.agrees_on or one.differs_in])
+    return own
 
 
 def _is_dead(domains: tuple[Domain, ...]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dra_api.quantity import Quantity
 from dra_api.resource import (
@@ -30,7 +31,16 @@ from .selectors import Selector
 ClassLookup = Callable[[str], DeviceClass | None]
 
 
-@dataclass(frozen=True, slots=True)
+class Comparison(NamedTuple):
+    """A constraint of a claim: its devices have a value of the attribute in common, or none."""
+
+    position: int
+    """Its place among the constraints of the claim."""
+    attribute: str
+    distinct: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Alternative:
     """One way to serve a request. ``request`` is the name in results: ``request`` or ``request/subrequest``."""
 
@@ -43,8 +53,8 @@ class Alternative:
     admin: bool
     tolerations: tuple[DeviceToleration, ...] | None
     capacity: tuple[tuple[str, Quantity], ...]
-    constraints: tuple[int, ...]
-    """Which constraints of the claim apply, in order."""
+    constraints: tuple[Comparison, ...]
+    """The constraints of the claim that apply, in order."""
     expressions: tuple[str, ...] = field(init=False)
     """The texts of the selectors."""
     offer: Hashable = field(init=False)
@@ -56,7 +66,7 @@ class Alternative:
         object.__setattr__(self, "offer", (expressions, self.tolerations, self.capacity))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Stage:
     """One request: the alternatives are tried in order."""
 
@@ -103,12 +113,17 @@ class _Compiler:
         self._class_of = class_of
         self._features = features
         self._constraints = claim.spec.devices.constraints or ()
+        self._comparisons = [
+            (Comparison(position, *compared), constraint.requests)
+            for position, constraint in enumerate(self._constraints)
+            if (compared := _compared(constraint, features)) is not None
+        ]
 
     def stages(self) -> Iterator[Stage]:
         for request in self._claim.spec.devices.requests or ():
             yield self._stage(request)
         for position, constraint in enumerate(self._constraints):
-            if attribute_of(constraint, self._features) is None:
+            if _compared(constraint, self._features) is None:
                 raise ClaimError(
                     f"claim {self._claim.key}, constraint #{position}: empty constraint (unsupported constraint type?)"
                 )
@@ -149,9 +164,9 @@ class _Compiler:
             tolerations=wanted.tolerations,
             capacity=tuple(sorted(requested.items(), key=lambda item: item[0])),
             constraints=tuple(
-                position
-                for position, constraint in enumerate(self._constraints)
-                if not constraint.requests or request.name in constraint.requests or name in constraint.requests
+                comparison
+                for comparison, requests in self._comparisons
+                if not requests or request.name in requests or name in requests
             ),
         )
 
@@ -178,7 +193,7 @@ class _Compiler:
         return ClaimError(f"claim {self._claim.key}, request {request}: {problem}")
 
 
-def attribute_of(constraint: DeviceConstraint, features: Features) -> tuple[str, bool] | None:
+def _compared(constraint: DeviceConstraint, features: Features) -> tuple[str, bool] | None:
     """(attribute, must be distinct) of a constraint; None when it is of an unknown type."""
     if constraint.match_attribute is not None:
         return constraint.match_attribute, False

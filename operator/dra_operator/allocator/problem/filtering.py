@@ -1,0 +1,81 @@
+"""From a program and a node to domains: the filters, and what is fatal before any search.
+
+Raises AllocationError for faults of the claims and, where all devices are asked for, of pools and selectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dra_api.resource import RESULTS_LIMIT
+
+from dra_operator.allocator.basics.bits import each
+from dra_operator.allocator.basics.errors import ClaimError, PoolError
+from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
+
+from .domain import Domain
+from .filters import CHOOSING, KEEPING, in_use, offer
+from .node_state import NodeState
+
+
+class Filtering:
+    """Applies them to all alternatives of a program."""
+
+    def __init__(self, node: NodeState, program: ClaimProgram) -> None:
+        self._node = node
+        self._program = program
+        self._count = 0
+
+    def domains(self) -> Iterator[tuple[Domain, ...]]:
+        """What is left, in the order of the stages; behind the requests of each claim the checks of section 4."""
+        program, stages, position = self._program, self._program.stages, 0
+        for number, claim in enumerate(program.claims):
+            least = 0
+            while position < len(stages) and stages[position].claim == number:
+                domains = tuple([self._domain(number, alternative) for alternative in stages[position].alternatives])
+                yield domains
+                least += min([domain.need for domain in domains])
+                position += 1
+            if program.fault is not None and position == len(stages) and number == program.fault_claim:
+                raise program.fault
+            if least > RESULTS_LIMIT:
+                raise ClaimError(
+                    f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of "
+                    f"{RESULTS_LIMIT}: divide the requests among several claims"
+                )
+
+    def _domain(self, claim: int, alternative: Alternative) -> Domain:
+        domain, node = Domain(alternative, claim, self._count), self._node
+        self._count += 1
+        if alternative.everything:
+            self._collect(domain)
+        else:
+            domain.need = alternative.count
+            offered = offer(node, domain)
+            domain.amounts = offered.shares
+            domain.usable = offered.usable
+            if offered.raised:
+                domain.raised = in_use(node, domain, offered.raised)
+            for keeps in (*CHOOSING, *KEEPING):
+                domain.usable = keeps(node, domain, domain.usable)
+        return domain
+
+    def _collect(self, domain: Domain) -> None:
+        """All: which devices have to be taken, and which of them cannot be (section 7)."""
+        node = self._node
+        for pool in node.view.troubled:
+            raise PoolError(
+                f"claim {self._program.claims[domain.claim].key}, request {domain.alternative.request}: asks for all "
+                f"devices, but {pool.complaint}: have its driver publish the whole pool, or ask for a number of devices"
+            )
+        offered = offer(node, domain)
+        if offered.raised:
+            raise node.error_at(self._program.claims[domain.claim].key, domain.alternative, next(each(offered.raised)))
+        domain.amounts = offered.shares
+        domain.collected = offered.chosen
+        for keeps in CHOOSING:
+            domain.collected = keeps(node, domain, domain.collected)
+        domain.need = domain.collected.bit_count()
+        domain.usable = domain.collected & offered.usable
+        for keeps in KEEPING:
+            domain.usable = keeps(node, domain, domain.usable)
