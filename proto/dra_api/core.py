@@ -62,7 +62,14 @@ class Affinity(Part, frozen=True):
 
 
 class TopologySpreadConstraint(Part, frozen=True):
+    max_skew: int = 0
+    topology_key: str = ""
     when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: tuple[str, ...] | None = None
 
 
 class Taint(Part, frozen=True):

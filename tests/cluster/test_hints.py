@@ -11,7 +11,7 @@ from dra_api.core import Namespace, Node, Pod
 from dra_operator.cluster import NONE, Cluster, Key
 from dra_operator.placement import NoPlace, decided, plan
 from dra_operator.placement.examination import Case, examine
-from neighbour_lab import DB, WEB, away, near, term
+from neighbour_lab import DB, WEB, away, near, spread, term
 from placement_lab import allocator
 
 X = {"matchLabels": {"team": "x"}}
@@ -48,7 +48,7 @@ def waiting(spec: dict[str, Any], labels: dict[str, str] | None, *residents: Pod
     assert isinstance(found, Case)
     answer = decided(plan(found))
     assert isinstance(answer, NoPlace), "it would not have to wait"
-    cluster.note_waiting("ns/waits", NONE._replace(hints=answer.hints))
+    cluster.note_waiting("ns/waits", NONE._replace(nodes=True, hints=answer.hints))
     return cluster
 
 
@@ -62,6 +62,8 @@ AFFINE: Setting = (FOLLOWS, None, ())
 ANTI: Setting = (AVOIDS, None, (DB_HERE,))
 REPELLED: Setting = ({}, WITH_LABELS, (REPELLER,))
 OF_NAMESPACES: Setting = ({"affinity": near(term(DB, namespaceSelector=X))}, None, ())
+SPREADS = {"topologySpreadConstraints": [spread(WEB, minDomains=2)]}
+SPREAD: Setting = (SPREADS, WITH_LABELS, (pod("web", 2, WITH_LABELS, "n1"),))
 DONE = {"status": {"phase": "Succeeded"}}
 GONE = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
 
@@ -78,6 +80,11 @@ CHANGES: dict[str, tuple[Setting, Any, bool]] = {
     "the pod to avoid loses its labels": (ANTI, pod("db", 3, {}, "n1"), True),
     "the pod to avoid is asked to end": (ANTI, pod("db", 3, {"app": "db"}, "n1", **GONE), False),
     "another pod to avoid comes": (ANTI, pod("other", 3, {"app": "db"}, "n1"), False),
+    "a pod that counts is asked to end": (SPREAD, pod("web", 3, WITH_LABELS, "n1", **GONE), True),
+    "a pod that counts loses its labels": (SPREAD, pod("web", 3, {}, "n1"), True),
+    "another pod that counts comes": (SPREAD, pod("more", 3, WITH_LABELS, "n1"), True),
+    "a pod that does not count comes": (SPREAD, pod("db", 3, {"app": "db"}, "n1"), False),
+    "a node of another domain comes": (SPREAD, node("n2", zone="b"), True),
     "what keeps it away ends": (REPELLED, pod("there", 3, {}, "n1", **DONE), True),
     "what keeps it away gets labels": (
         REPELLED,
@@ -96,6 +103,8 @@ def test_a_change_wakes_a_waiting_pod_if_it_can_help(name: str) -> None:
 
 GOING: dict[str, tuple[Setting, type[Any], str, bool]] = {
     "the pod to avoid": (ANTI, Pod, "ns/db", True),
+    "a pod that counts": (SPREAD, Pod, "ns/web", True),
+    "the node of a pod that counts": (SPREAD, Node, "n1", True),
     "what keeps it away": (REPELLED, Pod, "ns/there", True),
     "the node of the pod to avoid": (ANTI, Node, "n1", True),
     "a node, while a neighbour is missing": (AFFINE, Node, "n1", False),

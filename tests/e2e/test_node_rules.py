@@ -61,6 +61,25 @@ async def test_pods_that_avoid_each_other_get_a_zone_each_and_the_last_one_waits
     assert await node_of(scene, "three") in zones
 
 
+@both
+async def test_pods_are_spread_over_zones_and_wait_for_the_fullest_to_get_room(scene: Scene) -> None:
+    zones = await make_zones(scene)
+    constraint = {"maxSkew": 1, "topologyKey": scene.class_name, "whenUnsatisfiable": "DoNotSchedule"}
+    constraint |= {"labelSelector": {"matchLabels": {"app": "web"}}}
+    names = [f"web-{number}" for number in range(4)]
+    for name in names:
+        await scene.create_pod(pod(scene, name, {"app": "web"}, topologySpreadConstraints=[constraint]))
+    placed = [await node_of(scene, name) for name in names]
+    assert sorted(placed) == sorted(zones * 2)
+    last = {"topologySpreadConstraints": [{**constraint, "nodeAffinityPolicy": "Ignore"}]}
+    here = pod(scene, "last", {"app": "web"}, **last, nodeSelector={scene.class_name: zones[0]})
+    await scene.delete_pod(names[placed.index(zones[1])])
+    await scene.create_pod(here)
+    await scene.pending("last", r"didn't match pod topology spread constraints \(topology key")
+    await scene.delete_pod(names[placed.index(zones[0])])
+    assert await node_of(scene, "last") == zones[0]
+
+
 async def test_a_label_of_a_namespace_lets_a_pod_run(scene: Scene, neighbour: Scene) -> None:
     _, second = await make_zones(scene)
     leader = pod(neighbour, "leader", {"app": "leader"}, nodeSelector={scene.class_name: second})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dra_kube import DEVICE_CLASSES, DEVICE_TAINT_RULES, PODS, RESOURCE_CLAIMS
+from dra_kube import DEVICE_CLASSES, DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_CLAIMS
 from dra_operator.commands.kubectl import main
 from live_cluster import LiveCluster
 
@@ -122,6 +122,28 @@ async def test_what_holds_a_pod_back_is_told(
     assert code == 0
     for text in said:
         assert text in output
+
+
+async def test_a_rule_between_pods_shows_the_pods_that_count(
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.furnish(nodes=2)
+    await add_claim(cluster, count=1)
+    web = {"metadata": {"name": "web", "namespace": "ns", "labels": {"app": "web"}}}
+    spec = {"nodeName": "node-1", "containers": [{"name": "main", "image": "none"}]}
+    await cluster.api.create(PODS, {**web, "spec": spec})
+    for number in range(2):
+        labels = {"kubernetes.io/hostname": f"node-{number}"}
+        await cluster.api.patch(NODES, f"node-{number}", {"metadata": {"labels": labels}})
+    constraint = {"topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1}
+    constraint["labelSelector"] = {"matchLabels": {"app": "web"}}
+    await add_user(cluster, topologySpreadConstraints=[{**constraint, "minDomains": 3}])
+    _, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert "pod ns/pod would fit 2 of 2 nodes" in output, "it does not count itself"
+    await cluster.api.patch(PODS, "pod", {"metadata": {"labels": {"app": "web"}}}, "ns")
+    _, output = await ask(capsys, kubeconfig, "pod", "pod")
+    rule = "node(s) didn't match pod topology spread constraints (topology key kubernetes.io/hostname)"
+    assert f"  node-1: {rule}\n    pods that count: 1 in node-1, 0 in node-0\n" in output
 
 
 async def test_an_unknown_name_is_told_without_a_traceback(

@@ -46,6 +46,28 @@ def terms(draw: st.DrawFn) -> list[Json]:
 
 
 @st.composite
+def constraints(draw: st.DrawFn) -> list[Json]:
+    def constraint() -> Json:
+        found: Json = {
+            "maxSkew": draw(st.integers(1, 2)),
+            "topologyKey": draw(st.sampled_from(["zone", "zone", "rack"])),
+            "whenUnsatisfiable": draw(st.sampled_from(["DoNotSchedule"] * 5 + ["ScheduleAnyway"])),
+        }
+        for field, values in (
+            ("labelSelector", st.one_of(selectors(), selectors(), selectors(), st.none(), st.just({}))),
+            ("minDomains", st.sampled_from([None, None, 2, 3])),
+            ("nodeAffinityPolicy", st.sampled_from([None, "Honor", "Ignore"])),
+            ("nodeTaintsPolicy", st.sampled_from([None, "Honor", "Ignore"])),
+            ("matchLabelKeys", st.sampled_from([None, None, ["tier"]])),
+        ):
+            if (value := draw(values)) is not None:
+                found[field] = value
+        return found
+
+    return [constraint() for _ in range(draw(st.sampled_from([1, 1, 2])))]
+
+
+@st.composite
 def pods(draw: st.DrawFn, name: str) -> Json:
     meta: Json = {
         "name": name,
@@ -57,14 +79,19 @@ def pods(draw: st.DrawFn, name: str) -> Json:
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     kinds = draw(st.sampled_from([("podAffinity",), ("podAntiAffinity",), ("podAffinity", "podAntiAffinity"), ()]))
     affinity = {kind: {REQUIRED: draw(terms())} for kind in kinds}
-    return {"metadata": meta, "spec": {"nodeName": "", "affinity": affinity}}
+    spec: Json = {"nodeName": "", "affinity": affinity}
+    if name == "comes":
+        spec["topologySpreadConstraints"] = draw(st.sampled_from([[], draw(constraints())]))
+        spec["nodeSelector"] = draw(st.sampled_from([{}, {}, {"zone": "x"}, {"rack": "x"}]))
+        spec["tolerations"] = draw(st.sampled_from([[], [{"key": "t", "operator": "Exists"}]]))
+    return {"metadata": meta, "spec": spec}
 
 
 @st.composite
 def steps(draw: st.DrawFn) -> tuple[str, Any, Any]:
     kind = draw(st.sampled_from(["node", "node", "no node", "namespace", "pod", "pod", "pod", "no pod"]))
     if kind == "node":
-        return kind, draw(st.sampled_from(NAMES)), draw(node_labels)
+        return kind, draw(st.sampled_from(NAMES)), (draw(node_labels), draw(st.sampled_from([[], [], ["t"], ["u"]])))
     if kind == "no node":
         return kind, draw(st.sampled_from(NAMES)), None
     if kind == "namespace":
@@ -80,8 +107,11 @@ def apply(step: tuple[str, Any, Any], nodes: Nodes, oracle: Oracle) -> None:
     kind, name, value = step
     match kind:
         case "node":
-            nodes.put(node(name, labels=value))
-            oracle.nodes = {**oracle.nodes, name: value}
+            its, taints = value
+            spec = {"taints": [{"key": taint, "effect": "NoSchedule"} for taint in taints]}
+            nodes.put(node(name, labels=its, spec=spec))
+            oracle.nodes = {**oracle.nodes, name: its}
+            oracle.taints = {**oracle.taints, name: taints}
         case "no node":
             nodes.remove(name)
             oracle.nodes = {each: its for each, its in oracle.nodes.items() if each != name}
@@ -104,7 +134,7 @@ def test_rules_agree_with_their_literal_reading(incoming: list[Json], history: l
     namespaces: dict[str, Json] = {name: {} for name in NAMESPACES}
     nodes, oracle = Nodes(), Oracle({}, [], namespaces)
     nodes.residents.namespaces.update(namespaces)
-    history = [*(("node", name, {"zone": name[1]}) for name in NAMES), *history]
+    history = [*(("node", name, ({"zone": name[1]}, [])) for name in NAMES), *history]
     for step in history:
         apply(step, nodes, oracle)
         for pod in incoming:

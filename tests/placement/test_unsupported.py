@@ -24,12 +24,6 @@ def volumes(*sources: str) -> list[dict[str, Any]]:
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "spec.topologySpreadConstraints[1].whenUnsatisfiable: DoNotSchedule": {
-        "topologySpreadConstraints": [
-            {**SPREAD, "whenUnsatisfiable": "ScheduleAnyway"},
-            {**SPREAD, "whenUnsatisfiable": "DoNotSchedule"},
-        ]
-    },
     "spec.schedulingGroup": {"schedulingGroup": {"podGroupName": "group"}},
     **{f"spec.volumes[1].{source}": {"volumes": volumes("emptyDir", source)} for source in TIED},
 }
@@ -53,8 +47,9 @@ def test_a_rule_that_placement_does_not_know_is_named(field: str) -> None:
         pytest.param({"affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1}]}}}, id="preferred anti-affinity"),
         pytest.param({"affinity": {"podAffinity": {REQUIRED: [ZONE]}}}, id="pod affinity"),
         pytest.param({"affinity": {"podAntiAffinity": {REQUIRED: [ZONE]}}}, id="pod anti-affinity"),
-        pytest.param(
-            {"topologySpreadConstraints": [{**SPREAD, "whenUnsatisfiable": "ScheduleAnyway"}]}, id="preferred spread"
+        *(
+            pytest.param({"topologySpreadConstraints": [{**SPREAD, "whenUnsatisfiable": how}]}, id=how)
+            for how in ("DoNotSchedule", "ScheduleAnyway")
         ),
         *(pytest.param({"volumes": volumes(source)}, id=source) for source in ANYWHERE),
     ],

@@ -49,6 +49,12 @@ def away(*terms: dict[str, Any]) -> dict[str, Any]:
     return {"podAntiAffinity": {REQUIRED: list(terms)}}
 
 
+def spread(selector: dict[str, Any] | None = None, key: str = ZONE, skew: int = 1, **more: Any) -> dict[str, Any]:
+    """A topology spread constraint that must be kept."""
+    selected = {} if selector is None else {"labelSelector": selector}
+    return {"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", **selected, **more}
+
+
 def expression(operator: str, *values: str, key: str = "app") -> dict[str, Any]:
     """A selector of one requirement."""
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}

@@ -1,6 +1,7 @@
 """Rules between pods, read literally: every pod on every node is looked at for every node that is asked.
 
-It works on plain JSON and shares no code with the operator. What it answers is the kind of the obstacle, or None.
+It works on plain JSON and shares no code with the operator. What it answers is the kind of the obstacle, or None. Of
+node affinity and taints it knows what its tests use: ``nodeSelector``, and taints that are tolerated by key.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class Oracle:
-    """``nodes``: labels by name; ``pods``: those on nodes; ``namespaces``: labels by name."""
+    """``nodes``: labels by name; ``taints``: keys by node; ``pods``: those on nodes; ``namespaces``: labels by name."""
 
     def __init__(self, nodes: Mapping[str, Json], pods: list[Json], namespaces: Mapping[str, Json]) -> None:
         self.nodes, self.pods, self.namespaces = nodes, pods, namespaces
+        self.taints: Mapping[str, list[str]] = {}
 
     def obstacle(self, incoming: Json, name: str) -> str | None:
         """Why the pod cannot go to the node."""
         here = self.nodes[name]
+        if (unkept := self._spread(incoming, here)) is not None:
+            return unkept
         if not self._is_near(incoming, here):
             return "pod-affinity"
         for term in terms(incoming, "podAntiAffinity"):
@@ -31,6 +35,41 @@ class Oracle:
                 if self._is_about(term, pod, incoming) and self._shares(term, pod, here):
                     return "repelled"
         return None
+
+    def _spread(self, incoming: Json, here: Json) -> str | None:
+        constraints = incoming["spec"].get("topologySpreadConstraints") or []
+        hard = [each for each in constraints if each["whenUnsatisfiable"] == "DoNotSchedule"]
+        for each in hard:
+            key, selector = each["topologyKey"], label_keys(each, incoming)
+            if key not in here:
+                return "spread-label"
+            found: dict[str, int] = {}
+            for name, its in self.nodes.items():
+                if all(other["topologyKey"] in its for other in hard) and self._counts(each, incoming, name):
+                    found.setdefault(its[key], 0)
+                    found[its[key]] += sum(self._is_counted(selector, incoming, pod, name) for pod in self.pods)
+            fewest = min(found.values()) if found and len(found) >= each.get("minDomains", 1) else 0
+            itself = selects(selector, incoming["metadata"]["labels"])
+            if found.get(here[key], 0) + itself - fewest > each["maxSkew"]:
+                return "spread"
+        return None
+
+    def _counts(self, constraint: Json, incoming: Json, name: str) -> bool:
+        selector, tolerated = incoming["spec"].get("nodeSelector", {}), incoming["spec"].get("tolerations", [])
+        if constraint.get("nodeAffinityPolicy", "Honor") == "Honor":
+            for key, value in selector.items():
+                if self.nodes[name].get(key) != value:
+                    return False
+        if constraint.get("nodeTaintsPolicy", "Ignore") == "Honor":
+            return all(taint in [each["key"] for each in tolerated] for taint in self.taints.get(name, []))
+        return True
+
+    def _is_counted(self, selector: Json | None, incoming: Json, pod: Json, name: str) -> bool:
+        if pod["spec"]["nodeName"] != name or pod["metadata"]["namespace"] != incoming["metadata"]["namespace"]:
+            return False
+        if selector is not None and not selector.get("matchLabels") and not selector.get("matchExpressions"):
+            return False  # an empty selector counts no pod
+        return "deletionTimestamp" not in pod["metadata"] and selects(selector, pod["metadata"]["labels"])
 
     def _is_near(self, incoming: Json, here: Json) -> bool:
         wanted = terms(incoming, "podAffinity")
@@ -61,6 +100,19 @@ class Oracle:
 def terms(pod: Json, kind: str) -> list[Json]:
     """Required terms."""
     return list(((pod["spec"].get("affinity") or {}).get(kind) or {}).get(REQUIRED) or [])
+
+
+def label_keys(constraint: Json, pod: Json) -> Json | None:
+    """The selector with what ``matchLabelKeys`` add."""
+    selector, labels = constraint.get("labelSelector"), pod["metadata"]["labels"]
+    if selector is None:
+        return None
+    same = [
+        {"key": key, "operator": "In", "values": [labels[key]]}
+        for key in constraint.get("matchLabelKeys", [])
+        if key in labels
+    ]
+    return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), *same]}
 
 
 def selects(selector: Json | None, labels: Mapping[str, str]) -> bool:

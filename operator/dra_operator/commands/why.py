@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from dra_api.core import Node, Pod
@@ -25,7 +25,7 @@ from dra_operator.placement import (
     settled,
     text,
 )
-from dra_operator.wording import counted
+from dra_operator.wording import counted, listed
 
 from .refused import grouped, holders, names
 from .verdicts import before_nodes, error_of
@@ -98,6 +98,7 @@ def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime
 def _node_by_node(cluster: Cluster, case: Case, *, places: bool) -> Iterator[str]:
     good: list[str] = []
     texts: dict[str, list[str]] = {}
+    pods: dict[str, Mapping[str, int] | None] = {}
     refusals: dict[Demand, list[tuple[Node, Refusal]]] = {}
     question = Question(case)
     for state in case.nodes:
@@ -108,14 +109,23 @@ def _node_by_node(cluster: Cluster, case: Case, *, places: bool) -> Iterator[str
             refusals.setdefault(answer.demand, []).append((state.node, answer.refusal))
         elif isinstance(answer, Obstructed):
             texts.setdefault(text(answer.obstacle), []).append(state.name)
+            pods[text(answer.obstacle)] = question.neighbours.counts(answer.obstacle)
         else:
             texts.setdefault(error_of(state, answer), []).append(state.name)
     pod, nodes = case.pod, len(case.nodes)
     yield f"pod {pod.key} would fit {len(good)} of {counted(nodes, 'node')}" + (f": {names(good)}" if good else "")
     for reason, where in texts.items():
         yield f"  {names(where)}: {reason}"
+        if (domains := pods.get(reason)) is not None:
+            yield f"    pods that count: {_by_domain(domains)}"
     held = holders(cluster.claims)
     for demand, members in refusals.items():
         yield from (f"  {line}" for line in grouped(members, case.allocator.inventory, demand.program, held))
     if good and not case.failed and places:
         yield "  nothing holds it back any more; if it stays, look at the operator's log"
+
+
+def _by_domain(pods: Mapping[str, int]) -> str:
+    """``3 in zone-a, 1 in zone-b``: topology domains, the fullest first."""
+    fullest = sorted(pods.items(), key=lambda item: (-item[1], item[0]))
+    return listed((f"{count} in {domain}" for domain, count in fullest), most=6) or "none"

@@ -6,7 +6,7 @@ so that asking one costs the same however many pods there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from dra_api.core import Pod
@@ -16,6 +16,7 @@ from .hints import Hint
 from .obstacle import Kind, Obstacle
 from .pod_affinity import Affinity, AntiAffinity, Repulsion
 from .residents import Residents
+from .spread import Spread
 from .terms import affinity, anti_affinity
 from .topology import Topologies
 
@@ -29,6 +30,10 @@ class Rule(Protocol):
 
     def hints(self, kinds: frozenset[Kind]) -> set[Hint]:
         """What can remove obstacles of these kinds."""
+        ...
+
+    def counts(self, obstacle: Obstacle) -> Mapping[str, int] | None:
+        """The pods that the obstacle is about, by topology domain; None where it is not of this rule."""
         ...
 
 
@@ -49,8 +54,14 @@ class Neighbours:
         """What can remove obstacles of these kinds."""
         return frozenset(hint for rule in self._rules for hint in rule.hints(kinds))
 
+    def counts(self, obstacle: Obstacle) -> Mapping[str, int] | None:
+        """The pods that an obstacle is about, by topology domain; None where it is about no pods."""
+        return next((found for rule in self._rules if (found := rule.counts(obstacle)) is not None), None)
+
 
 def _rules(pod: Pod, residents: Residents, topologies: Topologies) -> Iterator[Rule]:
+    if pod.spec.topology_spread_constraints and (spread := Spread(pod, residents, topologies)):
+        yield spread
     if near := affinity(pod):
         yield Affinity(pod, near, residents, topologies)
     if away := anti_affinity(pod):

@@ -19,6 +19,8 @@ class Kind(StrEnum):
     CORDONED = "cordoned"
     TAINT = "taint"
     NODE_SELECTOR = "node-selector"
+    SPREAD = "spread"
+    SPREAD_LABEL = "spread-label"
     POD_AFFINITY = "pod-affinity"
     POD_ANTI_AFFINITY = "pod-anti-affinity"
     REPELLED = "repelled"

@@ -8,6 +8,7 @@ any domain, a pod that its own terms select needs none, only the topology labels
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from dra_api.core import Pod
@@ -52,6 +53,10 @@ class Affinity:
             found |= {PodsChange(self._selection, Turn.NONE_LEFT), Elsewhere.NODE_GONE}
         return found
 
+    def counts(self, obstacle: Obstacle) -> Counts | None:
+        """The pods to be near, by domain, if the obstacle is of this rule."""
+        return self._counts[obstacle.subject] if obstacle.kind is Kind.POD_AFFINITY else None
+
 
 class AntiAffinity:
     """The pods that the pod must not be near."""
@@ -76,6 +81,10 @@ class AntiAffinity:
         fewer = {PodsChange(selection, Turn.FEWER) for selection in self._selections}
         return {*fewer, Elsewhere.NODE_GONE, *_of_namespaces(self._terms)}
 
+    def counts(self, obstacle: Obstacle) -> Counts | None:
+        """The pods to stay away from, by domain, if the obstacle is of this rule."""
+        return _of_key(self._counts, obstacle) if obstacle.kind is Kind.POD_ANTI_AFFINITY else None
+
 
 class Repulsion:
     """The pods on nodes whose anti-affinity is about the pod."""
@@ -99,6 +108,18 @@ class Repulsion:
         if Kind.REPELLED not in kinds:
             return set()
         return {RepellerGone.of(self._pod), Elsewhere.NODE_GONE, *_of_namespaces(self._terms)}
+
+    def counts(self, obstacle: Obstacle) -> Counts | None:
+        """The pods that keep this one away, by domain, if the obstacle is of this rule."""
+        return _of_key(self._counts, obstacle) if obstacle.kind is Kind.REPELLED else None
+
+
+def _of_key(counts: Sequence[tuple[str, Counts]], obstacle: Obstacle) -> Counts:
+    found: Counter[str] = Counter()
+    for key, domains in counts:
+        if key == obstacle.subject:
+            found.update(domains)
+    return found
 
 
 def _hit(counts: Sequence[tuple[str, Counts]], labels: Labels) -> str | None:

@@ -1,8 +1,8 @@
 """What a pod asks of its place that placement does not look at: such a pod waits, and its condition names the field.
 
 A pod that was placed all the same might break a rule that its author relies on, unnoticed. Each of the fields is a rule
-that kube-scheduler enforces: PodTopologySpread, VolumeBinding, VolumeZone, VolumeRestrictions, NodeVolumeLimits,
-GangScheduling. Preferences are no rules, and volumes that any node can mount need none.
+that kube-scheduler enforces: VolumeBinding, VolumeZone, VolumeRestrictions, NodeVolumeLimits, GangScheduling.
+Preferences are no rules, and volumes that any node can mount need none.
 """
 
 from __future__ import annotations
@@ -24,10 +24,6 @@ def _fields(pod: Pod) -> Iterator[tuple[str, str]]:
     spec = pod.spec
     if spec.scheduling_group is not None:
         yield "spec.schedulingGroup", "remove it"
-    for number, constraint in enumerate(spec.topology_spread_constraints or ()):
-        if constraint.when_unsatisfiable == "DoNotSchedule":
-            where = f"spec.topologySpreadConstraints[{number}].whenUnsatisfiable: DoNotSchedule"
-            yield where, "use ScheduleAnyway"
     for number, volume in enumerate(spec.volumes or ()):
         for source in _tied(volume):
             yield f"spec.volumes[{number}].{source}", "use a volume that any node can mount"

@@ -13,6 +13,8 @@ _TEXTS: Final[dict[Kind, str]] = {
     Kind.CORDONED: "node(s) were unschedulable",
     Kind.TAINT: "node(s) had untolerated taint {{{subject}: {detail}}}",
     Kind.NODE_SELECTOR: "node(s) didn't match the pod's node selector or affinity",
+    Kind.SPREAD: "node(s) didn't match pod topology spread constraints (topology key {subject})",
+    Kind.SPREAD_LABEL: "node(s) didn't match pod topology spread constraints (missing required label {subject})",
     Kind.POD_AFFINITY: "node(s) didn't match pod affinity rules (topology key {subject})",
     Kind.POD_ANTI_AFFINITY: "node(s) didn't match pod anti-affinity rules (topology key {subject})",
     Kind.REPELLED: "node(s) didn't satisfy existing pods anti-affinity rules (topology key {subject})",
