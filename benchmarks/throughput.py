@@ -8,6 +8,10 @@ A round of one side: a steady state on the empty cluster, half of the devices gi
 once more, the rest given away, and once more. In a steady state a few clients have one pod each: they create it, wait
 for its node, and delete it. Rounds of two sides alternate, each with processes of its own that are started for it.
 
+With --waiting the pods are there before the side starts, as after an outage. Latencies count from the start then, and
+a second line has the tenth of the pods that is bound first: how many per second from the first one on, and, under p50
+and p99, when the first and the last of them were bound.
+
 Sides: "operator" is ours, with the concerns of claims; "reference" is kube-scheduler with the claim controller of
 kube-controller-manager, without their limits on requests per second; any other name is that of a scheduler that is at
 work already, with the ids of processes to look at. The cluster needs no nodes or drivers: they are objects only.
@@ -24,14 +28,14 @@ import sys
 import time
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from dra_kube import Api, connection
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
-from throughput_load import REQUESTS, Load, Pods, clean, fill, furnish, steady
+from throughput_load import REQUESTS, Load, Pods, clean, fill, for_each, furnish, steady, wait_for_all
 from throughput_sides import Process, Side, control_plane, development_cluster, side_of, writes
 
 
@@ -58,24 +62,38 @@ class Result:
 class Round:
     """One round of one side; ``results`` has a line for each of its phases."""
 
-    def __init__(self, api: Api, side: Side, number: int, processes: Sequence[Process]) -> None:
-        self._api, self._side, self._number, self._processes = api, side, number, processes
+    def __init__(self, api: Api, side: Side, number: int) -> None:
+        self._api, self._side, self._number = api, side, number
+        self._processes: list[Process] = []
         self.results: list[Result] = []
 
     async def run(self, load: Load) -> None:
         """All phases, on an empty cluster that is empty again afterwards."""
         async with Pods.watched(self._api, load, self._side.scheduler, f"r{self._number}-{self._side.name}") as pods:
-            await fill(pods, load, load.sharing)  # until the side is at work
-            full = load.capacity * load.sharing - load.clients - load.sharing
-            if load.sharing > 1:
-                await self._phase("fill", pods, fill(pods, load, full))
-            else:
-                await self._phase("steady, empty", pods, steady(pods, load))
-                await self._phase("fill to half", pods, fill(pods, load, full // 2))
-                await self._phase("steady, half", pods, steady(pods, load))
-                await self._phase("fill the rest", pods, fill(pods, load, full - full // 2))
-                await self._phase("steady, full", pods, steady(pods, load))
-        await clean(self._api, load)
+            await for_each(pods.names(load.waiting), pods.create)
+            async with self._side.at_work() as self._processes:
+                await (self._start(pods) if load.waiting else self._phases(pods, load))
+                await clean(self._api, load)
+
+    async def _start(self, pods: Pods) -> None:
+        pods.start_clocks()
+        await self._phase("waiting at start", pods, wait_for_all(pods))
+        early = sorted(pods.latencies)[: len(pods.latencies) // 10]
+        first = replace(self.results[0], phase="the first tenth, from its first pod on", pods=len(early))
+        rate = len(early) / (early[-1] - early[0])
+        self.results.append(replace(first, rate=rate, p50=early[0] * 1e3, p99=early[-1] * 1e3, cpu=None, by_verb={}))
+
+    async def _phases(self, pods: Pods, load: Load) -> None:
+        await fill(pods, load, load.sharing)  # until the side is at work
+        full = load.capacity * load.sharing - load.clients - load.sharing
+        if load.sharing > 1:
+            await self._phase("fill", pods, fill(pods, load, full))
+            return
+        await self._phase("steady, empty", pods, steady(pods, load))
+        await self._phase("fill to half", pods, fill(pods, load, full // 2))
+        await self._phase("steady, half", pods, steady(pods, load))
+        await self._phase("fill the rest", pods, fill(pods, load, full - full // 2))
+        await self._phase("steady, full", pods, steady(pods, load))
 
     async def _phase(self, phase: str, pods: Pods, work: Awaitable[None]) -> None:
         pods.latencies.clear()
@@ -114,11 +132,10 @@ async def measure(kubeconfig: Path, sides: Sequence[Side], load: Load, rounds: i
         await furnish(api, load)
         for number in range(1, rounds + 1):
             for side in sides:
-                async with side.at_work() as processes:
-                    one = Round(api, side, number, processes)
-                    await one.run(load)
-                    results += one.results
-                    print(f"round {number}, {side.name}: {one.results[-1].rate:.0f} pods/s at the end", file=sys.stderr)
+                one = Round(api, side, number)
+                await one.run(load)
+                results += one.results
+                print(f"round {number}, {side.name}: {one.results[-1].rate:.0f} pods/s at the end", file=sys.stderr)
     return results
 
 
@@ -163,6 +180,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sharing", type=int, default=1, metavar="N", help="pods with one claim; above 1: filling only"
     )
+    parser.add_argument("--waiting", type=int, default=0, metavar="N", help="N pods before the start, and nothing else")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="30 nodes and 40 pods, for a look")
     parser.add_argument("--json", metavar="FILE", help="write the results there, too")
@@ -174,9 +192,11 @@ def main() -> int:
     parser = arguments()
     options = parser.parse_args()
     nodes, pods = (30, 40) if options.quick else (options.nodes, options.pods)
-    load = Load(nodes, options.devices, options.request, options.sharing, options.clients, pods)
-    if load.capacity * load.sharing <= 2 * (load.clients + load.sharing):
+    load = Load(nodes, options.devices, options.request, options.sharing, options.clients, pods, options.waiting)
+    if load.capacity * load.sharing <= max(2 * (load.clients + load.sharing), load.waiting):
         parser.error(f"--nodes {nodes} --devices {options.devices}: room for {load.capacity} claims is too little")
+    if load.waiting and load.sharing > 1:
+        parser.error("--waiting: pods that wait have a claim each; leave out --sharing")
     with ExitStack() as stack:
         kubeconfig = options.kubeconfig
         if kubeconfig is None:

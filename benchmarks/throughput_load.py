@@ -21,6 +21,7 @@ from dra_kube import (
     RESOURCE_SLICES,
     AlreadyExists,
     Api,
+    KubeError,
     NotFound,
     Resource,
 )
@@ -51,6 +52,8 @@ class Load:
     clients: int
     pods: int
     """Pods of one steady state."""
+    waiting: int
+    """Pods that are there before the scheduler starts; with them nothing else is measured."""
 
     @property
     def capacity(self) -> int:
@@ -150,6 +153,10 @@ class Pods:
     def _claim_of(self, name: str) -> str:
         return f"{self._prefix}-{int(name.rpartition('-')[2]) // self._load.sharing:05}"
 
+    def start_clocks(self) -> None:
+        """Times count from now, not from the creation."""
+        self._created = dict.fromkeys(self._created, time.perf_counter())
+
     async def create_claims(self, names: Iterable[str]) -> None:
         """The claims that several pods share."""
         bodies = [
@@ -162,18 +169,30 @@ class Pods:
         """Wait until the pod has a node."""
         await self._bound[name].wait()
 
+    async def all_bound(self) -> None:
+        """Wait until all pods have a node."""
+        for bound in self._bound.values():
+            await bound.wait()
+
     async def delete(self, name: str) -> None:
         """Delete a pod at once: no kubelet has to end it."""
         await self._api.delete(PODS, name, NAMESPACE, grace_seconds=0)
 
     async def _watch(self, version: str) -> None:
-        async for event in self._api.watch(PODS, NAMESPACE, resource_version=version):
-            obj = event.object
-            name = obj["metadata"]["name"]
-            known = self._bound.get(name)
-            if known is not None and not known.is_set() and obj["spec"].get("nodeName"):
-                self.latencies.append(time.perf_counter() - self._created[name])
-                known.set()
+        while True:
+            with suppress(KubeError):  # a server ends the watch of a client that is too slow
+                async for event in self._api.watch(PODS, NAMESPACE, resource_version=version):
+                    self._saw(event.object)
+            pods, version = await self._api.list(PODS, NAMESPACE)
+            for pod in pods:
+                self._saw(pod)
+
+    def _saw(self, pod: Json) -> None:
+        name = pod["metadata"].get("name", "")  # a bookmark has none
+        known = self._bound.get(name)
+        if known is not None and not known.is_set() and pod["spec"].get("nodeName"):
+            self.latencies.append(time.perf_counter() - self._created[name])
+            known.set()
 
 
 def _pod(name: str, scheduler: str, claim: Json) -> Json:
@@ -196,6 +215,12 @@ async def fill(pods: Pods, load: Load, count: int) -> None:
         await for_each(names, pods.create)
         for name in names:
             await pods.bound(name)
+
+
+async def wait_for_all(pods: Pods) -> None:
+    """Wait until all pods have a node."""
+    async with asyncio.timeout(DEADLINE):
+        await pods.all_bound()
 
 
 async def steady(pods: Pods, load: Load) -> None:
