@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 from dra_operator.cluster import Key
 from dra_operator.reconcile import WorkQueue
-from dra_operator.reconcile.dispatcher import Decided, Dispatcher, Postponed
+from dra_operator.reconcile.dispatcher import STRETCH, Decided, Dispatcher, Postponed
 from dra_operator.reconcile.failures import Failures
 from dra_operator.reconcile.pace import Turns
 from prometheus_client import CollectorRegistry
@@ -31,6 +32,25 @@ async def dispatching(decide: Decide, *names: str, most: int = 5) -> AsyncIterat
         task.cancel()
         await asyncio.wait((task,))
         queue.close()
+
+
+@asynccontextmanager
+async def counted_turns() -> AsyncIterator[Callable[[], int]]:
+    """How many turns the event loop has made inside the block."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    task = asyncio.create_task(count())
+    try:
+        yield lambda: turns
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -70,6 +90,27 @@ async def test_the_decision_that_took_least_so_far_goes_on_first() -> None:
     async with dispatching(decide, "long", "short") as queue:
         await queue.idle()
     assert order == ["long", "short", "short", "long"]
+
+
+async def test_thousands_of_decisions_that_come_to_nothing_do_not_wait_for_the_loop() -> None:
+    async def decide(name: str) -> Decided:
+        return Decided()
+
+    async with dispatching(decide, *map(str, range(3000))) as queue, counted_turns() as turns:
+        await queue.idle()
+        assert turns() < 1000
+
+
+async def test_the_loop_has_its_turn_between_decisions_that_take_time() -> None:
+    async def decide(name: str) -> Decided:
+        end = time.perf_counter() + STRETCH
+        while time.perf_counter() < end:
+            pass
+        return Decided()
+
+    async with dispatching(decide, *map(str, range(20))) as queue, counted_turns() as turns:
+        await queue.idle()
+        assert turns() >= 20
 
 
 @pytest.mark.parametrize(("spent", "rests"), [(TURNS.turn / 2, False), (TURNS.turn * 2, True)])

@@ -2,7 +2,8 @@
 
 A decision is quick and a write is slow, so the dispatcher decides on one key, leaves the writes to a task, and takes
 the next key. Decisions never overlap: each sees what the one before has taken. ``most`` bounds the tasks, and with them
-how far decisions run ahead of the writes.
+how far decisions run ahead of the writes. Decisions follow each other without a pause for ``STRETCH`` seconds, then the
+event loop has its turn: with ten thousand pods of which most cannot be decided yet, a pause after each would be long.
 
 A decision that takes too long is postponed (``Postponed``): every shorter one goes first, and before it is taken up
 again the dispatcher pauses for as long as the last piece took, so that hard problems get half of the time at most.
@@ -12,6 +13,8 @@ A key whose decision took ``spent`` seconds then rests for ``rest`` times as lon
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -22,6 +25,8 @@ from .logbook import enter_attempt, new_attempt
 from .pace import Turns
 from .queue import WorkQueue
 from .workers import error_of
+
+STRETCH = 0.005  # seconds
 
 FollowUp = Callable[[], Awaitable[None]]
 
@@ -56,6 +61,7 @@ class Dispatcher:
         self._slots = asyncio.Semaphore(most)
         self._postponed: dict[Key, str] = {}
         """The ids of their attempts."""
+        self._paused_at = -math.inf
         self.started = asyncio.Event()
 
     async def run(self) -> None:
@@ -68,7 +74,7 @@ class Dispatcher:
 
     async def _next(self, group: asyncio.TaskGroup) -> None:
         key = await self._queue.get()
-        await asyncio.sleep(self._turns.turn if key in self._postponed else 0)  # one decision per turn of the loop
+        await self._pause(key)
         attempt = self._postponed.pop(key, None) or new_attempt()
         enter_attempt(attempt)
         try:
@@ -85,6 +91,15 @@ class Dispatcher:
         else:
             group.create_task(self._carry_out(key, decided.follow_up(), decided.spent), name=str(key))
         self._after()
+
+    async def _pause(self, key: Key) -> None:
+        if key in self._postponed:
+            await asyncio.sleep(self._turns.turn)
+        elif time.perf_counter() - self._paused_at >= STRETCH:
+            await asyncio.sleep(0)
+        else:
+            return
+        self._paused_at = time.perf_counter()
 
     async def _carry_out(self, key: Key, work: Awaitable[None], spent: float) -> None:
         self._finish(key, await error_of(work), spent)

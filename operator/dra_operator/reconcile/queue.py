@@ -208,7 +208,7 @@ class WorkQueue:
         heapq.heappush(self._heap, (level, self._rank(key), next(self._numbers), key))
 
     def _notice(self) -> None:
-        for getter in list(self._getters)[: len(self._heap)]:
+        for getter in itertools.islice(self._getters, len(self._heap)):
             if not getter.done():
                 getter.set_result(None)
         if self.is_idle:
