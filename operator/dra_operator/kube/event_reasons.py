@@ -11,7 +11,11 @@ from enum import Enum
 class EventReason(Enum):
     """Type, reason and meaning; reasons that kube-scheduler or the claim controller has are theirs."""
 
-    SCHEDULED = ("Normal", "Scheduled", "The pod has its node.")
+    SCHEDULED = (
+        "Normal",
+        "Scheduled",
+        "The pod has its node; written ten times a second at most, since the pod shows it.",
+    )
     BINDING_CONDITIONS_PENDING = (
         "Normal",
         "BindingConditionsPending",

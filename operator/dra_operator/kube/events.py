@@ -2,7 +2,10 @@
 
 Events are a courtesy: they are written in the background, never waited for, and lost rather than retried. The same
 message about the same object is one Event with a count. Each object may cause a burst of events and then only one
-every few minutes, so that a pod that fails ten times a second does not flood the cluster.
+every few minutes, so that a pod that fails ten times a second does not flood the cluster. What the object itself shows
+(``SHOWN``: a placed pod has its node and its condition) is written ten times a
+second at most, after a burst of a hundred. Otherwise ten thousand pods placed at once would cost a write more each, and
+the events that say why others still wait would queue behind.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 BURST = 25
 REFILL = 300.0  # seconds until an object may cause one more event
+SHOWN = frozenset({EventReason.SCHEDULED})
+SHOWN_BURST = 100
+SHOWN_REFILL = 0.1  # seconds until there may be one more event of such a reason
 MEMORY = 4096  # objects and messages remembered
 BACKLOG = 1000  # events that may wait to be written
 
@@ -58,7 +64,9 @@ class EventRecorder:
 
     def post(self, about: Struct, reason: EventReason, message: str) -> None:
         """Tell what happened to an object."""
-        if not self._may_post(about.metadata.uid or about.key):
+        if reason in SHOWN and not self._may_post(reason.reason, SHOWN_BURST, SHOWN_REFILL):
+            return
+        if not self._may_post(about.metadata.uid or about.key, BURST, REFILL):
             return
         try:
             self._notes.put_nowait(_Note(about, reason, message))
@@ -79,10 +87,10 @@ class EventRecorder:
         except TimeoutError:
             logger.info("%d events were not written before the end", self._notes.qsize())
 
-    def _may_post(self, subject: str) -> bool:
+    def _may_post(self, subject: str, burst: float, refill: float) -> bool:
         now = self._clock()
-        tokens, at = self._allowance.pop(subject, (float(BURST), now))
-        tokens = min(float(BURST), tokens + (now - at) / REFILL)
+        tokens, at = self._allowance.pop(subject, (burst, now))
+        tokens = min(burst, tokens + (now - at) / refill)
         allowed = tokens >= 1
         self._allowance[subject] = (tokens - 1 if allowed else tokens, now)
         if len(self._allowance) > MEMORY:
