@@ -86,6 +86,26 @@ async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(wo
         assert node_of(world) == "node-0"
 
 
+@pytest.mark.parametrize("contested", [True, False])
+async def test_the_moment_of_our_own_event_counts_where_another_scheduler_allocates(
+    contested: bool, world: World, make: type[Make]
+) -> None:
+    """Then Kopf must not be spared it, since it has to come behind the events before it."""
+    furnish(world, make)
+    if contested:
+        add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        await idle(world)
+        ours = world.cluster.claims.get("ns/ours")
+        assert ours is not None
+        assert world.control.awaits(ours) is contested
+        await world.quiet()
+        assert not world.control.awaits(ours)
+
+
 async def test_a_watch_that_is_faster_than_the_answer_confirms_an_allocation_too(
     world: World, make: type[Make]
 ) -> None:

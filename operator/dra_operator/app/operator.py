@@ -216,6 +216,7 @@ class Operator:
         if known is None or version != Version.of(known.metadata) or control.awaits(known):
             return False
         self._parts.audit.saw(resource, version.resource_version)
+        control.shown(known)
         return True
 
     def received(self, resource: Resource, version: str, event_type: str | None, raw: dict[str, Any]) -> None:

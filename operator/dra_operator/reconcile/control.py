@@ -112,11 +112,15 @@ class Control:
 
     def put(self, obj: Object) -> None:
         """The watch, or a list, has brought an object."""
+        self.shown(obj)
+        self._take_in(obj)
+
+    def shown(self, obj: Object) -> None:
+        """The watch, or a list, has brought this version, which the view may have already."""
         if isinstance(obj, ResourceClaim) and self._confirmations.seen(obj):
             for pod in self.cluster.pods_by_claim.keys(obj.key):
                 if pod in self.cluster.waiting:
                     self.queues.of("place").add_after(Key("place", pod), self._grace)
-        self._take_in(obj)
 
     def awaits(self, obj: Object) -> bool:
         """Whether something depends on the moment at which the watch shows this version, which is known already."""
