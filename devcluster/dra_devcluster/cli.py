@@ -37,7 +37,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command understands; completion scripts are made from it (docs/completion.md)."""
+    """The command line; completion scripts are made from it (docs/completion.md)."""
     parser = argparse.ArgumentParser(prog="dra-devcluster", description=__doc__)
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)

@@ -1,11 +1,11 @@
-"""A whole development cluster as one object: API server, nodes, and on each node a plugin process if wanted.
+"""A development cluster as one object: API server, nodes, and optionally a plugin process on each node.
 
 ::
 
     async with DevCluster(folder, nodes=2, devices=4) as cluster, Api(cluster.connection()) as api:
         ...
 
-The operator is not part of it: it is what runs *on* a cluster.
+The operator is not part of it: it runs *on* a cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .processes import ChildProcess, command
 
 DRIVER = "simulated.dra.example.com"
 SETTINGS = AgentSettings(pod_retry=2.0)
-"""A kubelet's, but for the pause after a failed prepare: a person waits for it."""
+"""Those of a kubelet, except for a shorter pause after a failed prepare, because a person waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

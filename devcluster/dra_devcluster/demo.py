@@ -43,7 +43,7 @@ class StepFailed(Exception):
 
 
 class Story:
-    """Prints the steps and waits for what they promise."""
+    """Prints the steps and waits until each comes true."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -63,7 +63,7 @@ class Story:
     async def until(self, what: str, look: Callable[[], Awaitable[T | None]], seconds: float = STEP_SECONDS) -> T:
         """The first answer of ``look`` that is not None.
 
-        Raises StepFailed naming the step and what was missing, or which needed process has ended.
+        Raises StepFailed, which names the step and what was missing, or the process that has ended.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -84,7 +84,7 @@ class Story:
 
 
 class Scene:
-    """The cluster of the story, and the questions asked of it."""
+    """The cluster of the story, and questions about it."""
 
     def __init__(self, cluster: DevCluster, api: Api, story: Story) -> None:
         self.cluster, self.api, self.story = cluster, api, story

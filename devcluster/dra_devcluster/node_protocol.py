@@ -1,10 +1,10 @@
-"""What the API server and the node agents of a development cluster have agreed on, beyond what Kubernetes says."""
+"""What the API server and the node agents of a development cluster agree on beyond Kubernetes."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# On the Node object: what a request to the node's own server must carry as its bearer token.
+# Annotation of the Node object with the bearer token for requests to the node's own server.
 SERVER_KEY_ANNOTATION: Final = "devcluster.kopf-dra/server-key"
 
 # Sub-protocols of the websocket of ``exec``, best first.

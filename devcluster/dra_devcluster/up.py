@@ -18,7 +18,7 @@ from .processes import ProcessFailed
 
 
 class UsageError(Exception):
-    """The command line asks for something that cannot be; the text says what and what to do."""
+    """The command line asks for something impossible; the text has cause and remedy."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,7 +64,7 @@ async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
 
 
 def _write_kubeconfig(cluster: DevCluster, path: Path) -> None:
-    """Last of all: who waits for the file finds a cluster that can be used."""
+    """Written last, so that a process that waits for the file finds a usable cluster."""
     try:
         cluster.server.write_kubeconfig(path)
     except OSError as error:

@@ -1,8 +1,8 @@
 """A node of the development cluster: behaves towards API server, plugins and pods as a kubelet does.
 
-Several agents may live in one process, each with its own name and root directory. Stopping an agent and
-starting another one on the same root is what a restart of a kubelet is: the claim checkpoint and the states of
-the containers are found again. The containers end with the agent, unless it was given a runtime that lives on.
+Several agents may live in one process, each with its own name and root directory. To stop an agent and start another
+one on the same root is the restart of a kubelet: the new agent finds the claim checkpoint and the states of the
+containers. The containers end with the agent, unless it shares a runtime that outlives it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NodeAgent:
 
     ``root`` stands for ``/var/lib/kubelet``: plugins find their registration directory in
     ``<root>/plugins_registry``. CDI files are read from ``cdi_root`` (default ``<root>/cdi``).
-    Entering raises CheckpointCorrupted when the claim checkpoint cannot be trusted (KM-11).
+    Entering raises CheckpointCorrupted if the claim checkpoint is damaged (KM-11).
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class NodeAgent:
             stack.push_async_callback(_end, asyncio.create_task(self._keep_running(name, work), name=name))
 
     async def _reconcile(self, manager: DraManager, pods: Pods) -> None:
-        """Give back, again and again, what pods hold that are no longer active on the node (KM-20)."""
+        """Unprepare periodically the claims of pods that are no longer active on the node (KM-20)."""
         await pods.synced.wait()
         while True:
             await manager.reconcile(pods.active)
             await asyncio.sleep(self.settings.claim_period)
 
     async def _keep_running(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """A loop that dies of a bug costs a line in the log and a moment, not the node."""
+        """A bug that ends a loop is logged, and the loop starts again after a moment: it must not end the node."""
         while True:
             try:
                 await work()

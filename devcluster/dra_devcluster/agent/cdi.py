@@ -1,8 +1,8 @@
 """Container Device Interface: from device ids (``vendor/class=name``) to edits of a container.
 
 Drivers write *spec files* (JSON or YAML) into a directory; each describes the devices of one kind and how a
-container has to be changed to use them. Understood are versions 0.3.0 to 0.8.0. A file that is malformed
-costs only its own devices: its error is shown when a container asks for one of them.
+container has to be changed to use them. It reads versions 0.3.0 to 0.8.0. A malformed file affects only its own
+devices: a container that asks for one of them gets the error.
 
 No I/O here except ``CdiDirectory``, which reads the files anew when they have changed.
 """
@@ -106,7 +106,7 @@ class Spec(_Part, frozen=True):
 
 
 def parse_spec(text: str, *, is_json: bool) -> Spec:
-    """A spec file's content. Raises CdiError naming what is wrong."""
+    """A spec file's content. Raises CdiError, which names the fault."""
     try:
         spec = msgspec.json.decode(text, type=Spec) if is_json else msgspec.convert(yaml.safe_load(text), Spec)
     except (msgspec.DecodeError, yaml.YAMLError) as error:
@@ -136,7 +136,7 @@ class CdiIndex:
     errors: dict[str, CdiError] = field(default_factory=dict)
 
     def add(self, spec: Spec) -> None:
-        """Take in a spec; a device that two files describe is described by none."""
+        """Take in a spec. A device that two files describe cannot be resolved."""
         for device in spec.devices:
             key = f"{spec.kind}={device.name}"
             if key in self.devices:
@@ -146,7 +146,7 @@ class CdiIndex:
     def resolve(self, ids: Iterable[str]) -> ContainerEdits:
         """The edits for these devices together: a spec's own edits once, then each device's.
 
-        Raises CdiError naming the devices that cannot be resolved and the files that could not be read.
+        Raises CdiError, which names the devices that cannot be resolved and the files that could not be read.
         """
         ids = list(dict.fromkeys(ids))
         missing = [key for key in ids if key not in self.devices or key in self.conflicts]

@@ -1,8 +1,8 @@
 """The claim checkpoint: which claims this node holds, in the file format of the kubelet (KM-11).
 
 The file is JSON around JSON text: the inner text is covered by a checksum, so a torn or edited file is
-noticed. It is written with temporary file and rename, so a reader never sees half of it. Whether a
-claim is *prepared* is not in the file on purpose: after a restart, drivers are asked once more.
+noticed. It is written to a temporary file and renamed, so a reader never sees half of it. The file does not say whether
+a claim is *prepared*, so that drivers are called again after a restart.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class PreparedDevice:
 
 @dataclass(slots=True)
 class ClaimInfo:
-    """What the node knows of one claim: who uses it, and what each of its drivers prepared."""
+    """What the node knows about one claim: the pods that use it, and what each of its drivers prepared."""
 
     uid: str
     name: str
@@ -81,6 +81,6 @@ class ClaimCache:
         return {uid for claim in self for uid in claim.pods}
 
     def remove(self, claim: ClaimInfo) -> None:
-        """Forget a claim; a no-op when it is gone or its name belongs to another claim by now."""
+        """Forget a claim; does nothing if it is gone or its name belongs to another claim."""
         if self._claims.get(claim.key) is claim:
             del self._claims[claim.key]

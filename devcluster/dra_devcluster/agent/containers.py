@@ -1,7 +1,7 @@
-"""Runs one container of a pod: starts it with what CDI gives it, and again as its restart policy says.
+"""Runs one container of a pod: starts it with its CDI edits, and restarts it by its restart policy.
 
-The first restart comes at once, later ones after growing pauses (``CrashLoopBackOff``); a container that ran
-long enough is forgiven. A container that cannot be started waits with the reason and is tried again.
+The first restart comes at once, later ones after growing pauses (``CrashLoopBackOff``), which start anew after a long
+run. A container that cannot be started waits with the reason and is tried again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Node:
 class ContainerKeeper:
     """Keeps one container of a pod as its restart policy wants it.
 
-    ``pod`` gives the pod as it is now; ``changed`` is called whenever the pod's status would show a difference.
+    ``pod`` gives the current pod; ``changed`` is called when the pod's status has to change.
     ``waiting`` is why the container does not run although it should.
     """
 
@@ -67,7 +67,7 @@ class ContainerKeeper:
         return state.current if state else None
 
     def wants_start(self, is_init: bool) -> bool:
-        """Whether the container has to run (again) to do its part."""
+        """Whether the container has to run (again)."""
         record = self.record
         return record is None or (record.exit_code is not None and self.wants_restart(record.exit_code, is_init))
 
@@ -81,7 +81,7 @@ class ContainerKeeper:
     async def keep(self, *, is_init: bool, again: bool = False) -> int:
         """Run the container until it is not to be restarted; returns the last exit code.
 
-        ``again`` runs it anew even if it has done its part.
+        ``again`` runs it even if it has completed.
         """
         if again or self.wants_start(is_init):
             await self._start()
@@ -159,7 +159,7 @@ class ContainerKeeper:
         return ids, edits
 
     def _write_facts(self, ids: list[str], edits: ContainerEdits) -> str:
-        """Device nodes and mounts cannot be made for a plain process: it finds them described in a file."""
+        """Write device nodes and mounts into a file for the process, because a plain process cannot have them."""
         folder = self._node.runtime.folder(self._uid, self.container.name)
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "cdi.json"

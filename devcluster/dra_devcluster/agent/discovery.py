@@ -1,8 +1,8 @@
 """Which plugin sockets there are, and which of them are registered (KM-02, KM-03).
 
-*Desired* is what lies in the directory: each socket with an identity that is renewed whenever the socket is
-made anew. *Actual* is what has been registered, under which identity. Every tick compares the two: what is
-gone or was made anew is unregistered first, what is new is registered. No I/O here.
+*Desired* is the content of the directory: each socket, with a new identity when it is created again. *Actual* is what
+has been registered, and under which identity. Every tick compares the two: it unregisters what is gone or was created
+again, then registers what is new. No I/O here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PluginSockets:
             del self.desired[known]
 
     def failed(self, path: str, now: float) -> None:
-        """An operation failed: the path pauses, longer each time."""
+        """An operation failed: the next attempt waits longer each time."""
         failures = self._failures.setdefault(path, _Failures())
         failures.count += 1
         failures.not_before = now + self.backoff.pause(failures.count)
@@ -59,7 +59,7 @@ class PluginSockets:
         self._failures.pop(path, None)
 
     def to_unregister(self, now: float) -> list[str]:
-        """Paths whose registration is no longer true."""
+        """Paths whose registration is outdated."""
         stale = (path for path, known in self.actual.items() if self.desired.get(path) != known.identity)
         return [path for path in stale if self._may_start(path, now)]
 

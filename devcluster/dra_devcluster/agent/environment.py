@@ -1,7 +1,7 @@
-"""The environment of a container: what the pod asks for, then what CDI adds.
+"""The environment of a container: variables of the pod, then those of CDI.
 
 A container sees ``PATH`` and ``HOSTNAME`` (which every runtime sets), the variables of ``envFrom`` and ``env``,
-and on top those of its CDI devices. Nothing of the node agent's own environment gets in. ``$(NAME)`` in values,
+and on top those of its CDI devices. It gets none of the node agent's own variables. ``$(NAME)`` in values,
 commands and arguments refers to variables defined before; ``$$`` becomes ``$`` everywhere, as in Kubernetes.
 """
 
@@ -55,7 +55,7 @@ class _Sources:
         self._read: dict[tuple[Resource, str], dict[str, str] | None] = {}
 
     async def content(self, resource: Resource, name: str, optional: bool) -> dict[str, str]:
-        """All keys of one object; of a missing one that is optional, none."""
+        """All keys of one object; none if it is missing and optional."""
         key = (resource, name)
         if key not in self._read:
             try:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 
 class AgentError(Exception):
-    """Root of everything that the node agent raises."""
+    """Root of all errors of the node agent."""
 
 
 class CheckpointCorrupted(AgentError):
-    """The checkpoint file is damaged; starting without it could leave devices prepared for ever (KM-11)."""
+    """The checkpoint file is damaged; a start without it could leave devices prepared forever (KM-11)."""
 
 
 class ClaimError(AgentError):

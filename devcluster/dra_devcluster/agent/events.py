@@ -1,6 +1,6 @@
 """Events on pods, written in the background and counted when they repeat.
 
-An event that cannot be written is dropped: events explain, nothing depends on them.
+An event that cannot be written is dropped, because nothing depends on events.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class EventRecorder:
         self._written: dict[_Event, tuple[str, int]] = {}
 
     def warning(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
-        """Something went wrong; it is tried again."""
+        """Post a warning: a step failed and is tried again."""
         self._record("Warning", pod, reason, message, container)
 
     def normal(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
-        """Something happened as it should."""
+        """Post that a step succeeded."""
         self._record("Normal", pod, reason, message, container)
 
     def _record(self, kind: str, pod: Pod, reason: str, message: str, container: str) -> None:

@@ -20,7 +20,7 @@ _CHUNK = 32 * 1024
 
 
 async def run_session(socket: web.WebSocketResponse, process: asyncio.subprocess.Process) -> None:
-    """Connect a process with a websocket until the process ends or the client goes."""
+    """Connect a process with a websocket until the process ends or the client disconnects."""
     feeding = asyncio.create_task(_feed(socket, process))
     ending = asyncio.create_task(_output(socket, process))
     try:
@@ -70,7 +70,7 @@ async def _forward(socket: web.WebSocketResponse, channel: int, stream: asyncio.
 
 
 async def _feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Process) -> None:
-    """Hand stdin on; returns when the client has closed the connection."""
+    """Pass stdin on; returns when the client has closed the connection."""
     async for message in socket:
         if message.type is not WSMsgType.BINARY or not message.data or process.stdin is None:
             continue

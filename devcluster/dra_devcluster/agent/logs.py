@@ -50,7 +50,7 @@ class StreamToLog(asyncio.Protocol):
         self._transport = transport
 
     def stop(self) -> None:
-        """Read no further, for a stream that something that left the process group still holds open."""
+        """Stop reading: a process that left the group may hold the stream open."""
         if self._transport is not None:
             self._transport.close()
         self._flush()

@@ -1,11 +1,11 @@
-"""The DRA manager: prepares the claims of a pod before its containers start, gives them back afterwards.
+"""The DRA manager: prepares the claims of a pod before its containers start, and unprepares them afterwards.
 
-Preparing has four phases (kubelet-manager.md section 6): check the pod's claims against the API server without touching
-anything; note the references and write the checkpoint; ask each driver once for all claims it has part in;
-mark the claims prepared. Unpreparing (section 8) runs from the references alone: the claims may be gone.
+Preparing has four phases (kubelet-manager.md section 6): check the pod's claims against the API server, without
+changes; note the references and write the checkpoint; call each driver once, with all its claims; mark the claims
+prepared. Unpreparing (section 8) needs only the references, because the claims may be gone.
 
-Work on one claim is serialized, also between pods that share it; a driver's answer replaces what it said
-before, so that repeating after a partial failure leaves no duplicates (deviations of KM-15).
+Work on one claim is serialized, also between pods that share it; a driver's answer replaces its previous one, so that a
+repetition after a partial failure leaves no duplicates (deviations of KM-15).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class DraManager:
             raise ClaimError(f"prepare dynamic resources: {error}") from error
 
     async def unprepare(self, pod_uid: str) -> None:
-        """Drop the pod's references; unprepare what no other pod uses (KM-18, KM-19).
+        """Drop the pod's references; unprepare claims that no other pod uses (KM-18, KM-19).
 
         Raises ClaimError; claims that failed stay referenced, so repeating is safe and necessary.
         """
@@ -122,7 +122,7 @@ class DraManager:
                 self._save()
 
     def holds_claims_for(self, pod_uid: str) -> bool:
-        """Whether the pod must not be reported as ended yet."""
+        """Whether the pod still holds claims, so that it must not be reported as ended."""
         return bool(self.cache.of_pod(pod_uid))
 
     def cdi_devices(self, pod: Pod, container: Container) -> list[str]:
@@ -166,7 +166,7 @@ class DraManager:
         return claim
 
     def _refer(self, pod: Pod, wanted: Iterable[ResourceClaim]) -> list[ClaimInfo]:
-        """Phase 2: what was noted before a failure stays noted, and is cleaned up by ``unprepare`` (KM-13)."""
+        """Phase 2: references noted before a failure stay, and ``unprepare`` removes them (KM-13)."""
         claims: dict[tuple[str, str], ClaimInfo] = {}
         try:
             for claim in wanted:
@@ -179,7 +179,7 @@ class DraManager:
         return list(claims.values())
 
     async def _ask_drivers(self, claims: Iterable[ClaimInfo]) -> None:
-        """Phase 3: one call per driver with all its claims; the answer replaces what was known (KM-14, KM-15)."""
+        """Phase 3: one call per driver with all its claims; the answer replaces the previous one (KM-14, KM-15)."""
         for driver, batch in _by_driver(claims).items():
             plugin = self.plugins.get(driver)
             results = await plugin.prepare(map(ClaimRef.of, batch), self._settings.call_timeout)
@@ -207,7 +207,7 @@ class DraManager:
 
 
 def _targets(pod: Pod) -> list[ClaimName]:
-    """The claims of the pod, used by containers or not; entries that need none are skipped."""
+    """The claims of the pod, whether containers use them or not; entries that need no claim are skipped."""
     try:
         names = [claim_name(pod, entry) for entry in pod.spec.resource_claims or ()]
     except ClaimReferenceError as error:

@@ -1,4 +1,4 @@
-"""The Node object and its Lease: that the node exists, is ready, and is alive."""
+"""The Node object and its Lease, which show that the node exists, is ready, and is alive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEASE_SECONDS = 40
 
 
 class NodePresence:
-    """Registers the node and keeps telling the API server that it is there."""
+    """Registers the node and keeps its status and Lease fresh."""
 
     def __init__(
         self, api: Api, name: str, root: Path, settings: AgentSettings, *, address: str, port: int, server_key: str

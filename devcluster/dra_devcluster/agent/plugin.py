@@ -23,7 +23,7 @@ from .errors import ClaimError
 _OPTIONS = [
     # Some servers reject the percent-encoded path that would be the authority of a unix socket (plugin-helper.md 9.5).
     ("grpc.default_authority", "localhost"),
-    # Otherwise channels to a path share one connection, and a back-off outlives the plugin that caused it.
+    # Otherwise channels to a path share one connection, and its back-off outlives the plugin that caused it.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5000),
@@ -42,7 +42,7 @@ def describe(error: grpc.aio.AioRpcError) -> str:
 
 
 class ClaimRef(NamedTuple):
-    """How a claim is named in a call."""
+    """The reference to a claim in a call."""
 
     namespace: str
     uid: str
@@ -99,12 +99,12 @@ class DraPlugin:
             await self._channel.wait_for_state_change(state)
 
     async def prepare(self, claims: Iterable[ClaimRef], timeout: float) -> dict[str, tuple[PreparedDevice, ...]]:
-        """Devices per claim UID (KM-14). Raises ClaimError at the first thing that is wrong with the answer."""
+        """Devices per claim UID (KM-14). Raises ClaimError for the first fault of the answer."""
         results = await self._call("NodePrepareResources", list(claims), timeout)
         return {uid: tuple(_device(device) for device in result.devices) for uid, result in results.items()}
 
     async def unprepare(self, claims: Iterable[ClaimRef], timeout: float) -> None:
-        """Have the devices of these claims given back (KM-19). Raises ClaimError."""
+        """Unprepare the devices of these claims (KM-19). Raises ClaimError."""
         await self._call("NodeUnprepareResources", list(claims), timeout)
 
     async def _call(self, method: str, claims: list[ClaimRef], timeout: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Writes the status of one pod: what differs, as often as needed, in the order in which it happened."""
+"""Writes the changes of one pod's status, in the order in which they happened."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class PodReporter:
         self._writing = asyncio.Lock()
 
     async def report(self) -> None:
-        """Write what differs between the status as it should be and as it is, if anything.
+        """Write the differences between the wanted and the known status, if there are any.
 
-        Raises KubeError; a pod that is gone or was replaced by another one of its name is fine.
+        Raises KubeError, but not for a pod that is gone or was replaced by another one of its name.
         """
         async with self._writing:
             obj = self._known()
@@ -61,6 +61,6 @@ class PodReporter:
                 )
 
     async def finish(self, reporting: asyncio.Task[None]) -> None:
-        """End the task that reports, but not amid a write: cut off, it may still arrive after the next one."""
+        """End the task that reports, but not during a write: a write that is cut off may arrive after the next one."""
         async with self._writing:
             reporting.cancel()

@@ -1,7 +1,7 @@
 """The status of a pod as a kubelet reports it: phase, conditions, container states. No I/O here.
 
-The input is what is known of each container; the output are plain dicts in the shape of the API. ``changes``
-reduces them to what differs from the pod as it is, so that an unchanged status is not written.
+The input is the state of each container, the output plain dicts in the shape of the API. ``changes`` keeps only what
+differs from the pod, so that an unchanged status is not written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A pod that has ended for another reason than its containers' exit codes."""
+    """The end of a pod for another reason than its containers' exit codes."""
 
     reason: str
     message: str
@@ -34,7 +34,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """All that the status is made of. ``over`` is set once nothing will run any more and all was given back."""
+    """All data of the status. ``over`` is set when no container will run again and all claims are unprepared."""
 
     pod: RunPod
     states: Mapping[str, ContainerState]
@@ -58,7 +58,7 @@ class PodView:
         return self.is_running(container)
 
     def is_initialized(self, container: RunContainer) -> bool:
-        """Whether an init container has done its part."""
+        """Whether an init container is done, or a sidecar has started."""
         return self.is_running(container) if container.is_sidecar else self.exit_code(container) == 0
 
 

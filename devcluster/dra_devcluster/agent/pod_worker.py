@@ -6,8 +6,8 @@
                                                                             -> (deleted:) remove the object
 
 Whatever ends a pod (its containers are done, it is deleted, its deadline passes, it vanishes from the API)
-leads into the same tail. A terminal status is reported and the object removed only when the claims have been
-given back (kubelet-manager.md section 8); failing steps are repeated until they succeed.
+leads to the same last steps. The worker reports a terminal status and removes the object only after the claims are
+unprepared (kubelet-manager.md section 8). It repeats failing steps until they succeed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEADLINE = Ending("DeadlineExceeded", "Pod was active on the node longer than t
 
 
 class PodWorker:
-    """Brings one pod to life and to its end. Raises DecodeError for a pod that cannot be read."""
+    """Runs one pod from start to end. Raises DecodeError for a pod that cannot be read."""
 
     def __init__(self, node: Node, obj: Json) -> None:
         self.pod = convert(RunPod, obj)
@@ -68,7 +68,7 @@ class PodWorker:
             self._take(obj)
 
     def removed(self) -> None:
-        """The object is gone: orderly after ``run`` has deleted it, or deleted by force."""
+        """The object is gone, because ``run`` deleted it or by a forced deletion."""
         self._gone.set()
         self._deleted.set()
         self._must_end.set()
@@ -94,7 +94,7 @@ class PodWorker:
     # --- life ---
 
     async def run(self) -> None:
-        """The whole life; returns when the object is gone."""
+        """Run the pod; returns when the object is gone."""
         reporting = asyncio.create_task(self._keep_reporting(), name=f"status of pod {self.pod.key}")
         try:
             if not self._must_end.is_set():
@@ -152,7 +152,7 @@ class PodWorker:
             await asyncio.gather(*tasks, *sidecars, return_exceptions=True)
 
     def _ended_before(self) -> bool:
-        """Whether all containers had ended for good in an earlier life of the node agent."""
+        """Whether all containers ended for good under an earlier node agent."""
         spec = self.pod.spec
         init = [self._keepers[one.name] for one in spec.init_containers or () if not one.is_sidecar]
         failed = any(
@@ -284,7 +284,7 @@ class PodWorker:
 
 
 def _wishes(pod: RunPod) -> Iterable[Any]:
-    """What of a pod others change to influence the node."""
+    """The fields of a pod by which others influence the node."""
     meta, status = pod.metadata, pod.status
     return (
         pod.spec,

@@ -15,7 +15,7 @@ from .pod_worker import PodWorker
 logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 _RETRY_SECONDS = 1.0
-_WATCH_PAUSE = 0.05  # should the server end every watch at once
+_WATCH_PAUSE = 0.05  # in case the server ends every watch at once
 
 
 class Pods:
@@ -28,7 +28,7 @@ class Pods:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def active(self) -> set[str]:
-        """UIDs of the pods whose workers look after their claims."""
+        """UIDs of the pods whose workers handle their claims."""
         return {uid for uid, task in self._tasks.items() if not task.done()}
 
     def find(self, namespace: str, name: str) -> PodWorker | None:
@@ -51,7 +51,7 @@ class Pods:
                 except KubeError as error:
                     logger.warning("node %s: watching the pods failed: %s", self._node.name, error)
                     await asyncio.sleep(_RETRY_SECONDS)
-                except Exception:  # the workers must continue, whatever the API server has sent
+                except Exception:  # the workers must continue, even if the API server sent nonsense
                     logger.exception("node %s: watching the pods failed unexpectedly", self._node.name)
                     await asyncio.sleep(_RETRY_SECONDS)
         finally:

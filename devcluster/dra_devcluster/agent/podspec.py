@@ -7,7 +7,7 @@ from typing import Any
 from dra_api.core import Container, Pod, PodSpec
 from dra_api.meta import Part
 
-# An API server mounts the service account's token into every container, asked or not.
+# An API server mounts the service account's token into every container.
 _TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -76,7 +76,7 @@ class RunContainer(Container, frozen=True):
 
     @property
     def not_carried_out(self) -> list[str]:
-        """Fields that ask for something which a plain process cannot have."""
+        """Fields that ask for what a plain process cannot have."""
         mounts = [mount for mount in self.volume_mounts or () if mount.mount_path != _TOKEN_PATH]
         wishes = {
             "volumeMounts": mounts,
@@ -114,7 +114,7 @@ class RunPod(Pod, frozen=True):
 
     @property
     def grace_seconds(self) -> float:
-        """How long containers may take to end: the deletion's wish, else the specification's."""
+        """How long containers may take to end: by the deletion, else by the specification."""
         wish = self.metadata.deletion_grace_period_seconds
         own = self.spec.termination_grace_period_seconds
         return float(wish if wish is not None else own if own is not None else 30)

@@ -1,8 +1,8 @@
 """The processes of one container: a first process that leads a group of its own, and what ``exec`` adds.
 
 When the first process ends, the rest of the group is killed, as with process 1 of a container. Where ``setpriv``
-exists, the kernel kills the first process should this one die. Starting is a plain call without a gap in which a
-cancelled task could lose a process.
+exists, the kernel kills the first process should this one die. Starting is one plain call, so that a cancelled task
+cannot lose a process.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ContainerProcess:
         return process
 
     def leave(self, process: asyncio.subprocess.Process) -> None:
-        """A program that ``execute`` started is no longer wanted: nothing of it stays."""
+        """End a program that ``execute`` started, with all its processes."""
         signal_group(process.pid, signal.SIGKILL)
         self._joined.discard(process.pid)
 

@@ -1,7 +1,7 @@
 """Registers plugins whose sockets appear, and deregisters those whose sockets go (KM-03 to KM-05).
 
 A loop compares desired and actual state once per period; operations on different sockets run in parallel,
-on one socket one after the other. What a plugin of a type means is the handler's business.
+on one socket one after the other. The handler knows what plugins of its type mean.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class PluginHandler(Protocol):
-    """What is done with plugins of one type; called in the order validate, register, deregister."""
+    """Handles plugins of one type; called in the order validate, register, deregister."""
 
     def validate(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
         """Raises RegistrationError when the plugin cannot be used."""
@@ -48,7 +48,7 @@ class Registrar:
         self._operations: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Work until cancelled; then no operation is left behind."""
+        """Work until cancelled, and end all operations then."""
         try:
             async with SocketWatcher(self._directory, self.sockets) as watcher:
                 while True:

@@ -1,8 +1,8 @@
 """The container runtime of the development cluster: a container is a process of this machine.
 
-What is known of a container is kept in ``state.json`` below the node's root, so that a node agent that starts again
-knows how the containers of its pods have ended. Processes never outlive the runtime: they are ended when it closes,
-and what a crash left behind is killed at the next start.
+The state of a container is kept in ``state.json`` below the node's root, so that a restarted node agent knows how the
+containers of its pods ended. Processes never outlive the runtime: it ends them when it closes, and kills the leftovers
+of a crash at the next start.
 
 The runtime may live longer than a node agent: give the same one to the next agent, and it finds the containers
 running, as a kubelet does after its restart.
@@ -91,7 +91,7 @@ class LocalRuntime:
         self._sandboxes.discard(pod_uid)
 
     def pods(self) -> set[str]:
-        """UIDs of the pods of which anything is kept."""
+        """UIDs of the pods that have files here."""
         return {path.name for path in self._root.glob("*")}
 
     async def kill_pod(self, pod_uid: str) -> None:
@@ -100,7 +100,7 @@ class LocalRuntime:
         self.close_sandbox(pod_uid)
 
     async def remove_pod(self, pod_uid: str) -> None:
-        """Forget the pod and its logs; what still runs of it is killed."""
+        """Forget the pod and its logs, and kill its remaining processes."""
         await self.kill_pod(pod_uid)
         for key in [key for key in self._states if key[0] == pod_uid]:
             del self._states[key]
@@ -109,7 +109,7 @@ class LocalRuntime:
     # --- containers ---
 
     def state(self, pod_uid: str, name: str) -> ContainerState | None:
-        """What is known of the container; None if it never ran."""
+        """The state of the container; None if it never ran."""
         return self._states.get((pod_uid, name))
 
     def is_running(self, pod_uid: str, name: str) -> bool:
@@ -195,7 +195,7 @@ class LocalRuntime:
         os.replace(temporary, file)
 
     def _take_over(self, key: Key, state: ContainerState) -> None:
-        """A state that an earlier runtime left: what it says is running is a leftover of a crash."""
+        """Take over the state of an earlier runtime: processes that run according to it are leftovers of a crash."""
         record = state.current
         if record.exit_code is None:
             if record.ticks and start_ticks(record.pid) == record.ticks:

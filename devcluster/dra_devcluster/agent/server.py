@@ -1,4 +1,4 @@
-"""The node's own HTTP server: container logs and ``exec``, for the API server to hand on.
+"""The node's own HTTP server, to which the API server passes requests for container logs and ``exec``.
 
 It listens on loopback at a free port and answers only to clients that know the key that the agent publishes as an
 annotation of its Node object: a client that may read the Node may use the API server anyway.
@@ -74,7 +74,7 @@ class NodeServer:
         return web.Response(text="ok")
 
     def _worker(self, request: web.Request) -> PodWorker:
-        """Who looks after the pod. Raises HTTPNotFound."""
+        """The worker of the pod. Raises HTTPNotFound."""
         names = request.match_info
         worker = self._pods.find(names["namespace"], names["pod"])
         if worker is None:
@@ -136,7 +136,7 @@ def _flag(request: web.Request, name: str) -> bool:
 
 
 def _log_query(request: web.Request) -> LogQuery:
-    """The filters of a request. Raises HTTPBadRequest naming the field."""
+    """The filters of a request. Raises HTTPBadRequest, which names the field."""
     numbers: dict[str, int | None] = {}
     for name in ("tailLines", "limitBytes", "sinceSeconds"):
         text = request.query.get(name)

@@ -1,6 +1,6 @@
-"""How long the node agent waits for what; the defaults are a kubelet's (kubelet-manager.md section 2).
+"""Periods and limits of the node agent in seconds; the defaults are those of a kubelet (kubelet-manager.md section 2).
 
-A test shortens them; a development cluster shortens what a person would wait for. All are in seconds.
+Tests shorten them, and a development cluster shortens those that a person would wait for.
 """
 
 from __future__ import annotations

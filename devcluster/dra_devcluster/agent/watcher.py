@@ -1,8 +1,8 @@
-"""Sees plugin sockets come and go in the registration directory (KM-01).
+"""Notices when plugin sockets appear in the registration directory or vanish (KM-01).
 
 The directory and everything below it is watched with inotify, and walked once after the watches stand. Where
-inotify is missing (or its queue overflowed), the walk is repeated at every ``rescan`` and compares inode and
-time of creation, so a socket that was made anew is noticed there too, only later.
+inotify is missing (or its queue overflowed), every ``rescan`` repeats the walk and compares inode and time of creation,
+so a socket that was created again is noticed there too, only later.
 """
 
 from __future__ import annotations

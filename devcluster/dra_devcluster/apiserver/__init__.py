@@ -5,10 +5,10 @@
     async with DevApiServer() as server:
         server.write_kubeconfig(path)
 
-How a request goes: ``app`` finds out who asks and what for (``target``, ``call``), ``objects`` and ``subresources``
+The way of a request: ``app`` finds the user and the target (``target``, ``call``); ``objects`` and ``subresources``
 answer. Reading is ``read``, ``watch`` and ``render``; writing is ``checks``, ``patch``, ``write`` and ``delete``, with
 the rules of each kind in ``kinds`` and the shape of all kinds, as data, in ``structure``. ``store`` keeps the objects,
-``registry`` knows what is served and where it is kept, ``controllers`` follow the changes and do their part.
+``registry`` knows what is served and where it is kept, ``controllers`` react to changes.
 """
 
 from .errors import ServerError

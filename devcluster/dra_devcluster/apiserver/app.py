@@ -1,4 +1,4 @@
-"""From a request to its answer: who asks, what for, who answers, and what a refusal looks like."""
+"""Routes each request: finds the user and the target, calls the handler, and renders refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .tokens import Tokens
 from .virtual import VIRTUAL
 
 log = logging.getLogger(__name__)
-requests = logging.getLogger("dra_devcluster.requests")  # at level DEBUG: who asks for what
+requests = logging.getLogger("dra_devcluster.requests")  # at level DEBUG: user and target of each request
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 _PROBES = ("/healthz", "/livez", "/readyz")
@@ -50,7 +50,7 @@ class App:
             raise
         except RecursionError:
             return _refusal(bad_request("the body of the request is nested too deeply"))
-        except Exception as error:  # a bug of ours: the client gets an answer all the same, the log the trace
+        except Exception as error:  # a bug of ours: the client still gets an answer, and the log the trace
             log.exception("%s %s failed", request.method, request.path_qs)
             return _refusal(internal(repr(error)))
 

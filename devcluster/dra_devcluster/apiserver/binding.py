@@ -1,4 +1,4 @@
-"""Putting a pod on a node: POST to ``pods/<name>/binding`` (or to ``bindings``, the older way)."""
+"""Binds a pod to a node: POST to ``pods/<name>/binding``, or to ``bindings``, the older way."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def bind(call: Call) -> web.StreamResponse:
 
 
 def assign(write: Write, stored: Stored, pod: Json, node: str, annotations: dict[str, str] | None = None) -> None:
-    """Put the pod, as decoded from ``stored``, on the node. Raises 409 when it cannot be put there any more."""
+    """Bind the pod, as decoded from ``stored``, to the node. Raises 409 if it can no longer be bound."""
     name, spec = stored.name, pod["spec"]
     write.manager = ""  # no manager becomes the owner of the node's name
     if "deletionTimestamp" in pod["metadata"]:

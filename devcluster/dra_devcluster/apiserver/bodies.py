@@ -1,4 +1,5 @@
-"""Request bodies in, response bodies out: media types, size limit, and which shape the client asked for."""
+"""Reads request bodies and writes response bodies: media types, the size limit, and the shape that the client asked
+for."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ def _yaml(body: bytes) -> Any:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(body, _Loader)):
             raise yaml.YAMLError("aliases are not accepted: write the value out, or send JSON") from None
         document = yaml.load(body, _Loader)
-    # Once through JSON: dates become texts, and keys that JSON cannot have are refused.
+    # Converted to JSON and back: dates become texts, and keys that JSON does not allow are refused.
     try:
         return orjson.loads(orjson.dumps(document))
     except TypeError as error:

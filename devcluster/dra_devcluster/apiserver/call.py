@@ -1,4 +1,4 @@
-"""One request to a resource, taken apart."""
+"""The parts of one request to a resource."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VERBS = {"POST": "Create", "PUT": "Update", "PATCH": "Patch", "DELETE": "Delete
 
 @dataclass(slots=True)
 class Call:
-    """A request, what it is about and who makes it."""
+    """A request with its target and its user."""
 
     request: web.BaseRequest
     target: Target
@@ -89,7 +89,7 @@ class Call:
         return body
 
     def answer(self, stored: Stored, code: int = 200) -> web.Response:
-        """The object as the answer, with the warnings that came up."""
+        """The object as an answer, with the warnings of this request."""
         return respond(render(self.resource, stored, self.want, self.query), self.want, code, self.warnings())
 
     def warnings(self) -> list[tuple[str, str]]:

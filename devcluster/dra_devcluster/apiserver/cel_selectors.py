@@ -1,4 +1,4 @@
-"""Judging the selectors of new objects: whether they compile, and what they may cost (api.md section 9)."""
+"""Checks the selectors of new objects: whether they compile, and what they may cost (api.md section 9)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dra_cel import CompileError, compile, device_selectors
 
 
 def selector_check(gates: FeatureGates) -> SelectorCheck:
-    """The check for these gates; what is stored already may use more than what is new."""
+    """The check for these gates; stored selectors may use more than new ones."""
     features = {"consumable_capacity": gates.consumable_capacity, "list_attributes": gates.list_type_attributes}
     environments = {stored: device_selectors(new=not stored, **features) for stored in (False, True)}
 

@@ -1,4 +1,4 @@
-"""Whether a request fits what it is about: the body its kind, the object its preconditions."""
+"""Checks of a request: its body fits the kind, and the object meets its preconditions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .structure import Schema, decode, refusal
 
 
 def check_fields(schema: Schema, obj: Json, mode: str, title: str, write: Write) -> None:
-    """Drop unknown fields, warn of them or refuse them (``fieldValidation``). Raises 400."""
+    """Drop unknown fields, warn about them or refuse them (``fieldValidation``). Raises 400."""
     problems = decode(schema, obj)
     if any(problem.kind == "type" for problem in problems) or (problems and mode == "Strict"):
         raise bad_request(refusal(write.resource.version, title, problems))

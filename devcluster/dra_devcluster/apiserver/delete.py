@@ -71,7 +71,7 @@ def delete(write: Write, stored: Stored, options: DeleteOptions) -> tuple[Stored
             return stored, True
         if kind.deletes_gracefully and not stored.finalizing and "generation" in meta:
             meta["generation"] += 1
-        # Who goes at once goes as it was; a deletion that had to wait, or might have had to, shows its marks.
+        # Deleted at once, the object is returned as it was; if the deletion could have waited, with its marks.
         marked = stored.finalizing or kind.deletes_gracefully
         return collection.remove(stored.key, obj if marked else stored.decode()), True
     kind.mark_deleted(obj)
@@ -100,7 +100,7 @@ def _check_preconditions(write: Write, meta: Json, options: DeleteOptions) -> No
 
 
 def delete_some(registry: Registry, collection: Collection, namespace: str = "") -> Progress:
-    """Delete objects of a collection (of a namespace in it), not so many at once that requests have to wait."""
+    """Delete objects of a collection (of one namespace if given), in parts so that other requests need not wait."""
     resource = registry.of_collection(collection)
     if resource is None:
         return Progress(0, False)

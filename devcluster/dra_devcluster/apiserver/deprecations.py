@@ -1,4 +1,4 @@
-"""Which API versions are on their way out: every answer to a request for one carries a warning that says so."""
+"""Deprecated API versions: every answer to a request for one carries a warning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LEAVING = {
     (_DRA, "v1beta2"): ("1.36", "1.39"),
     (_DRA, "v1alpha3"): ("1.36", "1.39"),
 }
-# What has no newer version to go to, or has just come.
+# Kinds that have no newer version, or are new themselves.
 _STAYING = frozenset({("v1beta2", "devicetaintrules"), ("v1alpha3", "resourcepoolstatusrequests")})
 
 

@@ -3,7 +3,7 @@
 ::
 
     StatusError            a request is refused; the functions below make them, each named for its reason
-    ServerError            the server cannot start or stop as asked; the text says why and what to do
+    ServerError            the server cannot start or stop as asked; the text has cause and remedy
     └── SnapshotError      the snapshot file cannot be used
 
 Clients decide by ``code`` and ``reason``, people read ``message``, tools read ``details.causes``.
@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 class ServerError(Exception):
-    """The server cannot do what its owner wants; the text says why and what to do."""
+    """The server cannot start or stop as asked; the text has cause and remedy."""
 
 
 class SnapshotError(ServerError):
@@ -44,7 +44,7 @@ class StatusError(Exception):
         self.message = message
         self.details = details
         self.headers = dict(headers or {})
-        self.warnings: list[tuple[str, str]] = []  # headers too: what came up before the refusal
+        self.warnings: list[tuple[str, str]] = []  # headers, too: warnings from before the refusal
 
     @property
     def status(self) -> Json:

@@ -30,7 +30,7 @@ def kubeconfig(url: str, ca: bytes, token: str, namespace: str = "default") -> d
 
 
 def write_kubeconfig(path: Path, config: dict[str, Any]) -> None:
-    """Write the file in one step, readable by its owner only; who waits for it never sees half of it."""
+    """Write the file in one step, readable by its owner only: a process that waits for it never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.touch(mode=0o600)

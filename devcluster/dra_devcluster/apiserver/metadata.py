@@ -1,4 +1,4 @@
-"""The metadata of objects: names, labels, owners; what the server fills in and what it refuses."""
+"""The metadata of objects (names, labels, owners): what the server fills in, and what it refuses."""
 
 from __future__ import annotations
 

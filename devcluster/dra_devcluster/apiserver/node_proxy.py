@@ -1,6 +1,6 @@
-"""``pods/log`` and ``pods/exec``: handed on to the server of the pod's node.
+"""Passes ``pods/log`` and ``pods/exec`` on to the server of the pod's node.
 
-Where that server listens, and the key it wants to see, are in the Node object (``status.addresses``,
+The Node object has the address of that server and the key for it (``status.addresses``,
 ``status.daemonEndpoints``, and an annotation). Terminals, ``attach`` and ``portforward`` are not offered.
 """
 
@@ -41,7 +41,7 @@ async def log(call: Call) -> web.StreamResponse:
             async for chunk in node.content.iter_any():
                 await response.write(chunk)
         except aiohttp.ClientError:
-            return response  # the node went; the client sees that the log ends
+            return response  # the node is gone; the client sees the log end
         return response
 
 
@@ -96,7 +96,7 @@ async def _open(request: Awaitable[aiohttp.ClientResponse]) -> aiohttp.ClientRes
 
 
 async def _join(client: web.WebSocketResponse, node: aiohttp.ClientWebSocketResponse) -> None:
-    """Hand messages on in both directions until one side closes, then close the other."""
+    """Pass messages on in both directions until one side closes, then close the other."""
     directions = {asyncio.create_task(_pump(client, node)), asyncio.create_task(_pump(node, client))}
     try:
         await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)

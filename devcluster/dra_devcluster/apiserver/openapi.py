@@ -130,7 +130,7 @@ def _whole(resource: Resource, defined: Json) -> Json:
 
 
 def _collect(structure: Structure, name: str, schema: Json, into: Json) -> None:
-    """Put `schema` and everything it refers to into `into`."""
+    """Add `schema` and all schemas that it refers to to `into`."""
     if name in into:
         return
     into[name] = _described(name, schema)
@@ -151,7 +151,7 @@ def _references(schema: Any) -> Iterator[str]:
 
 
 def _described(name: str, schema: Json) -> Json:
-    """With the project's sentences, where it has some."""
+    """With the project's own descriptions, where there are any."""
     package, _version, short = name.rsplit(".", 2) if name.count(".") > 1 else ("", "", name)
     ours = load_data("descriptions.json")
     texts = ours.get(f"{package.rsplit('.', 1)[-1]}.{short}", {})

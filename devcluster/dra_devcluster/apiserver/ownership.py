@@ -1,4 +1,4 @@
-"""Keeping managedFields while objects are created and changed (applies do so themselves)."""
+"""Keeps managedFields when objects are created and changed; an apply does so itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def track_created(write: Write, obj: Json) -> None:
 
 
 def track(write: Write, obj: Json, old: Json) -> None:
-    """Note in managedFields who changed what."""
+    """Record in managedFields which manager changed which fields."""
     _note(write, obj, to_served(write.resource, obj), to_served(write.resource, old))
 
 

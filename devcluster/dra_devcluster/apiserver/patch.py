@@ -1,4 +1,4 @@
-"""Patches: the stored object in the served version, changed as the patch says, and then updated like any other."""
+"""Patches: converts the stored object to the served version, applies the patch, and updates the object as usual."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _object(document: Any) -> Json:
 
 
 def _misfit(changed: Json, error: StatusError) -> StatusError:
-    """What the patch gave is no object of the kind."""
+    """The refusal of a patch whose result is no object of the kind."""
     why = error.message.rpartition(" cannot be handled as ")[2].partition(": ")[2] or error.message
     return invalid("", "", "", [faults.invalid("patch", orjson.dumps(changed).decode(), why)])
 

@@ -1,4 +1,4 @@
-"""What a pod's status says of it."""
+"""Questions about a pod's status."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Reading: one object, and lists in pages.
 
 A list is joined from the encoded objects. A page's continue token names the revision of the first page and the last
-key: later pages show the state of now, so that list and watch from that revision together miss nothing; when the log
-no longer reaches back to it the token has expired, as on a real server after compaction.
+key: later pages show the current state, so that the list and a watch from that revision miss nothing together. The
+token expires when the log no longer reaches back to the revision, as on a real server after compaction.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _check_revision(query: Json, current: int) -> None:
 
 
 def too_large_revision(wanted: int, current: int) -> StatusError:
-    """A revision that has not been yet: the client knows another server's, or this one's before a restart."""
+    """The answer to a future revision: the client has it from another server, or from this one before a restart."""
     message = f"Too large resource version: {wanted}, current: {current}"
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return StatusError(
@@ -128,7 +128,7 @@ def too_large_revision(wanted: int, current: int) -> StatusError:
 
 
 def whole_number(query: Json, name: str) -> int:
-    """A number of the query, 0 when it is not there. Raises a 400."""
+    """A number of the query; 0 if it is missing. Raises a 400."""
     text = query.get(name, "")
     if not text:
         return 0

@@ -1,4 +1,4 @@
-"""What is served and where it is kept: the one object that all handlers share."""
+"""The served resources and their storage: the one object that all handlers share."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _KEPT_AS = {("events.k8s.io", "events"): ("", "events")}
 class Registry:
     """``gates`` are the feature gates in force; ``versions`` switches API versions off (``{"apps/v1": False}``).
 
-    Raises ServerError for a version that there is not.
+    Raises ServerError for an unknown version.
     """
 
     def __init__(self, gates: FeatureGates, versions: Mapping[str, bool]) -> None:
-        self._builtin = Structure.load()  # also what is not served is stored, in its stored version
+        self._builtin = Structure.load()  # versions that are not served can be stored, too
         self.structure = _served(self._builtin, versions)
         self.store = Store()
         self.gates = gates
@@ -64,7 +64,7 @@ class Registry:
             self.collection(resource)
 
     def remove_definition(self, definition: Json) -> None:
-        """Serve what a CustomResourceDefinition defines no longer."""
+        """Stop serving what a CustomResourceDefinition defines."""
         self.structure.remove_definition(definition)
         group, plural = definition["spec"]["group"], definition["spec"]["names"]["plural"]
         self.store.drop(group, plural)

@@ -1,4 +1,4 @@
-"""Label and field selectors: text of a query parameter in, a test for stored objects out."""
+"""Turns label and field selectors of a query into tests for stored objects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Between the version of an object that is stored and the one that is served.
+"""Converts between the stored and the served version of an object.
 
-Most versions of a kind differ in nothing but ``apiVersion``, which is not stored at all. The exceptions are
+Most versions of a kind differ only in ``apiVersion``, which is not stored. The exceptions are
 ``resource.k8s.io/v1beta1`` (api.md section 12) and the two faces of events.
 """
 

@@ -1,8 +1,8 @@
-"""What the cluster remembers: objects as encoded bytes, one revision counter, and a log of changes per resource.
+"""The objects of the cluster as encoded bytes, one revision counter, and a log of changes per resource.
 
 An object is kept as the JSON that clients get, without its first two members (apiVersion and kind). So a list of
 thousands is a join of bytes, the same bytes serve every API version of equal shape, and 10,000 slices do not fill
-the memory with dicts. What selectors and the collector look at is taken out once, at the write.
+the memory with dicts. The parts that selectors and the collector need are extracted once, at the write.
 
 Everything here runs in one thread and never waits, so a check followed by a write needs no lock.
 """
@@ -24,7 +24,7 @@ Key = tuple[str, str]  # namespace ("" for cluster-scoped objects) and name
 # A watch can resume from any change that is still in the log; real servers keep about five minutes.
 LOG_LENGTH = 20_000
 LOG_BYTES = 128 * 2**20
-# A watcher that lets this many changes pile up is disconnected: it lists again and is better off.
+# A watcher with this many unread changes is disconnected: a new list is faster for it.
 WATCHER_BACKLOG = 50_000
 
 
@@ -91,7 +91,7 @@ class Watcher:
         self._wake.set()
 
     def end(self) -> None:
-        """No more changes will come: the resource is served no longer, or the server stops."""
+        """No more changes will come: the resource is no longer served, or the server stops."""
         self.ended = True
         self._wake.set()
 
@@ -220,13 +220,13 @@ class Store:
         return list(self._collections.values())
 
     def drop(self, group: str, resource: str) -> None:
-        """Forget a collection: its custom resource is defined no longer."""
+        """Forget a collection, because its custom resource is no longer defined."""
         dropped = self._collections.pop((group, resource), None)
         if dropped is not None:
             dropped.end_watches()
 
     def listen(self, listener: Listener) -> None:
-        """Have every change reported, within the write that makes it."""
+        """Call this for every change, within the write that makes it."""
         self._listeners.append(listener)
 
     def changed(self, collection: Collection, change: Change) -> None:

@@ -1,4 +1,4 @@
-"""What a URL means: the resource, namespace, object and sub-resource that a request is about."""
+"""Parses a URL into the resource, namespace, object and sub-resource of a request."""
 
 from __future__ import annotations
 

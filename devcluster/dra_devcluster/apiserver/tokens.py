@@ -1,7 +1,7 @@
-"""Who is asking: bearer tokens and the users they stand for.
+"""Authentication: bearer tokens and their users.
 
-Service account tokens are JSON web tokens signed by this server, so that clients that look into them find what they
-expect; the server itself looks tokens up.
+Service account tokens are JSON web tokens signed by this server, because some clients read them; the server itself
+looks tokens up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resources that are only asked, never stored: who am I, may I, is this token good."""
+"""Resources that are never stored, only asked: reviews of users, access and tokens."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def token_review(call: Call) -> web.StreamResponse:
 
 
 async def component_statuses(call: Call) -> web.StreamResponse:
-    """Deprecated and always empty: the parts of this control plane do not run apart."""
+    """Deprecated and always empty: this control plane has no separate components."""
     if call.request.method != "GET" or call.target.name:
         raise not_allowed()
     listed = {"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": []}

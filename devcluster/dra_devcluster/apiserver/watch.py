@@ -1,7 +1,7 @@
-"""Watching: the changes of a resource as a stream of JSON lines.
+"""Watches: the changes of a resource as a stream of JSON lines.
 
 A watch starts from a revision, or with the whole state as ADDED events. With selectors, an object that comes to match
-is ADDED and one that ceases to is DELETED. Bookmarks tell the client how far it has come when nothing concerns it.
+is ADDED and one that ceases to is DELETED. Bookmarks tell the client the current revision when no change concerns it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ async def stream(registry: Registry, resource: Resource, query: WatchQuery, enco
 
 
 def _state(registry: Registry, resource: Resource, query: WatchQuery, encode: Encode) -> list[bytes]:
-    """Everything there is, as ADDED; taken in one go, so that the changes follow on exactly."""
+    """All objects as ADDED, taken at one revision, so that the changes follow exactly."""
     revision = registry.store.revision
     found = [
         stored

@@ -1,8 +1,8 @@
-"""Creating and changing objects: the steps that every write goes through, whatever its kind.
+"""Creates and changes objects, in the same steps for every kind.
 
 Decode (types, unknown fields), fill in defaults, let the kind take over what the client may not set, validate, ask
-whether it is permitted, store. Nothing in here waits, so what was read is still true when it is written: a conflict
-can only come from a resourceVersion that the client names.
+whether it is permitted, store. Nothing here waits, so an object cannot change between read and write: a conflict can
+only come from a resourceVersion that the client sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .store import Collection, Stored
 from .structure import Fault, Resource
 
 _GENERATE_ATTEMPTS = 8
-# Of the metadata, what only the server writes: an update keeps it.
+# Metadata that only the server writes: an update keeps it.
 _OWN_METADATA = (
     "name",
     "namespace",
@@ -153,7 +153,7 @@ def store_changed(write: Write, stored: Stored, obj: Json) -> Stored:
 
 
 def _same(obj: Json, old: Json) -> bool:
-    """Whether nothing changed; new times in managedFields alone are no change (an apply repeated)."""
+    """Whether nothing changed; new times in managedFields alone, as after a repeated apply, are no change."""
     new = {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
     if new.keys() != old.keys() or any(new[key] != old[key] for key in new if key != "metadata"):
         return False
@@ -199,7 +199,7 @@ def _new_finalizers(meta: Json, old: Json) -> list[Fault]:
 
 
 def is_ready_to_go(kind: Kind, obj: Json) -> bool:
-    """Whether an object in deletion waits for nothing any more."""
+    """Whether an object in deletion can be removed."""
     meta = obj["metadata"]
     return (
         "deletionTimestamp" in meta

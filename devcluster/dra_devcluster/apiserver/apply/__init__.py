@@ -1,4 +1,4 @@
-"""Who owns which field: managedFields upkeep and server-side apply, as pure functions.
+"""Field ownership: upkeep of managedFields, and server-side apply, as pure functions.
 
     track_update(live, new, schema, by=Writer(...), now=...) -> list        managedFields after an ordinary write
     apply_patch(live, config, schema, by=Writer(...), now=..., force=...)   the object after a server-side apply

@@ -1,8 +1,8 @@
 """Server-side apply: a manager states the fields it wants; the server merges them and remembers who owns what.
 
 The applied configuration is merged over the live object (list-maps by key, sets as sets, atomics as a whole). Fields
-that the manager stated last time and states no longer are removed unless another manager owns them. Fields whose value
-the merge would change and that others own are conflicts: 409, or, with `force`, taken from them.
+that the manager stated last time but not now are removed, unless another manager owns them. A field that another
+manager owns and the merge would change is a conflict: 409, or with `force` the manager takes it over.
 """
 
 from typing import Any
@@ -77,7 +77,7 @@ def merge(live: Any, config: Any, schema: Schema) -> Any:
 
 
 def _merge_lists(live: list[Any], config: list[Any], schema: Schema) -> list[Any]:
-    """The applied items in their order; items only the live list has stay before those they preceded."""
+    """The applied items in their order; an item that only the live list has stays before those that it preceded."""
     known = {element(item, schema): item for item in live}
     stated = {element(item, schema): item for item in config}
     if len(stated) < len(config):
@@ -96,7 +96,7 @@ def _merge_lists(live: list[Any], config: list[Any], schema: Schema) -> list[Any
 
 
 def _without(value: Any, doomed: Fields, kept: Fields, schema: Schema) -> Any:
-    """`value` without the doomed fields; None when nothing is left. What contains a kept field stays."""
+    """`value` without these fields; None when nothing is left. A parent of a field that stays is kept."""
     if not doomed:
         return value
     result: Any

@@ -146,7 +146,7 @@ def _list_changes(old: list[Any], new: list[Any], schema: Schema) -> tuple[Field
 
 
 def _whole(value: Any, schema: Schema) -> Fields:
-    """A value that is there or gone as a whole: every path in it, containers included."""
+    """All paths in a value that was added or removed as a whole, including those of containers."""
     if isinstance(value, dict) and not schema.atomic:
         inner = {
             "f:" + key: _whole(item, schema.child(key) or ANY) if isinstance(item, (dict, list)) else LEAF

@@ -3,8 +3,8 @@
 An entry belongs to a manager together with operation (Apply or Update), subresource and, for updates, API version.
 A manager that changes a field by an update becomes its only owner; the cost is a walk over the
 changed branches only, since unchanged ones compare equal.
-Fields are compared by name, whatever API version an entry was written under. The real server converts first; for the
-kinds served in several versions that comes to the same, as they differ only below lists that are owned as a whole.
+Fields are compared by name, whatever API version an entry was written under. The real server converts first. The result
+is the same, because kinds with several versions differ only below lists that are owned as a whole.
 """
 
 from collections.abc import Iterable
@@ -82,7 +82,7 @@ def disown(entries: Iterable[Json], by: Writer, *, own: Fields, lost: Fields, go
 
 
 def entries_of(obj: Json | None) -> list[Json] | None:
-    """The entries an object carries, None when it says nothing of them."""
+    """The entries of an object; None if it has no such field."""
     found = (obj or {}).get("metadata", {}).get("managedFields")
     return found if isinstance(found, list) else None
 

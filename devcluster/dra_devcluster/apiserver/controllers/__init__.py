@@ -1,4 +1,4 @@
-"""The controllers of the cluster: each follows the store and does its part, all in the server's own loop."""
+"""The controllers of the cluster: each reacts to changes of the store, all in the server's own loop."""
 
 from .collector import GarbageCollector
 from .daemonsets import DaemonSetController

@@ -1,4 +1,4 @@
-"""The garbage collector: objects whose owners are gone go too.
+"""The garbage collector: deletes objects whose owners are gone.
 
 Background deletion: when an owner is gone, each dependent loses the reference to it, or is deleted when it has no
 other owner left. Foreground: the owner stays, with the finalizer ``foregroundDeletion``, until the dependents that
@@ -95,7 +95,7 @@ class GarbageCollector(Worker[Place]):
         return stored is not None and stored.finalizing and FOREGROUND in _finalizers(stored.decode())
 
     def _finalize(self, write: Write, stored: Stored) -> None:
-        """Do what the finalizers for this controller stand for, and take them away when it is done."""
+        """Do the work of this controller's finalizers, then remove them."""
         obj = stored.decode()
         finalizers = _finalizers(obj)
         done = set()
@@ -110,7 +110,7 @@ class GarbageCollector(Worker[Place]):
             update(write, stored, obj)
 
     def _blocking(self, uid: str) -> bool:
-        """Whether dependents are left that block the deletion; all dependents are set on their way."""
+        """Whether dependents still block the deletion; starts the deletion of all dependents."""
         blocked = False
         for place in list(self._dependents.get(uid, ())):
             self.add(place)
@@ -120,7 +120,7 @@ class GarbageCollector(Worker[Place]):
         return blocked
 
     def _forget(self, place: Place, uid: str) -> None:
-        """Take the reference to an owner out of a dependent."""
+        """Remove the reference to an owner from a dependent."""
         collection = self._registry.store.collection(*place[:2])
         dependent, resource = collection.get(*place[2]), self._registry.of_collection(collection)
         if dependent is None or resource is None:

@@ -84,14 +84,14 @@ class DaemonSetController(WorkloadController):
         outdated = [(pod, content) for pod, content in pods if pod.labels.get(REVISION_LABEL) != digest]
         waiting = [content for _, content in pods if not is_ready(content)]
         for pod, content in outdated:
-            # One that is not ready anyhow can go without making anything worse.
+            # A pod that is not ready can be replaced without harm.
             if not waiting or content in waiting:
                 self.delete(pod)
                 return
 
 
 def pinned(spec: Json, node: str) -> Json:
-    """The spec for that node only. The node takes the place of other required terms: they were checked already."""
+    """The spec for that node only. The node replaces other required terms, which were checked before."""
     affinity = deepcopy(spec.get("affinity") or {})
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     required = {"nodeSelectorTerms": [term]}

@@ -1,4 +1,4 @@
-"""Serving what CustomResourceDefinitions define, from the write that brings one until its last object is gone."""
+"""Serves what CustomResourceDefinitions define, from the write of one until its last object is gone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Deployments: a ReplicaSet per version of the template, the newest in full, the older ones on their way to zero.
+"""Deployments: a ReplicaSet per version of the template; the newest scales up, the older ones scale down to zero.
 
-A rolling update brings the new ReplicaSet up at once and takes an old pod away for each new one that is ready: that is
-the default of a cluster with room enough. ``Recreate`` takes all old pods away first. Old ReplicaSets beyond
-``revisionHistoryLimit`` are deleted; pauses and progress deadlines are not looked at.
+A rolling update scales the new ReplicaSet up at once and deletes an old pod for each new one that is ready, as in a
+cluster with enough room. ``Recreate`` deletes all old pods first. Old ReplicaSets beyond ``revisionHistoryLimit`` are
+deleted; pauses and progress deadlines are ignored.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def ensure_namespaces(registry: Registry) -> None:
 
 
 class NamespaceController(Worker[str]):
-    """Gives every namespace its service account, and empties those in deletion before it lets them go."""
+    """Creates the service account of every namespace, and empties namespaces in deletion."""
 
     def __init__(self, registry: Registry) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class NamespaceController(Worker[str]):
         self._report(stored, namespace, left)
 
     def _report(self, stored: Stored, namespace: Json, left: dict[str, int]) -> None:
-        """Let the namespace go, or say in its conditions what it waits for."""
+        """Let the deletion of the namespace complete, or set conditions that say what it waits for."""
         if left:
             remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(left.items()))
             condition = {

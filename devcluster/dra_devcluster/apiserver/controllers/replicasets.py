@@ -1,4 +1,4 @@
-"""ReplicaSets: as many pods as asked for."""
+"""ReplicaSets: keep as many pods as they ask for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .workload import WorkloadController
 
 
 class ReplicaSetController(WorkloadController):
-    """Replaces pods that ended; of too many, those that are not ready go first."""
+    """Replaces pods that ended. If there are too many, it deletes those that are not ready first."""
 
     kind = "ReplicaSet"
     plural = "replicasets"

@@ -1,7 +1,7 @@
 """The cluster's default scheduler: puts a pod on the fitting node that has the fewest pods.
 
-It knows nothing of devices: that is the business of the operator, whose pods name it as their scheduler. A pod with
-claims that names no scheduler gets a condition that says so.
+It does not allocate devices: the operator does, for pods that name it as their scheduler. A pod with claims that names
+no scheduler gets a condition that says so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NEEDS_DEVICES = (
 
 
 class DefaultScheduler(Worker[Key]):
-    """Looks at a pod when it changes, and at all that wait when a node does."""
+    """Looks at a pod when it changes, and at all waiting pods when a node changes."""
 
     def __init__(self, registry: Registry) -> None:
         super().__init__()

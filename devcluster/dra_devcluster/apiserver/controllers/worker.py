@@ -1,4 +1,4 @@
-"""A task that works off a queue of keys, each key once however often it is added: the shape of all controllers here."""
+"""A task that works off a queue of keys; a key that is added twice is handled once. All controllers here use it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Worker(Generic[K]):
         self._wake.set()
 
     def handle(self, key: K) -> None:
-        """Do what the state of now asks for; must be repeatable."""
+        """Do what the current state asks for; must be repeatable."""
         raise NotImplementedError
 
     async def _run(self) -> None:

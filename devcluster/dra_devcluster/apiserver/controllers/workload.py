@@ -23,7 +23,7 @@ MANAGER = "dra-devcluster"
 
 
 class WorkloadController(Worker[Key]):
-    """Works on the objects of one resource of ``apps``; looks at one again when it or something it owns changes."""
+    """Works on the objects of one resource of ``apps``: on each when it or a dependent changes."""
 
     kind = ""
     plural = ""
@@ -58,7 +58,7 @@ class WorkloadController(Worker[Key]):
         raise NotImplementedError
 
     def owned_by(self, owner: Stored) -> list[Stored]:
-        """The dependents that the object controls and that are not on their way out, oldest first."""
+        """The dependents that the object controls and that are not in deletion, oldest first."""
         found = [
             stored
             for stored in self.dependents.all(owner.namespace)
@@ -85,11 +85,11 @@ class WorkloadController(Worker[Key]):
             self._report(owner, f"Error creating: {error}")
 
     def delete(self, stored: Stored) -> None:
-        """Delete a pod, or what else is owned."""
+        """Delete a pod or another dependent."""
         delete(self.write(*self.owned, stored.namespace, "delete"), stored, DeleteOptions(uid=stored.uid))
 
     def set_status(self, stored: Stored, obj: Json, status: Json) -> None:
-        """Write the status if it says anything new; the object has not changed since ``stored``."""
+        """Write the status if it differs; the object has not changed since ``stored``."""
         if obj.get("status") != status:
             write = self.write("apps", self.plural, stored.namespace, "update", subresource="status")
             update(write, stored, {**obj, "status": status})
@@ -113,7 +113,7 @@ class WorkloadController(Worker[Key]):
             "lastTimestamp": moment,
             "count": 1,
         }
-        with suppress(StatusError):  # the namespace may be on its way out
+        with suppress(StatusError):  # the namespace may be in deletion
             create(self.write("", "events", meta["namespace"], "create"), event)
 
 

@@ -1,4 +1,4 @@
-"""The rules of a kind, beside its structure: what is defaulted, refused, kept, and how it is deleted.
+"""The rules of a kind beyond its structure: defaults, validation, what an update keeps, and deletion.
 
 A kind without rules of its own is served by `Kind` as it stands. Hooks change the object in place; they get objects in
 the stored version, after the decoder has checked the types of all fields.
@@ -19,7 +19,7 @@ from dra_devcluster.apiserver.structure import Fault, Resource
 
 @dataclass(slots=True)
 class Write:
-    """The circumstances of one write: who writes what, through which door."""
+    """The circumstances of one write: its user, its objects and its endpoint."""
 
     registry: Registry
     resource: Resource
@@ -60,7 +60,7 @@ class Kind:
             obj.pop("status", None)
 
     def prepare_update(self, obj: Json, old: Json, write: Write) -> None:
-        """Take over from the old object what this door may not change."""
+        """Take over from the old object what this endpoint may not change."""
         if "status" not in write.resource.subresources:
             return
         kept = [key for key in old if key != "status"] if write.subresource == "status" else ["status"]
@@ -100,11 +100,11 @@ class Kind:
         return 0
 
     def prepare_delete(self, obj: Json, write: Write) -> None:
-        """Look at an object that is to be deleted. Raises a 403 when it may not be."""
+        """Check an object before its deletion. Raises a 403 if it must not be deleted."""
 
     def holds(self, obj: Json) -> bool:
-        """Whether more than finalizers and grace keeps an object in deletion from being removed."""
+        """Whether anything beside finalizers and the grace period delays the removal of an object in deletion."""
         return False
 
     def mark_deleted(self, obj: Json) -> None:
-        """Say in the object itself that it is in deletion."""
+        """Mark the object as in deletion."""

@@ -53,7 +53,7 @@ class DefinitionKind(Kind):
         if found:
             return found
         try:
-            # Whether its schemas can be served is known best by who serves them.
+            # The code that serves the schemas checks whether it can.
             Structure([], write.registry.structure.components.raw).add_definition(obj)
         except ValueError as error:
             return [faults.invalid("spec.versions", None, str(error))]

@@ -1,8 +1,8 @@
 """Pods that scheduling gates hold back: gates may only go, and where the pod may run may only be narrowed.
 
-Whoever holds a gate may say where the pod is to run before it lets the pod go: labels may be added to
-``spec.nodeSelector``, and requirements may be appended to the terms of the required node affinity. A pod without such
-terms may get any. Nothing of this changes once the last gate is gone.
+The owner of a gate may choose the pod's node before it removes the gate: it may add labels to ``spec.nodeSelector``,
+and append requirements to the terms of the required node affinity. A pod without such terms may get any. After the last
+gate is gone none of this may change.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def validate_gates_update(spec: Json, old: Json) -> Iterator[Fault]:
 
 
 def without_choice_of_nodes(spec: Json) -> Json:
-    """The spec of a gated pod without what may change of it as long as it is gated."""
+    """The spec of a gated pod without the fields that may change while it is gated."""
     rest = {field: value for field, value in spec.items() if field not in ("nodeSelector", "affinity")}
     others = {field: value for field, value in (spec.get("affinity") or {}).items() if field != "nodeAffinity"}
     return {**rest, "affinity": others} if others else rest

@@ -1,4 +1,4 @@
-"""What a pod must look like, and what of it may change."""
+"""Validates pods, and the changes that an update may make."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
 
 
 def validate_new(spec: Json) -> Iterator[Fault]:
-    """Faults of what a pod cannot be born with."""
+    """Faults of fields that a new pod must not have."""
     if spec.get("ephemeralContainers"):
         yield faults.forbidden("spec.ephemeralContainers", "cannot be set on create")
     if spec.get("schedulingGates") and spec.get("nodeName"):
@@ -204,7 +204,7 @@ def _only_additions(new: list[Json], old: list[Json]) -> bool:
 
 
 def _fixed_part(spec: Json, *, is_gated: bool) -> Json:
-    """The spec without what may change, of which some is only looked at elsewhere."""
+    """The spec without the fields that may change, some of which are checked elsewhere."""
     free = ("activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds")
     fixed = deepcopy({key: value for key, value in spec.items() if key not in free})
     if is_gated:

@@ -1,4 +1,4 @@
-"""Kinds that differ from the common rules in a word or two."""
+"""Kinds with few rules of their own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Nodes(Kind):
 
 
 class Keyed(Kind):
-    """Keys and values, which an object may declare unchangeable."""
+    """Keys and values, which an object may declare immutable."""
 
     parts: tuple[str, ...] = ("data", "binaryData")
 

@@ -1,4 +1,4 @@
-"""The three patch formats of the API, as pure functions: old document and patch in, new document out.
+"""The three patch formats of the API, as pure functions from document and patch to a new document.
 
     merge_patch(document, patch)                      RFC 7386, application/merge-patch+json
     json_patch(document, operations)                  RFC 6902, application/json-patch+json

@@ -22,5 +22,5 @@ def json_patch(document: Any, operations: Any) -> Any:
     try:
         return jsonpatch.JsonPatch(operations).apply(document)
     except _UNFIT as fault:
-        # Which operation it was stays unsaid, as on the real server.
+        # As on the real server, the text does not name the operation.
         raise PatchRefused("the server rejected our request due to an error in our request") from fault

@@ -48,7 +48,7 @@ def _is_never_null(schema: Schema, key: str) -> bool:
 
 
 def validate(schema: Schema, obj: Json) -> list[Fault]:
-    """Everything wrong with a custom resource under its schema; metadata is the server's own business."""
+    """Everything wrong with a custom resource under its schema, without metadata, which the server checks itself."""
     return [fault for fault in _check(schema, obj, "") if not fault.field.startswith("metadata.")]
 
 
@@ -136,7 +136,7 @@ def _rules(rules: Json, value: Any, path: str) -> Iterator[Fault]:
 
 
 def _logic(rules: Json, value: Any, path: str) -> Iterator[Fault]:
-    """Schemas combined: how many of them the value meets decides."""
+    """Combined schemas: the value is judged by how many of them it meets."""
     for key, (enough, text) in _COMBINED.items():
         if key in rules:
             met = sum(next(_check(schema, value, path), None) is None for schema in rules[key])

@@ -1,4 +1,4 @@
-"""Reading a request body as the real server's decoder does: a typed view of an untyped document.
+"""Reads a request body as the real server's decoder does: a typed view of an untyped document.
 
 A built-in object passes through Go structs on the real server: fields it does not know are dropped (and reported,
 for `fieldValidation=Warn` and `Strict`), nulls vanish, and a value of the wrong JSON type ends the request with 400.
@@ -40,7 +40,7 @@ class Problem:
 def decode(schema: Schema, obj: Json) -> list[Problem]:
     """Drops unknown fields and nulls from `obj` in place; returns all findings, at most one of kind "type".
 
-    After a type problem the rest of the object is not looked at, as the real decoder stops there too.
+    A type problem ends the decoding, as on the real server.
     """
     problems: list[Problem] = []
     try:
@@ -128,7 +128,7 @@ def _object(schema: Schema, obj: Json, place: _Place, problems: list[Problem]) -
         elif value is None:
             if child.typed:
                 doomed.append(key)
-        elif type(value) is not str or child.json_type is not str:  # texts are the most frequent: no call for them
+        elif type(value) is not str or child.json_type is not str:  # frequent, so without a call
             _value(child, value, (place, key), problems, schema)
             if child.kind == "quantity":
                 obj[key] = _shortest(value)

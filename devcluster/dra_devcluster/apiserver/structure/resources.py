@@ -1,7 +1,7 @@
 """Which resources the server serves, and the schema of each kind.
 
 The built-in part is data (`dra_devcluster/schema/`: discovery.json and components.json state what a Kubernetes 1.36
-server says of itself); CustomResourceDefinitions add resources at run time and take them away again.
+server says of itself); CustomResourceDefinitions add and remove resources at run time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -165,7 +165,7 @@ def _custom(crd: Json, version: Json, metadata: Schema) -> Resource:
         ) from fault
     schema = replace(compiled, kind="object", name=f"{version['name']}.{names['kind']}")
     text = Schema("string", name="string")
-    # Whatever the author wrote here: the server's own fields have the server's own types.
+    # The server's own fields have the server's types, whatever the author wrote.
     schema.properties.update(apiVersion=text, kind=text, metadata=metadata)
     subresources = {}
     for name in version.get("subresources") or {}:

@@ -1,6 +1,6 @@
 """The cells of each kind, in the order of its columns in `schema/table-columns.json`.
 
-A cell function gets the object and the time; it must bear any object the server has accepted.
+A cell function gets the object and the time. It must not fail for any object that the server accepts.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""The line of a pod: what its containers say, condensed to READY, STATUS and RESTARTS.
+"""The line of a pod: the states of its containers in READY, STATUS and RESTARTS.
 
-STATUS starts from the phase; the first unfinished init container overrules it, else the last container with
-something to say does; deletion overrules them all.
+STATUS starts from the phase. The first unfinished init container overrides it, otherwise the last container with a
+reason does; deletion overrides them all.
 """
 
 from datetime import datetime

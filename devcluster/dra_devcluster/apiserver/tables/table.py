@@ -1,4 +1,4 @@
-"""The Table itself: columns, rows, and what of each object goes along with its row."""
+"""The Table itself: columns, rows, and the part of each object that its row carries."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -86,7 +86,7 @@ def _custom_cell(entry: Json, obj: Json, now: datetime) -> Any:
     try:
         found = find(entry["jsonPath"], obj)
     except ValueError:
-        return None  # a path of no use leaves the cell empty; it does not break the listing
+        return None  # an unusable path leaves the cell empty and must not break the list
     if not found:
         return None
     kind = entry["type"]
