@@ -1,6 +1,6 @@
-"""Which devices a node can give to claims: a snapshot in, a decision out. Pure.
+"""Decides which devices of a node claims get, from a snapshot. Pure.
 
-A section without a page, in this package, is one of allocator.md.
+In this package, a section without a page is a section of allocator.md.
 """
 
 from .allocator import DEFAULT_BUDGET, Allocator, Decision

@@ -6,7 +6,7 @@
 | ``Refused`` | these claims do not fit this node |
 | ``NodeFailure`` | the same, and invalid pools were met on the way; other nodes may still fit |
 | ``Failed`` | bad input (claim, class, selector, slice): the attempt ends for all nodes |
-| ``GaveUp`` | the budget of steps is spent: nobody knows whether it fits |
+| ``GaveUp`` | the budget of steps is spent: whether it fits is not known |
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ _LOST = {
 
 @dataclass(frozen=True, slots=True)
 class RefusedClaim:
-    """The claim that a node cannot serve. A claim for an extended resource is known to its author by that resource."""
+    """The claim that a node cannot serve. Messages name a claim for an extended resource by that resource."""
 
     key: str
     """Namespace and name."""
@@ -84,7 +84,8 @@ class RefusedClaim:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One node's "no". ``devices`` counts what the usable pools offer; each tally what a check removed."""
+    """Why one node cannot serve claims. ``devices`` counts what the usable pools offer; each tally what a check
+    removed."""
 
     node: str
     rule: Rule
@@ -95,9 +96,9 @@ class Refusal:
     matching: int = 0
     lost: tuple[Tally, ...] = ()
     detail: str = ""
-    """What the rule found; goes on from "needs 2 devices". What is said of other devices stands behind a semicolon."""
+    """What the rule found; continues "needs 2 devices". What concerns other devices comes after a semicolon."""
     fix: str = ""
-    """The nearest change that would help, as far as one look tells."""
+    """The nearest change that would help, found by one look."""
     pools: tuple[str, ...] = ()
     """Pools that could not be used, with the reason."""
     held: tuple[DeviceId, ...] = ()
@@ -107,7 +108,7 @@ class Refusal:
     def closeness(self) -> tuple[int, int, bool, int]:
         """How near the node is to serving the request, for comparing nodes: devices left, matching ones, all.
 
-        A pool that cannot be used may have the devices: it counts for more than devices that do not match.
+        An unusable pool may have the devices, so it counts more than devices that do not match.
         """
         left = self.matching - sum(tally.devices for tally in self.lost)
         return (left, self.matching, bool(self.pools), self.devices)
@@ -124,11 +125,11 @@ class Refusal:
         return self._cannot(*filter(None, clauses))
 
     def without_numbers(self, remark: str) -> str:
-        """The same for nodes of which the numbers say nothing."""
+        """The same without numbers, for nodes whose numbers differ."""
         return self._cannot(self._needed, remark)
 
     def explain(self, more: Iterable[str] = ()) -> str:
-        """Everything that is known, on several lines; with what the caller knows besides."""
+        """All details on several lines, followed by what the caller adds."""
         lines = [f"node {self.node}: does not fit ({self.rule.value})"]
         lines.append(f"  {self.claim.named(self.request)} {self._needed}{self.detail}")
         lines.append(f"    the node has {counted(self.devices, 'device') if self.devices else self._none}")

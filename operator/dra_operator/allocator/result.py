@@ -1,4 +1,4 @@
-"""From granted devices to AllocationResults (allocator.md section 12).
+"""Builds AllocationResults from granted devices (allocator.md section 12).
 
 Configuration: one entry per class configuration with the requests that use the class, in the order in
 which the classes are met; then the claim's entries, each once. The reference repeats a claim entry for
@@ -126,7 +126,7 @@ def _term(claim: ResourceClaim, slice_: Slice, device: Device, selector: NodeSel
 
 
 def _merge(into: list[NodeSelectorRequirement], requirements: Sequence[NodeSelectorRequirement] | None) -> None:
-    """Appends what is not there yet: same key, operator and set of values."""
+    """Appends requirements that are not there yet, by key, operator and set of values."""
     for new in requirements or ():
         if not any(
             old.key == new.key and old.operator == new.operator and set(old.values or ()) == set(new.values or ())

@@ -1,8 +1,8 @@
 """What is taken: devices, shares and capacity held by allocated claims (allocator.md section 1).
 
 ``Usage`` is kept incrementally: ``add`` an allocation when a claim gets it, ``remove`` the same allocation
-when the claim loses it. ``remove`` undoes ``add`` exactly, whatever happened in between, because holders
-are counted: should two claims name the same device, it stays in use until both have let go.
+when the claim loses it. ``remove`` undoes ``add`` exactly, whatever happened in between, because holders are counted: a
+device that two claims hold stays in use until both have given it back.
 
 The state lies in one immutable ``PoolUsage`` per pool that writes replace, so a ``snapshot`` is a shallow
 copy, and two snapshots share all pools that were not touched since.
@@ -29,7 +29,7 @@ class PoolUsage:
     """What is taken of one pool. Never changed in place."""
 
     exclusive: Mapping[str, int] = field(default_factory=dict)
-    """Device name -> number of holders (more than one only when somebody broke the rules)."""
+    """Device name -> number of holders, more than one only if a scheduler broke the rules."""
     shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Device name -> share id -> number of holders."""
     consumed: Mapping[str, Amounts] = field(default_factory=dict)
@@ -51,9 +51,9 @@ class Usage:
     """The allocated state that an attempt starts from.
 
     ``shares``: the gate DRAConsumableCapacity; without it a result with a share id counts as exclusive.
-    ``revision`` grows with each change; ``touched_since`` tells which pools differ from another revision of
-    the same ``lineage``, which is how an index over nodes keeps up without looking at all pools. A snapshot
-    stays in the lineage of its original until one of both is changed after the other.
+    ``revision`` grows with each change; ``touched_since`` tells which pools differ from another revision of the same
+    ``lineage``, so that an index over nodes need not look at all pools. A snapshot shares the lineage of its original
+    until both have changed.
     """
 
     def __init__(self, allocations: Iterable[AllocationResult] = (), *, shares: bool = True) -> None:
@@ -96,7 +96,7 @@ class Usage:
         return self._journal
 
     def touched_since(self, revision: int) -> set[PoolId] | None:
-        """The pools that may differ from another revision of the lineage; None when nobody knows any more."""
+        """The pools that may differ from another revision of the lineage; None if the revision is too old."""
         return self._journal.since(min(revision, self._revision))
 
     def devices(self) -> Iterator[DeviceId]:
@@ -106,7 +106,7 @@ class Usage:
                 yield DeviceId(driver, pool, device)
 
     def is_free(self, device: DeviceId) -> bool:
-        """Nobody holds the device exclusively."""
+        """No claim holds the device exclusively."""
         return device.device not in self.pool(device.pool_id).exclusive
 
     def __eq__(self, other: object) -> bool:
@@ -159,7 +159,7 @@ class Usage:
 
 
 def _count(counts: Mapping[Key, int], key: Key, change: int) -> dict[Key, int]:
-    """The counts after one change; what comes to zero is left out, so that taking and giving back cancel."""
+    """The counts after one change, without zeros, so that taking and giving back cancel."""
     changed = dict(counts)
     changed[key] = changed.get(key, 0) + change
     if not changed[key]:

@@ -3,7 +3,7 @@
 ::
 
     AllocationError               a claim, class, selector or slice is wrong; the text names it
-    ├── ClaimError                a request or constraint that cannot be served by anybody
+    ├── ClaimError                a request or constraint that no node can serve
     ├── SelectorError             a CEL selector does not compile, or fails on a device that was reached
     ├── NodeSelectionError        a slice or device has a node selector that cannot be parsed or merged
     └── PoolError                 a request for all devices while a pool is incomplete or invalid
@@ -29,4 +29,4 @@ class NodeSelectionError(AllocationError):
 
 
 class PoolError(AllocationError):
-    """All devices are wanted, but a pool is being updated or is invalid, so that nobody knows them."""
+    """A request wants all devices, but a pool is being updated or invalid, so that its devices are not known."""

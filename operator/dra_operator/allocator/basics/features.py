@@ -20,7 +20,7 @@ _FIELDS: Final = {
 _BINDING_GATES: Final = {"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"}
 
 GATES: Final = frozenset(_FIELDS) | _BINDING_GATES
-"""The gates that decide about anything here."""
+"""The gates that matter here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Features:
     partitionable_devices: bool = True
     device_taints: bool = True
     taint_rules: bool = False
-    """Not for the allocator itself: without it no DeviceTaintRule is handed to it."""
+    """Not used by the allocator: without it the operator hands it no DeviceTaintRules."""
     consumable_capacity: bool = True
     binding_conditions: bool = True
     """DRADeviceBindingConditions and DRAResourceClaimDeviceStatus, which only work together."""
     list_attributes: bool = False
     """Constraints compare list-valued attributes as sets."""
     extended_resources: bool = True
-    """Not for the allocator itself: pods get a claim for the extended resources that classes serve."""
+    """Not used by the allocator: pods get a claim for the extended resources that classes serve."""
     filter_timeout: bool = True
-    """Not for the allocator itself: the caller, which has a clock, ends a decision that takes too long."""
+    """Not used by the allocator: its caller has a clock, and ends a decision that takes too long."""
 
     @classmethod
     def from_gates(cls, gates: Iterable[str]) -> Features:
@@ -54,7 +54,7 @@ class Features:
     def basic(self) -> bool:
         """The reference answers with its stable implementation.
 
-        That one knows neither ``distinctAttribute`` nor capacity requests: it calls the former an empty
-        constraint and ignores the latter, where the newer ones refuse them when the gate is off.
+        It knows neither ``distinctAttribute``, which it calls an empty constraint, nor capacity requests, which it
+        ignores. The newer implementations refuse both while the gate is off.
         """
         return not (self.binding_conditions or self.consumable_capacity or self.list_attributes)

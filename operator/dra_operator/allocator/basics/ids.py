@@ -1,7 +1,7 @@
-"""Names of the things that are handed out: pools, devices, shares.
+"""Names of pools, devices and shares.
 
-A device is identified by driver, pool and name together, everywhere (scheduling.md 5.3): two drivers may
-well use the same pool name, for example that of the node.
+Driver, pool and name together identify a device (scheduling.md 5.3): two drivers may use the same pool name, for
+example that of the node.
 """
 
 from __future__ import annotations

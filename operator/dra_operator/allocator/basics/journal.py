@@ -1,4 +1,4 @@
-"""Which keys changed since a revision: how indexes keep up without looking at everything."""
+"""Remembers which keys changed since a revision, so that indexes need not look at everything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Journal(Generic[Key]):
             self._forgotten += dropped
 
     def since(self, revision: int) -> set[Key] | None:
-        """The keys changed after a revision; None when that is too long ago to know."""
+        """The keys changed after a revision; None if the revision is too old."""
         if revision < self._forgotten:
             return None
         return set(self._entries[revision - self._forgotten :])

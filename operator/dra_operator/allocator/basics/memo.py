@@ -1,7 +1,6 @@
-"""A dictionary that forgets: what was computed first goes first when there is too much.
+"""A dictionary with a limit, which drops its oldest entries.
 
-Selectors come from users. Without a limit, everything that is remembered per selector would grow for as long
-as a slice stays unchanged.
+Selectors come from users. Without a limit, what is kept per selector would grow while a slice stays unchanged.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ class Memo(Generic[Key, Value]):
         self._limit = limit
 
     def get(self, key: Key) -> Value | None:
-        """What was put under the key, if it is still there."""
+        """The value of the key, if it is still there."""
         return self._entries.get(key)
 
     def put(self, key: Key, value: Value) -> Value:
-        """Remembers a value, and hands it back."""
+        """Keeps a value, and returns it."""
         if len(self._entries) >= self._limit:
             del self._entries[next(iter(self._entries))]
         self._entries[key] = value

@@ -1,8 +1,8 @@
-"""Where the reference's behaviour and its documentation part, and a choice between both is possible.
+"""Chooses between the reference's behaviour and its documentation, where they differ.
 
 ``Semantics()`` is the documented behaviour (allocator.md section 15, column "intended"; scheduling.md 9). It is
-what the operator uses. ``Semantics.reference()`` answers as Kubernetes 1.36.2 does; recorded answers of the
-reference follow it, and so does whoever wants to compare.
+what the operator uses. ``Semantics.reference()`` answers as Kubernetes 1.36.2 does, for comparisons with recorded
+answers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ class Semantics:
     """One field per rule; True is the documented behaviour."""
 
     newest_generation_only: bool = True
-    """A pool's older slices are never used. The reference uses them on a node for which they are complete
-    while the newer ones are for other nodes."""
+    """Older slices of a pool are never used. The reference uses them on a node for which they are complete and the
+    newer ones are not."""
 
     admin_ignores_allocations: bool = True
-    """Admin access needs neither free counters nor free shareable capacity, and does not keep a device from
-    later ordinary requests. In the reference it does; its answer is preferred where it finds one."""
+    """Admin access needs neither free counters nor free shareable capacity, and does not keep a device from later
+    ordinary requests. In the reference it does both; the reference's answer is preferred if there is one."""
 
     rule_without_selector_selects_nothing: bool = True
     """A DeviceTaintRule without ``deviceSelector`` taints no device (PRJ-010). In the reference: all."""

@@ -1,1 +1,1 @@
-"""From a problem without solution to a refusal and its nearest fix."""
+"""Explains a problem without solution: the refusal, and its nearest fix."""

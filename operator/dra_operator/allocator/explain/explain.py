@@ -1,8 +1,8 @@
-"""From a failed problem to a Refusal: which request was the obstacle, what took its devices away, what helps.
+"""Turns a failed problem into a Refusal: which request is the obstacle, which check took its devices, what helps.
 
-The first request that cannot even be served alone is the obstacle. When each could be served alone, the
-constraint with the largest gap is named, then the bound that all requests together break; what is left is
-``combination``: only the search knows that nothing fits.
+The obstacle is the first request that cannot even be served alone. If each can be served alone, the refusal names the
+constraint with the largest gap, else the bound that all requests together break, else ``combination``: only the search
+knows that nothing fits.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .shortage import Hint, Shortage, losses
 from .together import constrained, together
 
 HELD = 8
-"""So many devices in use are named."""
+"""The most devices in use that a refusal names."""
 
 
 def refuse(problem: Problem) -> Refusal:
-    """The refusal of a problem without solution, which has some request: claims that ask for nothing always fit."""
+    """The refusal of a problem without solution. It has a request, because claims without requests always fit."""
     for domains in problem.domains:
         if all(domain.short for domain in domains):
             closest = max(domains, key=lambda domain: domain.usable.bit_count() - domain.need)
@@ -59,7 +59,7 @@ def _shortage(problem: Problem, domain: Domain, alternatives: int) -> Refusal:
 
 
 def _is_short(domain: Domain, left: int) -> bool:
-    """Too few devices are left for the request; for all devices: some that have to be taken are gone."""
+    """Too few devices are left for the request. For a request for all devices: some of them are gone."""
     if domain.collected:
         return bool(domain.collected & ~left)
     return left.bit_count() < max(1, domain.need)

@@ -1,6 +1,6 @@
-"""What a check found where a request is short of devices, and the nearest change that would help.
+"""Says what a check found when a request is short of devices, and the nearest change that would help.
 
-One look at the devices that the check took away, never a search.
+A hint takes one look at the devices that the check took away, never a search.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def hint(shortage: Shortage) -> Hint:
 
 
 def _selectors(shortage: Shortage) -> Hint:
-    """Which selector matches no device; or, if some devices match all, how many are missing."""
+    """The selector that matches no device, or how many devices are missing if some match all selectors."""
     problem, domain = shortage.problem, shortage.domain
     selectors, devices = domain.alternative.selectors, len(problem.view.devices)
     matching = problem.matching(domain).bit_count()
@@ -58,7 +58,7 @@ def _binding(shortage: Shortage) -> Hint:
 
 
 def _taints(shortage: Shortage) -> Hint:
-    """Which taints, and the fewest tolerations that bring enough devices back; those of most devices go first."""
+    """The taints, and the fewest tolerations that bring enough devices back, taints of most devices first."""
     problem, domain, missing = shortage.problem, shortage.domain, shortage.missing
     taints = {device: frozenset(taints_of(problem, domain, device)) for device in each(shortage.gone)}
     by_number = Counter(taint for own in taints.values() for taint in own)
@@ -78,7 +78,7 @@ def _taints(shortage: Shortage) -> Hint:
 
 
 def _attributes(shortage: Shortage) -> Hint:
-    """Devices that cannot take part in a constraint since they lack its attribute."""
+    """The devices that lack the attribute of a constraint."""
     columns = [column for one in shortage.domain.comparing for column in (one.agrees_on, one.differs_in) if column]
     absent = {column.attribute: None for column in columns if shortage.gone & ~column.present}
     count, named = shortage.gone.bit_count(), listed(absent)

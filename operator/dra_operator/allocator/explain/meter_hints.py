@@ -1,4 +1,4 @@
-"""What devices lack in capacity or shared counters, told of the one that comes closest."""
+"""Says what the closest device lacks in capacity or shared counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .shortage import Hint, Shortage
 
 
 class Gap(NamedTuple):
-    """One device has ``left`` of ``total`` where ``wanted`` is needed; ``name`` says of what."""
+    """A device has ``left`` of ``total`` of ``name``, and the request needs ``wanted``."""
 
     device: int
     name: str
@@ -27,7 +27,7 @@ class Gap(NamedTuple):
 
     @property
     def filled(self) -> float:
-        """How much of what is wanted there is; less than nothing where even nothing is too much."""
+        """The part of the wanted amount that is left; negative if the device is overdrawn."""
         return self.left / max(1, self.wanted)
 
 
@@ -41,7 +41,7 @@ def _closest(gaps: Mapping[int, list[Gap]]) -> Gap:
 
 
 def capacity_hint(shortage: Shortage) -> Hint:
-    """Told of the device with most left; of a forbidden amount, or an unknown name, only if that is all there is."""
+    """The gap of the device with most left; a forbidden amount or an unknown name only if there is no such gap."""
     problem, requests = shortage.problem, dict(shortage.domain.alternative.capacity)
     gaps: dict[int, list[Gap]] = {}
     forbidden: Hint | None = None
@@ -67,7 +67,7 @@ def capacity_hint(shortage: Shortage) -> Hint:
     if gaps:
         return _too_little(problem, _closest(gaps), requests)
     if forbidden or not unknown:
-        return forbidden or Hint()  # a state in which less than nothing is consumed: nobody can say what is missing
+        return forbidden or Hint()  # a state with negative consumption: what is missing cannot be said
     return Hint(
         f" with {requests[unknown]} of {unknown}, a capacity that no free device has",
         f"correct the name {unknown} in the capacity of {shortage.request}",
@@ -114,7 +114,7 @@ def _allowed(policy: CapacityRequestPolicy) -> Iterator[str]:
 
 
 def counter_hint(shortage: Shortage) -> Hint:
-    """Told of the device whose scarcest counter lacks least."""
+    """The gap of the device whose scarcest counter lacks least."""
     problem, view = shortage.problem, shortage.problem.view
     gaps: dict[int, list[Gap]] = {}
     for device in each(shortage.gone):

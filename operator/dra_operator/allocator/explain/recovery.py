@@ -1,7 +1,7 @@
-"""What brings devices back that match a request but cannot be taken: waiting, tolerations, both, or neither.
+"""Says what brings back devices that match a request but cannot be taken: waiting, tolerations, both, or neither.
 
-A device in use comes back by waiting only if nothing else keeps the request from it: one that is tainted, too, takes
-both. What other checks took (capacity, shared counters) no single change brings back.
+A device in use comes back by waiting alone unless it is also tainted: then it takes both. No single change brings back
+devices that other checks took (capacity, shared counters).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Taint = tuple[str, str, str]
 
 
 def recovery(problem: Problem, domains: Sequence[Domain], lost: int, missing: int, kind: str = "") -> str:
-    """How to get so many of the lost devices back, for whichever of the domains; ``kind`` says which they are.
+    """How to get so many of the lost devices back for any of the domains; ``kind`` says which devices they are.
 
-    Empty when waiting and tolerations bring none back.
+    Empty if waiting and tolerations bring none back.
     """
     waiting, tainted, both = _sorted_out(problem, domains, lost)
     chosen = [*each(waiting), *each(tainted), *each(both)][:missing]
@@ -50,7 +50,7 @@ _PLAIN = ("more matching device is", "more matching devices are")
 
 
 def _sorted_out(problem: Problem, domains: Iterable[Domain], lost: int) -> tuple[int, int, int]:
-    """The lost devices that need waiting only, a toleration only, and both; each by the domain that needs least."""
+    """The lost devices that need only waiting, only a toleration, or both, each by the domain that needs least."""
     waiting = tainted = both = 0
     for domain in domains:
         taken = {rule: devices & lost for rule, devices in losses(problem, domain)}
@@ -61,7 +61,7 @@ def _sorted_out(problem: Problem, domains: Iterable[Domain], lost: int) -> tuple
 
 
 def _fitting(problem: Problem, domain: Domain, devices: int) -> int:
-    """Those in use that could be taken if they were free and without taints."""
+    """The devices in use that could be taken if they were free and had no taints."""
     devices &= problem.view.here & problem.view.fitting(domain.alternative.capacity).devices
     return devices if problem.node.features.binding_conditions else devices & ~problem.view.binding
 

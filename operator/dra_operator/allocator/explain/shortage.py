@@ -1,4 +1,4 @@
-"""A request that finds too few devices on a node even alone, and what a look at them can tell."""
+"""A request that finds too few devices on a node even alone, and the hint that a look at them gives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dra_operator.allocator.refusal import Rule
 
 
 class Hint(NamedTuple):
-    """``detail`` goes on from "needs 2" in one line; ``fix`` is the nearest change that would help."""
+    """``detail`` continues a line that begins with "needs 2"; ``fix`` is the nearest change that would help."""
 
     detail: str = ""
     fix: str = ""
@@ -28,7 +28,7 @@ class Shortage(NamedTuple):
 
     @property
     def missing(self) -> int:
-        """So many more devices are needed."""
+        """How many more devices are needed."""
         return max(1, self.domain.need - self.domain.usable.bit_count())
 
     @property
@@ -38,7 +38,7 @@ class Shortage(NamedTuple):
 
 
 def losses(problem: Problem, domain: Domain) -> Iterator[tuple[Rule, int]]:
-    """What each check took of the devices that match, in the order of the checks."""
+    """How many matching devices each check took, in the order of the checks."""
     left = problem.matching(domain)
     for rule, devices in [(Rule.NODE, problem.view.here), *stages(problem.node, domain)]:
         if taken := left & ~devices:

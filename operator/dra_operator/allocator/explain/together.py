@@ -1,4 +1,4 @@
-"""What stands in the way where each request could be served alone: a constraint, or the other requests."""
+"""Finds the obstacle if each request could be served alone: a constraint, or the other requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _usable(stages: Iterable[Stage]) -> int:
 
 
 def constrained(problem: Problem, domain: Domain, constraint: Ledger) -> tuple[int, Hint] | None:
-    """How many devices the constraint alone, over all requests that certainly fall under it, is too tight for."""
+    """How many devices the constraint needs but cannot find, over all requests that certainly fall under it."""
     stages: list[Stage] = [
         stage for stage in problem.domains if all(constraint in other.ledgers for other in stage)
     ] or [(domain,)]
@@ -76,7 +76,7 @@ def _too_few_equal(
 
 
 def _completed(problem: Problem, column: Column, stages: Sequence[Stage], need: int, devices: int) -> str:
-    """How the value that most usable devices have gets enough of them, if enough match; empty if none can."""
+    """How the most frequent value gets enough usable devices, if enough devices match; empty if none can."""
     matching = _union(stages, problem.matching) & problem.view.here
     groups = [(value, having & matching) for value, having in column.having.items()]
     groups.sort(key=lambda group: -(group[1] & devices).bit_count())
@@ -106,7 +106,7 @@ def _shown(value: tuple[str, object]) -> str:
 
 
 def together(problem: Problem) -> tuple[int, Hint]:
-    """How many devices all requests need, and what there is too little of, as far as sums tell."""
+    """How many devices all requests need, and what is scarce according to sums."""
     stages = [stage for stage in problem.domains if _needs([stage])]
     need, devices = _needs(stages), _usable(stages)
     others = len(problem.domains) - 1
@@ -123,7 +123,7 @@ def _devices(problem: Problem, need: int, devices: int) -> Iterator[str]:
 
 
 def _collision(problem: Problem, stages: Sequence[Stage]) -> str:
-    """Two requests that want the same devices, of which there are too few for both."""
+    """Two requests that want the same devices, too few for both."""
     alone = [(stage, _usable([stage]), _needs([stage])) for stage in stages if _is_exclusive(problem, stage)]
     needs = sorted(need for _, _, need in alone)
     if sum(needs[-2:]) <= min((devices.bit_count() for _, devices, _ in alone), default=0):
@@ -137,7 +137,7 @@ def _collision(problem: Problem, stages: Sequence[Stage]) -> str:
 
 
 def _is_exclusive(problem: Problem, stage: Stage) -> bool:
-    """What the request takes, no other request can."""
+    """No other request can take the devices that this one takes."""
     return not any(domain.alternative.admin or domain.usable & problem.node.shareable for domain in stage)
 
 
@@ -184,7 +184,7 @@ def _share(domain: Domain, device: int) -> Mapping[str, int]:
 def _scarce(
     kind: str, left: Mapping[str, int], stages: Iterable[Stage], costs: Callable[[Domain, int], Mapping[str, int]]
 ) -> Iterator[str]:
-    """What the requests together take more of than is left, even if each takes as little as it can."""
+    """What the requests together exhaust, even if each takes as little as it can."""
     needed: Counter[str] = Counter()
     known: dict[Hashable, Mapping[str, int]] = {}  # many requests are alike
     for stage in stages:

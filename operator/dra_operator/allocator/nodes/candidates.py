@@ -17,14 +17,14 @@ from .device_counts import DeviceCounts
 
 
 class Want(NamedTuple):
-    """One alternative: so many devices by these counts, its own and cluster-wide ones together."""
+    """One alternative: it needs so many devices of these counts, the node's own and cluster-wide ones together."""
 
     counts: DeviceCounts
     need: int
 
     @property
     def least(self) -> int:
-        """So many must be the node's own."""
+        """How many must be the node's own."""
         return self.need - self.counts.cluster_wide
 
 
@@ -72,7 +72,7 @@ class Candidates:
 
 
 def _holds(wants: Iterable[Want], node: str) -> bool:
-    """Some alternative of a request finds enough devices on the node."""
+    """Whether an alternative of a request finds enough devices on the node."""
     return any(want.counts.totals.get(node, 0) >= want.least for want in wants)
 
 

@@ -1,7 +1,7 @@
-"""On which nodes a request for all devices may violate a constraint of its claim, which is fatal (section 7).
+"""Finds nodes where a request for all devices may violate a constraint of its claim, which is fatal (section 7).
 
-The devices that the request collects, and those that requests before it may have taken, are compared per node. As
-long as they all agree, nothing can go wrong; otherwise the node is worth a look. Kept up like the device counts.
+It compares, per node, the devices that the request collects with those that earlier requests may have taken. While they
+all agree, no error is possible; otherwise the node has to be tried. Updated like the device counts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ConstraintConflicts(IncrementalAggregate[Spread]):
         self._nodes: dict[str, Spread] = {}
         self._conflicting: set[str] = set()
         self.cluster_wide = 0
-        """Devices that every node may see: with them nobody knows which nodes conflict."""
+        """Devices that every node may see: with them any node may conflict."""
 
     def may_error(self) -> list[str]:
         """Nodes whose own devices do not all agree."""
@@ -86,7 +86,7 @@ class ConstraintConflicts(IncrementalAggregate[Spread]):
                 self._conflicting.add(owning_node)
 
     def _agrees(self, spread: Spread) -> bool:
-        """The devices satisfy the constraint whatever is taken of them, and in whatever order.
+        """Whether any of the devices, taken in any order, satisfy the constraint.
 
         A value of unknown type can stand alone, but no second device can join it.
         """

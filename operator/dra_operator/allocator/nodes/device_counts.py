@@ -1,7 +1,7 @@
 """How many devices each node has for a query, and on which nodes an attempt would end with an error.
 
-It counts, per pool, the devices that match and are free, sums them per node, and keeps the nodes in
-buckets by that sum: "which nodes have at least four" is answered from the buckets.
+It counts the matching free devices per pool, sums them per node, and keeps the nodes in buckets by that sum, which
+answer questions such as "which nodes have at least four".
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class DeviceCounts(IncrementalAggregate[Count]):
                 yield from nodes
 
     def number(self, least: int) -> int:
-        """How many nodes that are."""
+        """How many nodes have at least so many."""
         return sum(len(nodes) for count, nodes in self._buckets.items() if count >= least)
 
     def most(self, node: str) -> int:
-        """So many matching devices a node has at most, cluster-wide ones included."""
+        """The most matching devices that a node can have, including cluster-wide ones."""
         return self.totals.get(node, 0) + self.cluster_wide
 
     def best(self) -> int:

@@ -1,7 +1,7 @@
-"""What each pool contributes to a sum over nodes, kept up by journals (design.md section 3).
+"""What each pool contributes to a sum over nodes, updated from journals (design.md section 3).
 
-Changes of the inventory and of the allocated state come from journals, so keeping up costs as much as what
-changed, whatever the number of nodes.
+Changes of the inventory and of the allocated state come from journals, so the cost of an update depends on what
+changed, not on the number of nodes.
 
 Only pools whose slices all name the same node belong to that node (their *owning node*). All others (for all nodes, by
 node selector, spanning nodes) are *cluster-wide*: their devices count for every node.
@@ -21,7 +21,7 @@ from dra_operator.allocator.request.claim_program import Alternative
 from dra_operator.allocator.usage import Usage
 
 PIECE: Final = 16
-"""Pools that are counted in one go: some milliseconds when selectors have to be evaluated."""
+"""Pools counted at a time: some milliseconds if selectors have to be evaluated."""
 Part = TypeVar("Part")
 
 
@@ -62,7 +62,7 @@ class IncrementalAggregate(Generic[Part]):
         self._stale: dict[PoolId, None] = {}
 
     def update(self, inventory: Inventory, usage: Usage) -> Iterator[None]:
-        """Catches up with both journals; yields between pieces of work, and goes on from there when dropped."""
+        """Catches up with both journals. Yields between pieces of work; after a drop, the next call continues there."""
         now = (inventory.version, usage.revision)
         if self._seen != now:
             changed = inventory.touched_since(self._seen[0]) if self._seen[0] >= 0 else None
@@ -80,7 +80,8 @@ class IncrementalAggregate(Generic[Part]):
                 yield
 
     def part(self, inventory: Inventory, usage: Usage, pool: Pool) -> Part:
-        """What a pool contributes: to its owning node what that may use, cluster-wide all that any node might use."""
+        """What a pool contributes: for its owning node the devices that this may use, else all that any node may
+        use."""
         raise NotImplementedError
 
     def add(self, owning_node: str | None, part: Part, sign: int) -> None:

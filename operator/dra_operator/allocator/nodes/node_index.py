@@ -1,4 +1,4 @@
-"""The index over nodes: summaries of what was asked lately, and what they say about the nodes."""
+"""The index over nodes: summaries of recent queries, and what they say about the nodes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class NodeIndex:
 
 
 def _lately(known: dict[Key, Kept], key: Key, make: Callable[[Key], Kept]) -> Kept:
-    """What is known under the key, or else something new; it becomes the last to be forgotten."""
+    """The value of the key, or a new one; it becomes the most recent."""
     found = known.pop(key) if key in known else make(key)
     known[key] = found
     return found

@@ -1,13 +1,13 @@
-"""The seam for features of single devices: what a search holds while it tries, and what pruning may know of it.
+"""The interface for features of single devices: what a search holds while it tries, and what pruning may assume.
 
 A ``Ledger`` answers which of some devices may be taken now (``admit``, on sets, so that a check costs the same for one
 device and for a thousand), records that a device was taken, and gives it back. ``give_back`` is the exact inverse of
 ``take``, last taken first returned. What depends on the allocated state and the request alone is no ledger but a
 filter (``filters``), applied once before the search.
 
-These three methods are a whole feature: the search needs no more. All the rest only makes it faster, and says what the
-pruning may take for granted. The defaults are safe: nothing is interchangeable, nothing lasts, nothing is bounded. What
-a ledger does claim has to be true, or answers change; ``tests/allocator/test_ledgers.py`` compares.
+These three methods make a complete feature. All others only make the search faster, by what pruning may assume. Their
+defaults are safe: nothing is interchangeable, nothing lasts, nothing is bounded. A ledger's claims must be true, or
+answers change; ``tests/allocator/test_ledgers.py`` compares.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dra_operator.allocator.published.counter_table import Block, Charges, Kind
 
 
 class Taker(Protocol):
-    """The side of a request that ledgers look at: one alternative on one node."""
+    """What a ledger sees of a request: one alternative on one node."""
 
     @property
     def claim(self) -> int:
-        """The claim that it is of."""
+        """Its claim."""
 
     @property
     def number(self) -> int:
@@ -56,7 +56,7 @@ class Stock(Protocol):
 
     @property
     def blocks(self) -> Sequence[Block]:
-        """The counters in parts that do not concern one another, with the devices that draw on them."""
+        """The counters in independent parts, with the devices that draw on them."""
 
     @property
     def kinds(self) -> Sequence[tuple[Kind, ...]]:
@@ -78,14 +78,14 @@ class Stock(Protocol):
         """What is left of all counters of one name."""
 
     def cost_by_name(self, device: int) -> Mapping[str, int]:
-        """What a device draws of all counters of one name; nothing where that may be charged already."""
+        """What a device draws of all counters of one name; nothing if that may already be charged."""
 
 
 class Portions(Protocol):
     """Amounts that takers consume of a device itself. Taking a device never makes more available."""
 
     def left(self, device: int) -> Mapping[str, int]:
-        """What is left of each capacity of a device at the moment, in billionths."""
+        """What is currently left of each capacity of a device, in billionths."""
 
 
 class Ledger(ABC):
@@ -106,7 +106,8 @@ class Ledger(ABC):
     # --- what it means ---
 
     ends_attempt: ClassVar[bool] = False
-    """A request for all devices that it refuses one of ends the attempt with an error; its text says what to have."""
+    """If it refuses a device to a request for all devices, the attempt ends with an error; this text says what the
+    device lacks."""
 
     def __str__(self) -> str:
         """What all devices must have."""
@@ -132,15 +133,15 @@ class Ledger(ABC):
         return None
 
     def state(self) -> Hashable:
-        """Everything that later answers depend on: where it is equal, they are."""
+        """All that later answers depend on: equal states give equal answers."""
         return object()
 
     def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterable[int]:
-        """Sets of devices. Two that lie in the same sets can be exchanged in all that was and will be taken."""
+        """Sets of devices. Two devices in the same sets can be exchanged in all that was and will be taken."""
         return (1 << device for device in each(devices))
 
     def alike_now(self, device: int, others: int) -> int:
-        """Those of the others that what was taken so far does not tell from the device, if ``tells_apart`` does not."""
+        """The other devices that neither ``tells_apart`` nor what was taken so far distinguishes from the device."""
         return 0
 
     def treats(self, taker: Taker) -> Hashable:

@@ -10,7 +10,7 @@ from .ledger import Ledger, Taker, consumptions
 
 
 class Shares(Ledger):
-    """What is left of each device. ``start`` tells what the allocated state leaves of one.
+    """What is left of each device. ``start`` gives what the allocated state leaves of one.
 
     Filters have already dropped devices on which not even the first share fits, so only devices shared in this
     call need a look.
@@ -30,7 +30,7 @@ class Shares(Ledger):
         return self
 
     def left(self, device: int) -> dict[str, int]:
-        """What is left of each capacity of a device at the moment."""
+        """What is currently left of each capacity of a device."""
         known = self._left.get(device)
         if known is None:
             known = self._left[device] = self._start(device)
@@ -63,7 +63,7 @@ class Shares(Ledger):
         return tuple((device, *self._left[device].values()) for device in each(self._shared))
 
     def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterator[int]:
-        """By what a share consumes of them."""
+        """Devices by what a share consumes of them."""
         for amounts, usable in consumptions(takers):
             groups: dict[tuple[tuple[str, int], ...], int] = {}
             for device in each(usable):

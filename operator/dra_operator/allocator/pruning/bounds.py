@@ -1,7 +1,8 @@
 """Bounds over all remaining requests: necessary conditions that are cheap to check.
 
 Here: a flow from requests to devices and partitions, and one from requests to the values of ``distinctAttribute``.
-``groups`` has the bound for several ``matchAttribute`` constraints, ``sums`` those for counters and capacities.
+``match_group_bound`` has the bound for several ``matchAttribute`` constraints, ``aggregate_bounds`` those for counters
+and capacities.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .sharing import Sharing
 class Bounds:
     """Each method is False only when the remaining requests certainly cannot all be served.
 
-    On the way devices leave what remains that are in no solution.
+    The checks also remove devices that are in no solution.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -56,7 +57,7 @@ class Bounds:
     def devices_suffice(self, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """The matching bound over ordinary requests, and over all requests of each claim that has others.
 
-        What admin access takes, other claims may have as well, but no other request of its own claim.
+        Other claims may have what admin access takes, but no other request of its own claim may.
         """
         if not self._devices_suffice(remaining, [request for request in opened if not request.admin]):
             return False
@@ -80,7 +81,7 @@ class Bounds:
         return feasible(demands, self._supplies(together, {demand.devices for demand in demands}, takers))
 
     def one_is_left(self, devices: int, remaining: Remaining, opened: list[OpenRequest]) -> bool:
-        """The requests may leave one of these devices over, whatever it lacks besides."""
+        """Whether the requests may leave one of these devices unused."""
         shareable = self._problem.node.shareable
         if devices & shareable:
             return True
@@ -94,7 +95,7 @@ class Bounds:
         return feasible(demands, supplies + [Supply(part, part.bit_count()) for part in parts])
 
     def _supplies(self, together: int, wanted: set[int], takers: set[int]) -> list[Supply]:
-        """What the devices can yield; plain devices that the same requests want count together.
+        """What the devices can supply; plain devices that the same requests want count together.
 
         A ledger limits nothing when some of the takers take devices without it.
         """
@@ -156,7 +157,7 @@ def _demands(wanted: Iterable[tuple[int, int]], several: int) -> list[Demand]:
 
 
 def _roomy(demands: Sequence[Demand]) -> bool:
-    """Each demand finds enough devices whatever those that want any of the same take."""
+    """Whether each demand finds enough devices, whatever the competing demands take."""
     if sum(demand.need for demand in demands) <= min((d.devices.bit_count() for d in demands), default=0):
         return True
     return all(

@@ -1,8 +1,8 @@
 """What devices can still use of shared counters, for bounds.
 
-Counters that no device draws on together do not concern one another: the GPUs of a pool, cut into partitions, are
-blocks of their own. Between two looks a search changes a block or two, so what was worked out for a block is
-remembered, by what is left of its counters and which of its devices are asked for.
+Counters that no device uses together are independent: each GPU of a pool, cut into partitions, is a block of its own.
+Between two calls a search changes one or two blocks, so results are kept per block, by what is left of its counters and
+which of its devices are asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Limit = tuple[int, int]
 
 
 class CounterBounds:
-    """Looks at a stock as it is at the moment."""
+    """Bounds for a stock in its current state."""
 
     def __init__(self, problem: Problem, ledger: Ledger, stock: Stock) -> None:
         self._stock = stock

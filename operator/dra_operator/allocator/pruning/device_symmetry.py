@@ -16,11 +16,11 @@ from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
 
 SMALL: Final = 8
-"""Up to so many devices a set is looked at device by device."""
+"""Sets of at most so many devices are split device by device."""
 
 
 def interchangeable(problem: Problem) -> dict[int, int]:
-    """For each device that is not alone: the set of devices interchangeable with it, itself included."""
+    """For each device with interchangeable ones, their set, including itself."""
     if any(_sees_order(domain) for domains in problem.domains for domain in domains):
         return {}
     concerned = _concerned(problem)

@@ -1,4 +1,4 @@
-"""A matching bound: can all demands be met at once from limited supplies?
+"""A matching bound: whether limited supplies can meet all demands at once.
 
 Demands are requests that need so many devices; a supply is a set of devices of which only so many can be
 used together (a plain device: one; partitions of one counter: as many as it can hold). Every solution is a
@@ -41,7 +41,7 @@ def feasible(demands: Sequence[Demand], supplies: Sequence[Supply]) -> bool:
         if needed > totals[index]:
             break
     else:
-        return True  # even served in the worst order, each demand finds enough left
+        return True  # even in the worst order, each demand finds enough
     return _largest_flow(reach, [demand.need for demand in demands], [supply.limit for supply in supplies])
 
 

@@ -18,7 +18,7 @@ class OpenRequest(NamedTuple):
     touching: frozenset[Ledger]
     """Ledgers comparing attributes of any alternative."""
     admin: bool
-    """Some alternative has admin access, which the requests of other claims do not get in the way of."""
+    """Some alternative has admin access, which requests of other claims do not limit."""
 
     @classmethod
     def of(cls, *alternatives: tuple[Domain, int]) -> OpenRequest:
@@ -29,7 +29,7 @@ class OpenRequest(NamedTuple):
 
     @property
     def claim(self) -> int:
-        """The claim that the request is of."""
+        """The claim of the request."""
         return self.alternatives[0][0].claim
 
     def ruled_in(self, remaining: Remaining) -> list[tuple[Domain, int]]:
@@ -48,7 +48,7 @@ class OpenRequest(NamedTuple):
         return devices
 
     def keep(self, devices: int, remaining: Remaining) -> bool:
-        """Leaves no other devices to the request; False when no alternative finds enough of them."""
+        """Restricts the request to these devices; False if no alternative finds enough of them."""
         for domain, need in self.ruled_in(remaining):
             kept = remaining[domain.number] & devices
             if kept.bit_count() < need:

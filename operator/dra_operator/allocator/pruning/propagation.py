@@ -1,4 +1,4 @@
-"""Forward checking: may the rest of the claims still be served after a choice?
+"""Forward checking: whether the rest of the claims may still be served after a choice.
 
 For every alternative of the remaining requests a set of devices is kept (``Remaining``), narrowed after each choice:
 
@@ -32,7 +32,7 @@ from .open_request import OpenRequest
 
 
 class Propagation:
-    """Narrows what remains. Stateless apart from what can be computed once per problem."""
+    """Narrows what remains. Keeps no state except what is computed once per problem."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -116,7 +116,7 @@ class Propagation:
         return remaining if self._bounds.suffice(remaining, opened) else None
 
     def _match(self, constraint: Ledger, remaining: Remaining, opened: list[OpenRequest]) -> set[Ledger] | None:
-        """Keeps devices with values that can still be common; the other constraints that this concerns."""
+        """Keeps devices with values that can still be common; returns the other constraints that this affects."""
         forced = [request for request in opened if constraint in request.bound]
         if not forced:
             return set()

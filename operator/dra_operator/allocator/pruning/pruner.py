@@ -1,7 +1,7 @@
-"""What a search that does not come to an end learns about its problem.
+"""What a long search learns about its problem.
 
-Four things cut branches that cannot hold the first solution: looking ahead, trying one of several
-interchangeable devices, serving equal requests in order, and remembering failures. A remembered failure is a
+Four methods cut branches that cannot hold the first solution: looking ahead, trying one of several interchangeable
+devices, serving equal requests in order, and remembering failures. A remembered failure is a
 place in the search together with everything that its future depends on: devices still available to what
 follows, and the ledgers of what follows.
 """

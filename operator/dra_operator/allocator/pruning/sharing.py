@@ -1,7 +1,7 @@
 """How many shares of a device can still be given, and which devices several requests may get at all.
 
-Allowing multiple allocations does not make a device shared: where the first share takes so much of some capacity that
-no second one can fit, the device is as good as any other that only one request can have, and is counted like those.
+A device that allows multiple allocations is not always shared: if the first share takes so much of some capacity that
+no second one fits, the device counts like one that only one request can have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dra_operator.allocator.problem.problem import Problem
 
 
 class Portioning(NamedTuple):
-    """A ledger of portions, with what those that it concerns consume."""
+    """A ledger of portions, with what its requests consume."""
 
     ledger: Ledger
     portions: Portions
@@ -45,8 +45,8 @@ class Sharing:
         self.several = sum(1 << device for device in self._find_several())
         """Devices that several requests may get.
 
-        Those that draw nothing of a stock any more count, too: they are free. When some requests consume nothing,
-        all that can be shared do: whatever is left of them, those requests get them as well.
+        Devices that draw nothing more of a stock count, too: they are free. If some requests consume nothing, all
+        shareable devices count, because those requests get them whatever is left.
         """
 
     def most(self, device: int) -> int:

@@ -1,4 +1,4 @@
-"""How much of a room can be used at all when only whole things of certain sizes go in."""
+"""How much of a room whole things of certain sizes can fill at most."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def largest_sum(room: int, sizes: frozenset[int]) -> int:
     reachable = 1  # bit i: a sum of i units
     for size in fitting:
         step = size // unit
-        while step <= units:  # once more, twice more, four times more: any number of times
+        while step <= units:  # one, two, four, ... more of this size: any number of them
             reachable |= reachable << step
             step *= 2
         reachable &= (2 << units) - 1

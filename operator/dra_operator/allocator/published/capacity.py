@@ -1,8 +1,8 @@
 """Consumable capacity: what a request consumes of a device, and whether its policy allows that.
 
-Rules of allocator.md section 9. Arithmetic with steps works on whole numbers, quantities being rounded up
-to whole numbers first; without a step the requested quantity is used unchanged. A step of zero, which the
-API does not reject, would divide by zero in the reference: here nothing can be consumed with it.
+Rules of allocator.md section 9. Arithmetic with steps first rounds quantities up to whole numbers; without a step the
+requested quantity is used unchanged. A step of zero, which the API does not reject, would divide by zero in the
+reference: here nothing can be consumed with it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _rounded_to_range(requested: Quantity, least: Quantity, step: Quantity | Non
 
 
 def violates(amount: Quantity, policy: CapacityRequestPolicy | None) -> bool:
-    """The policy forbids to consume this amount; the default itself is always allowed."""
+    """Whether the policy forbids this amount; the default is always allowed."""
     if policy is None or amount == policy.default:
         return False
     if policy.valid_range is not None:

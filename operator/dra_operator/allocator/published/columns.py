@@ -52,7 +52,7 @@ def _listed(attribute: DeviceAttribute) -> Values:
 
 
 def values_of(attribute: DeviceAttribute, *, lists: bool) -> Values:
-    """The typed values; empty when the device cannot take part in a constraint because of it."""
+    """The typed values; empty if this attribute excludes the device from a constraint."""
     scalar = _scalar(attribute)
     if scalar is not None:
         return frozenset((scalar,))

@@ -75,7 +75,7 @@ class CounterTable:
 
 
 class Block(NamedTuple):
-    """Devices and counters that have nothing to do with those of other blocks."""
+    """Devices and counters that are independent of other blocks."""
 
     groups: list[tuple[Charges, int]]
     devices: int
@@ -83,9 +83,9 @@ class Block(NamedTuple):
 
 
 class CounterGroups:
-    """The consuming devices of a view by what they consume; fixed as long as the view lives.
+    """The consuming devices of a view by what they consume; fixed for the life of the view.
 
-    What only bounds look at is worked out when one does: most decisions need none.
+    What only bounds need is computed on demand, because most decisions need no bounds.
     """
 
     def __init__(self, names: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> None:
@@ -107,7 +107,7 @@ class CounterGroups:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """The counters in blocks that do not concern one another."""
+        """The counters in independent blocks."""
         return _blocks(self.groups)
 
     @cached_property
@@ -128,10 +128,10 @@ class CounterGroups:
 
 
 def _kinds(names: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> list[tuple[Kind, ...]]:
-    """Counters of one name in all sets are one kind; those of names from which devices take equally much, too.
+    """Counters of one name in all sets are one kind, and so are names from which devices take equal amounts.
 
-    The memory of a GPU that is cut into eighths may have a counter for each: what a partition takes of any one says
-    little, of all eighths together much.
+    The memory of a GPU in eighths may have a counter for each eighth. What a partition takes of one of them says
+    little, what it takes of all together says much.
     """
     most: dict[str, int] = {}
     for charges, _ in groups:

@@ -1,4 +1,4 @@
-"""Equal parts of devices, kept once.
+"""Keeps equal parts of devices once.
 
 The devices of a cluster repeat a few hundred attribute values and capacities a million times.
 Decoding makes new objects for all of them; most of the memory of an inventory would be copies.
@@ -26,7 +26,7 @@ class Interner:
         devices = source.spec.devices
         if not devices:
             return source
-        if len(self._attributes) + len(self._capacities) > self._LIMIT:  # what is in use lives on in its slices
+        if len(self._attributes) + len(self._capacities) > self._LIMIT:  # parts in use are kept alive by their slices
             self._attributes.clear()
             self._capacities.clear()
         return structs.replace(source, spec=structs.replace(source.spec, devices=tuple(map(self._device, devices))))
@@ -43,7 +43,7 @@ class Interner:
         return self._attributes.setdefault(value, value)
 
     def _capacity(self, capacity: Capacity | None) -> Capacity | None:
-        """The whole map: it is mostly the same for all devices of a model. Quantities keep their text."""
+        """The whole map, which is mostly equal for all devices of a model. Quantities keep their text."""
         if not capacity or any(entry.request_policy is not None for entry in capacity.values()):
             return capacity
         key = tuple((name, entry.value.text) for name, entry in capacity.items())

@@ -1,8 +1,8 @@
 """Everything that is published: slices, classes and taint rules, kept up to date one object at a time.
 
-Built once per change, never per attempt. A node asks for its ``NodeView``: the usable pools in the order
-of section 3, with all devices numbered through. Pools that may concern any node (``multi_node``) are kept
-apart from those of one node, so that a node only looks at its own.
+Built once per change, never per attempt. A node has a ``NodeView``: its usable pools in the order of section 3, with
+consecutive numbers for all devices. Pools that may concern any node (``multi_node``) are kept apart from those of one
+node, so that a node only looks at its own.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Inventory:
         return self._journal.revision
 
     def touched_since(self, version: int) -> set[PoolId] | None:
-        """The pools changed after a version; None when that is too long ago to know."""
+        """The pools changed after a version; None if the version is too old."""
         return self._journal.since(version)
 
     def put_slice(self, slice_: ResourceSlice) -> None:
@@ -127,7 +127,7 @@ class Inventory:
         return made
 
     def _troubled_counters(self) -> Iterable[PoolView]:
-        """Unusable pools that concern every node because of their counters alone."""
+        """Unusable pools that affect every node through their counters."""
         for pool in self._unchecked:
             view = self._pools[pool].counters_view() if pool in self._counters else None
             if view is not None and view.status is not Status.USABLE:

@@ -2,8 +2,8 @@
 
 Terms are ORed, the requirements of a term are ANDed, and a term without requirements matches nothing.
 Operators are In, NotIn (true for a missing label), Exists, DoesNotExist, Gt and Lt (whole numbers);
-``matchFields`` knows ``metadata.name`` with In and NotIn and exactly one value. Keys and values have to be
-such as labels can have: a selector with others cannot be parsed, in whichever term they are.
+``matchFields`` knows ``metadata.name`` with In and NotIn and exactly one value. Keys and values must be valid for
+labels: any other, in any term, makes the selector malformed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _LARGEST: Final = 2**63
 
 
 def _whole_number(text: str) -> int | None:
-    """A number of 64 bits, nothing around it and no separators."""
+    """A number of 64 bits without spaces or separators."""
     number = int(text) if _WHOLE_NUMBER.fullmatch(text) else _LARGEST
     return number if -_LARGEST <= number < _LARGEST else None
 

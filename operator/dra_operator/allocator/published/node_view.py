@@ -1,4 +1,4 @@
-"""All devices that one node may use, numbered through in the order in which they are tried.
+"""All devices that one node may use, numbered in the order in which they are tried.
 
 Pools come sorted by driver and name, those with binding conditions after all others (allocator.md section
 3). Sets of devices are whole numbers used as bit sets: bit i is the i-th device.
@@ -28,7 +28,7 @@ class Fitting(NamedTuple):
 
     devices: int
     shares: dict[int, Amounts]
-    """What a share consumes, of those that allow multiple allocations."""
+    """What a share consumes of devices that allow multiple allocations."""
 
 
 class Offer(NamedTuple):
@@ -37,7 +37,7 @@ class Offer(NamedTuple):
     chosen: int
     """The devices that a request for all of them has to take."""
     usable: int
-    """Those that no taint or the like keeps the request from."""
+    """Devices that pass all filters that ignore the allocated state."""
     raised: int
     """Those on which a selector raised."""
     shares: Mapping[int, Amounts]
@@ -73,7 +73,7 @@ class NodeView:
         self.tainted = self.gather(lambda view: view.tainted)
         self.here = self._devices_for_this_node()
         self.offers: Memo[Hashable, Offer] = Memo()
-        """By what is asked for; kept for the filters, which compute them."""
+        """By ``Alternative.offer``; the filters compute and keep them here."""
         self._verdicts: Memo[tuple[str, ...], Verdicts] = Memo()
         self._columns: Memo[tuple[str, bool], Column] = Memo()
         self._fitting: Memo[Requests, Fitting] = Memo()

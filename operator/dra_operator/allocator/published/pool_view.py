@@ -49,18 +49,18 @@ class PoolView:
         self.has_request_policy = self._where(
             lambda device: any(c.request_policy for c in (device.capacity or {}).values())
         )
-        """Devices whose request policies may forbid what even a plain request would consume (section 9)."""
+        """Devices whose request policies may forbid what a plain request consumes (section 9)."""
         self.tainted = self._where(lambda device: bool(device.taints))
         self.per_device = any(s.spec.per_device_node_selection for s in self.slices)
         self.last = any(device.binding_conditions is not None for device in self.devices)
         self.counters = CounterTable([*slices, *others]) if counters else CounterTable(())
         self._found = len(slices) + len(others)
         self._announced = slices[0].spec.pool.resource_slice_count
-        """Should the slices not agree how many they are, the first one counts, in the order in which they came."""
+        """If the slices disagree about their number, the first one that came counts."""
         self.status = self._status(len(slices))
         self.counter_groups = CounterGroups([name for _, name in self.counters.names], self._counter_groups())
         self.consumptions: Memo[Requests, dict[int, Amounts | None]] = Memo()
-        """What a share of a device consumes, by what is requested; kept for whoever computes it."""
+        """What a share of a device consumes, by what is requested; a cache for its users."""
         self._verdicts: Memo[str, Verdicts] = Memo()
 
     def _status(self, relevant: int) -> Status:

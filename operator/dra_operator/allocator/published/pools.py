@@ -1,8 +1,7 @@
 """Pools: all slices of one driver with the same pool name (allocator.md section 3).
 
-Only the highest generation counts, looked for in the whole cluster (the reference may use an older one,
-section 15). Which of its slices concern a node differs from node to node; nodes that see the same slices
-share one ``PoolView``.
+Only the highest generation in the cluster counts (the reference may use an older one, section 15). Which of its slices
+concern a node differs from node to node; nodes that see the same slices share one ``PoolView``.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Pool:
         self._stale = True
 
     def _refresh(self) -> None:
-        """Sorts the slices anew after changes; only when somebody asks, so that many changes cost one pass."""
+        """Sorts the slices again after changes, on demand, so that many changes cost one pass."""
         if not self._stale:
             return
         self._stale = False
@@ -97,7 +96,7 @@ class Pool:
 
     @property
     def troubles_others(self) -> bool:
-        """Nodes may find the pool in trouble of which ``own_view`` shows nothing."""
+        """Whether nodes may find the pool in trouble although ``own_view`` does not show it."""
         counters = self.counters_view()
         if counters is not None and counters.status is not Status.USABLE:
             return True
@@ -108,12 +107,12 @@ class Pool:
         return older or any(s.spec.pool.resource_slice_count != len(newest) for s in newest)
 
     def own_view(self) -> PoolView | None:
-        """All that anybody can see of the pool; for a pool with an owning node exactly what that node sees."""
+        """All that any node sees of the pool; for a pool with an owning node, what that node sees."""
         self._refresh()
         return self._view([*(s for slices in self._by_owning_node.values() for s in slices), *self._multi_node])
 
     def counters_view(self) -> PoolView | None:
-        """What nodes see that only the counters of the pool concern."""
+        """The view of nodes that only the counters of the pool affect."""
         self._refresh()
         return self._view([s for s in self._multi_node if s.has_counters])
 

@@ -2,7 +2,7 @@
 
 A selector is compiled once per expression and evaluated once per device and slice version; the result is
 two bit sets over the devices: where it is true, and where it raised. An attempt then only combines sets.
-The texts of errors are made anew when one is reached, so that no error object is kept per device.
+Error texts are made again when an error is reached, so that no error is kept per device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Predicate = Callable[[str, Device], bool]
 
 
 class Language(Protocol):
-    """What selectors are written in."""
+    """The language of selectors."""
 
     def compile(self, expression: str) -> Predicate:
         """Raises when the expression cannot be compiled."""
@@ -39,8 +39,8 @@ class CompileFailure(Exception):
 class Compiled:
     """Remembers compiled expressions, also those that do not compile.
 
-    ``common`` are the selectors of classes: a slice evaluates them all at once, since a language may have to
-    prepare a device, which is best done once.
+    ``common`` are the selectors of classes: a slice evaluates them all at once, so that a language prepares each device
+    only once.
     """
 
     _LIMIT = 4096

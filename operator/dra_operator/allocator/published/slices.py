@@ -20,7 +20,7 @@ from .predicates import Compiled, Verdicts, evaluate
 
 
 class Reach(Enum):
-    """Which nodes a slice concerns, as far as it can be told without a node."""
+    """Which nodes a slice may concern, before a node is looked at."""
 
     NODE = "the node it names"
     MULTI_NODE = "depends on the node"
@@ -39,7 +39,7 @@ class Slice:
         self.pool = PoolId(source.spec.driver, source.spec.pool.name)
         self.generation = source.spec.pool.generation
         self.devices: tuple[Device, ...] = () if self.has_counters else source.spec.devices or ()
-        """A slice with shared counters, which cannot have devices besides, offers none."""
+        """A slice with shared counters offers no devices, because it must not have any."""
         self.sharing = any(device.allow_multiple_allocations for device in self.devices)
         self.reach = self._reach(partitionable=partitionable)
         self._verdicts: Memo[str, Verdicts] = Memo()

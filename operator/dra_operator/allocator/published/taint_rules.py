@@ -3,9 +3,8 @@
 A rule selects the devices whose driver, pool and name equal those of its selector that are set; its taint
 is appended behind the device's own. A slice without selected devices stays the same object.
 
-A rule *without* a selector: the API documents that it selects nothing, taint eviction behaves so, and the
-project follows (scheduling.md 9, PRJ-010); the reference's slice tracker applies it to all devices, and its
-test table expects that (``Semantics.rule_without_selector_selects_nothing``).
+A rule *without* a selector selects nothing, as the API documents and taint eviction does (scheduling.md 9, PRJ-010).
+The reference's slice tracker applies it to all devices (``Semantics.rule_without_selector_selects_nothing``).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Change(NamedTuple):
 
 
 class TaintedSlices:
-    """Slices and rules in, changes of merged slices out. Each method returns what its call changed."""
+    """Takes slices and rules, gives changes of merged slices. Each method returns what its call changed."""
 
     def __init__(self, semantics: Semantics) -> None:
         self._select_all = not semantics.rule_without_selector_selects_nothing
@@ -64,7 +63,7 @@ class TaintedSlices:
         return self._merged.get(name) or self._original.get(name)
 
     def _again(self, *rules: DeviceTaintRule | None) -> list[Change]:
-        """Merges the slices anew that one of the rules may select."""
+        """Merges again the slices that one of the rules may select."""
         changes = []
         for name, slice_ in self._original.items():
             if any(rule is not None and self._concerns(rule, slice_) for rule in rules):

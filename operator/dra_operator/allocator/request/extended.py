@@ -1,9 +1,9 @@
 """The claim that serves a pod's extended resources on one node (scheduling.md 7.2).
 
 Containers are counted over init containers and regular ones. *Long-lived* containers (regular ones and
-sidecars) each get their own request per resource. The others run one after the other before them, so they
-re-use the requests of long-lived containers that start later; what is still missing becomes an additional
-request, and of all additional requests for one resource only the largest is kept, for all of them.
+sidecars) each get their own request per resource. The others run one after the other before them, so they re-use the
+requests of long-lived containers that start later. What they need beyond that becomes an additional request. Of all
+additional requests for one resource only the largest is kept; all of them use it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Wish(NamedTuple):
 
     @property
     def requests(self) -> dict[str, Quantity]:
-        """Limits stand in for requests that are missing, as the API server has it."""
+        """Limits replace missing requests, as in the API server."""
         resources = self.container.resources
         return {**(resources.limits or {}), **(resources.requests or {})}
 
@@ -103,7 +103,7 @@ class _Resource:
         ]
 
     def _reuse(self, wish: _Wish, amount: int) -> int:
-        """Uses requests of long-lived containers that start later; what is missing then."""
+        """Uses requests of long-lived containers that start later; returns what is still missing."""
         for later in self.containers[wish.position + 1 :]:
             if amount > 0 and later.long_lived and later.amount(self.name) > 0:
                 self.users.append((wish.container.name, later.request_name(self.name)))

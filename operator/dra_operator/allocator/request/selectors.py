@@ -1,4 +1,4 @@
-"""The CEL selectors of classes and requests, and the errors that they end an attempt with."""
+"""The CEL selectors of classes and requests, and the errors with which they end an attempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dra_operator.allocator.published.predicates import CompileFailure
 
 
 class Selector(NamedTuple):
-    """One selector of a class or request; all but the expression is for texts."""
+    """One selector of a class or request; all fields but the expression are for messages."""
 
     owner: str
     """The claim, or the class."""

@@ -1,8 +1,8 @@
 """The decisions of a search, one frame each (allocator.md sections 5 and 6).
 
-A frame takes its next option (``advance``), gives it back when what follows failed (``retract``), and is
-popped when it has no more. The second and later devices of one request are only looked for behind the
-previous one, so each combination is tried once.
+A frame takes its next option (``advance``), gives it back when the rest failed (``retract``), and is popped when it has
+no more. The second and later devices of one request come from those after the previous one, so each combination is
+tried once.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Frame:
         self.stage = stage
         self.outcome = BranchEnd.FAILED
         self.key: object = None
-        """What the future of the frame depends on, when somebody remembers failures."""
+        """What the future of the frame depends on, if a pruner keeps nogoods."""
 
     def advance(self, state: State) -> bool | None:
-        """Takes the next option; None when that led nowhere at once, False when there is none left."""
+        """Takes the next option; None if it failed at once, False if there is none left."""
         raise NotImplementedError
 
     def retract(self, state: State, end: BranchEnd) -> None:
-        """What followed the current option ended like this: gives the option back."""
+        """Gives the current option back, after what followed it ended like this."""
         raise NotImplementedError
 
     def follow(self, state: State, pruner: Pruner | None) -> Frame | None:

@@ -1,4 +1,4 @@
-"""What a search asks of a pruner. The search knows this interface only; the room ``pruning`` implements it."""
+"""The interface of a pruner, which is all that a search knows of it; the room ``pruning`` implements it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class State:
         self.problem = problem
         self.grants: list[Grant] = []
         self.taken = 0
-        """Devices of this call that ordinary requests leave alone; shares do not count."""
+        """Devices taken in this call, which ordinary requests must not take; shares do not count."""
         self.by_claim = [0] * len(problem.program.claims)
         """Devices that each claim took, shares left out."""
         self.results = [0] * len(problem.program.claims)
