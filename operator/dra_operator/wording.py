@@ -1,4 +1,4 @@
-"""Numbers and lists in sentences; apart from the allocator, which commands without one need not load."""
+"""Numbers and lists in sentences, outside of the allocator so that commands without it need not load it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def listed(words: Iterable[str], most: int = 3, separator: str = ", ") -> str:
-    """The first words, and how many there are besides."""
+    """The first words, and the number of the others."""
     every = list(words)
     hidden = len(every) - most
     return separator.join(every[:most]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def amount(nanos: int) -> str:
-    """Billionths as a quantity; with ``Ki``, ``Mi``, ... where that comes out even."""
+    """Billionths as a quantity, with ``Ki``, ``Mi``, ... if that is exact."""
     return str(Quantity.from_nanos(nanos, binary=nanos % KIBI == 0))

@@ -1,1 +1,1 @@
-"""The process: Kopf wiring, start-up and shutdown, probes, metrics. Loaded by ``dra-operator run`` alone."""
+"""The process: Kopf, start and stop, probes, metrics. Only ``dra-operator run`` loads it."""

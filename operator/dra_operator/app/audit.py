@@ -1,13 +1,13 @@
-"""Deletions that no event reported, and a server that went back in time.
+"""Finds deletions that no event reported, and a server that went back in time.
 
-Kopf lists a kind anew after its watch fell too far behind (410), and what was deleted in between is never reported. So
-whenever a watch begins or its resourceVersion is refused, and at long intervals in any case, the names of what exists
-are listed (metadata only), and what the view has beyond them is removed. An object newer than that list is left alone.
-A failed audit is repeated until it succeeds.
+Kopf lists a kind again when its watch fell too far behind (410), and never reports what was deleted in between. So
+when a watch begins or its resourceVersion is refused, and at long intervals, the audit lists what exists (metadata
+only) and removes all else from the view, except objects newer than that list. It repeats a failed audit until it
+succeeds.
 
-A list is never older than what was seen before it was asked for, unless the server's data were restored from a backup.
-Then resourceVersions start again from a lower one, and whatever happens would be dropped as old: ``restored`` is
-called, for the view has to be built afresh.
+A list is never older than what was seen before the request, unless the server was restored from a backup. Then
+resourceVersions start again from a lower one, and every change would be dropped as old: the audit calls ``restored``,
+and the view is built again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ RETRIES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds until a failed audit is repeate
 
 
 class Audit:
-    """``call`` asks for an audit of one kind; ``saw`` is told every resourceVersion; ``run`` audits for ever.
+    """``call`` asks for an audit of one kind; ``saw`` takes every resourceVersion; ``run`` audits until cancelled.
 
-    Everything is audited after ``interval`` seconds.
+    Every kind is audited after ``interval`` seconds.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Audit:
         self._served: set[Resource] = set()
 
     def call(self, resource: Resource) -> None:
-        """Something about the kind may have been missed."""
+        """Ask for an audit: an event of the kind may have been missed."""
         self._calls[resource].set()
 
     def loaded(self, resource: Resource, version: str) -> None:
-        """The kind is in the view since a list of this resourceVersion."""
+        """The view has the kind as of a list of this resourceVersion."""
         self._served.add(resource)
         self.saw(resource, version)
 
@@ -65,7 +65,7 @@ class Audit:
         self._newest[resource] = max(revision(version) or 0, self._newest.get(resource, 0))
 
     async def run(self) -> None:
-        """Audit for ever."""
+        """Audit until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._sweep(), name="audit")
             for resource in self._kinds:
@@ -89,7 +89,7 @@ class Audit:
             await asyncio.sleep(GAP)
 
     async def _compare(self, resource: Resource) -> bool:
-        """Whether it could be done."""
+        """Compare the view with the server; whether that succeeded."""
         newest = self._newest.get(resource, 0)
         try:
             listed, at = await self._api.list_metadata(resource)

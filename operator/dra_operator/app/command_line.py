@@ -1,7 +1,7 @@
 """Settings from flags, environment variables and a YAML file, in this order of precedence.
 
-ConfigArgParse finds the values and remembers where each came from; all of them are texts until here. Each is then
-read by the declaration of its setting, so that every source has the same rules and the same complaint.
+ConfigArgParse finds the values, as texts, and remembers where each came from. The declaration of its setting reads each
+of them, so that all sources have the same rules and the same complaints.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
         self.add_argument("-v", "--verbose", action="count", default=0, help="--verbosity 1; twice: --verbosity 2")
 
     def settings(self, words: Sequence[str]) -> OperatorSettings:
-        """What was set, and the defaults of all else. Wrong values end the process with 2 and one line."""
+        """The given settings, with defaults for all others. A wrong value ends the process with exit code 2 and one
+        line."""
         options, unknown = self.parse_known_args(list(words))
         origins = dict(self._origins())
         if unknown:
@@ -89,11 +90,11 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
         try:
             return value_of(setting.field, text)
         except ValueError as error:
-            why = f" ({error.__cause__})" if error.__cause__ is not None else ""  # what a check says, not the types
+            why = f" ({error.__cause__})" if error.__cause__ is not None else ""  # what a check says; types say nothing
             self.error(f"--{setting.name}: {text!r} from {origin} is wrong{why}; allowed: {setting.allowed}")
 
     def _origins(self) -> Iterator[tuple[str, str]]:
-        """Where values came from that are not from flags."""
+        """The origin of each value that does not come from a flag."""
         for source, entries in self.get_source_to_settings_dict().items():
             kind, _, file = source.partition("|")
             for key, (action, _) in entries.items():

@@ -1,10 +1,10 @@
-"""What ``/livez`` and ``/readyz`` say, check by check, and why.
+"""The checks behind ``/livez`` and ``/readyz``.
 
 Ready: the view is complete and up to date. Every kind was listed, is watched, and its watch gives signs of life.
 
-Live: only what a new process can mend counts. So an API server that is away or refuses us makes the operator unready,
-for as long as it lasts, but not dead. It is dead when its reconcilers ended, or when Kopf had to be started again and
-again for ``Limits.failing`` seconds and did not deliver all kinds once.
+Live: only faults that a new process can mend count. An API server that is away or refuses us makes the operator
+unready, but not dead. The operator is dead when its reconcilers ended, or when Kopf was restarted for
+``Limits.failing`` seconds and never delivered all kinds.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from .operator import Operator
 
 
 class Check(NamedTuple):
-    """One thing that has to be in order, and what stands against it: lines for people."""
+    """A check, and the obstacles that it found, as lines for people."""
 
     name: str
     obstacles: list[str]
 
 
 def obstacles(checks: Iterable[Check]) -> list[str]:
-    """What is wrong, one line each; empty when everything is in order."""
+    """One line per obstacle; empty if all checks pass."""
     return [line for check in checks for line in check.obstacles]
 
 
 class Health:
-    """The checks of being live and ready. A check that another one makes pointless is left out."""
+    """The checks of liveness and readiness. A check that another one makes pointless is left out."""
 
     def __init__(
         self, operator: Operator, clock: Callable[[], float] = time.monotonic, leader: Leader | None = None
@@ -49,12 +49,12 @@ class Health:
             self._failing_since = self._clock()
 
     def look(self) -> None:
-        """To be called now and then: a Kopf that delivers makes its failures forgotten."""
+        """Forget past failures if Kopf delivers; to be called regularly."""
         if self.failures and not self._operator.streams.problems():
             self.failures, self._failing_since = 0, None
 
     def readiness(self) -> list[Check]:
-        """Whether decisions are made, and rest on a view that is up to date."""
+        """Whether the operator decides, on a view that is up to date."""
         checks = [] if self._leader is None else [Check("lease", self._leader.obstacles())]
         if obstacles(checks):
             return checks

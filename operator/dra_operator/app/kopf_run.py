@@ -1,10 +1,10 @@
 """One run of Kopf, inside a process that outlives it.
 
-Kopf is written to own its process; three of its habits must not reach ours:
+Kopf is written to own its process. Three of its habits must not affect ours:
 
 * it names itself after the user, and a container's uid has no passwd entry: ``identity`` names it here;
-* when it ends, it cancels every task of the loop that is younger than itself: ``_NotKopfs`` keeps ours out of that;
-* while it runs, signals are its own: ``spawned`` is the moment to take them back.
+* when it ends, it cancels every younger task of the loop: ``_NotKopfs`` hides ours from it;
+* while it runs, it handles signals itself: in ``spawned`` we take them back.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Task = asyncio.Task[Any]
 
 
 class KopfStuck(Exception):
-    """Kopf does not end, so that no other can be started beside it; the process must be restarted."""
+    """Kopf does not end, and a second one must not run beside it; the process must be restarted."""
 
 
 def identity() -> str:
-    """A name for this process that needs no user: the pod's, which Kubernetes puts into HOSTNAME."""
+    """A name for this process that needs no user: that of the pod, which Kubernetes puts into HOSTNAME."""
     return os.environ.get("HOSTNAME") or f"dra-operator-{uuid.uuid4()}"
 
 
 class KopfRun:
     """Runs from its making, inside a running loop, until ``end`` is called, or a task of Kopf ends by itself.
 
-    Then Kopf means to end the others, and sometimes waits for them for ever (after an HTTP 410, for one). So ``ended``
-    looks at the tasks and not at Kopf as a whole. ``spawned`` is called when Kopf has begun.
+    Then Kopf tries to end the others, and sometimes waits for them forever (after an HTTP 410, for example). So
+    ``ended`` looks at the tasks, not at Kopf as a whole. It calls ``spawned`` when Kopf has begun.
     """
 
     def __init__(self, registry: kopf.OperatorRegistry, spawned: Callable[[], None]) -> None:
@@ -62,14 +62,14 @@ class KopfRun:
         await kopf.run_tasks(self._roots, ignored=_NotKopfs())
 
     async def ended(self) -> str:
-        """Wait until Kopf ends by itself; why it did."""
+        """Wait until Kopf ends by itself; returns why."""
         await self._has_begun.wait()
         done, _ = await asyncio.wait((self._task, *self._roots), return_when=asyncio.FIRST_COMPLETED)
         errors = [error for task in done if not task.cancelled() and (error := task.exception()) is not None]
         return f"Kopf ended with {errors[0]!r}" if errors else "Kopf ended"
 
     async def end(self) -> None:
-        """Have Kopf end: first by its flag, since a cancelled Kopf leaves connections open. Raises KopfStuck."""
+        """End Kopf, first by its flag, because a cancelled Kopf leaves connections open. Raises KopfStuck."""
         self._stop.set()
         await asyncio.wait((self._task,), timeout=GOODBYE)
         for _ in range(CANCELLATIONS):
@@ -86,7 +86,7 @@ class KopfRun:
 
 
 class _NotKopfs(Collection[Task]):
-    """All tasks but those that run code of Kopf: what Kopf is to leave alone when it cleans up."""
+    """All tasks except those that run code of Kopf: Kopf must not cancel them when it cleans up."""
 
     def __contains__(self, task: object) -> bool:
         return not (isinstance(task, asyncio.Task) and _is_kopfs(task))

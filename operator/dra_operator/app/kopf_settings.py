@@ -1,4 +1,4 @@
-"""How Kopf is set up. Why, with what was measured, is in docs/adr/0001-kopf-is-a-source-of-events.md."""
+"""Settings of Kopf. docs/adr/0001-kopf-is-a-source-of-events.md has the reasons and the figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import kopf
 
 
 class Patience:
-    """Waits between retries, in seconds: growing, then constant, and never running out.
+    """Waits between retries, in seconds: growing, then constant, without end.
 
     Kopf's own list ends after a minute, and with it the operator: an API server may be away for longer.
     """
@@ -40,7 +40,7 @@ class NoProgress(kopf.ProgressStorage):
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
-    """No last-seen state: building one copies every object twice, which costs more than everything else together."""
+    """No last-seen state: to build one copies every object twice, which costs more than all else together."""
 
     def build(self, **_: Any) -> Any:
         return {}
@@ -53,7 +53,7 @@ class NoDiffBase(kopf.DiffBaseStorage):
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
-    """Set up Kopf as a pure source of events that writes nothing by itself, and says nothing about each of them."""
+    """Set up Kopf as a pure source of events, which writes nothing by itself and does not log each event."""
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
     settings.process.ultimate_exiting_timeout = None  # or a Kopf that failed kills the process ten minutes later
     settings.networking.connect_timeout = 10.0
@@ -62,10 +62,10 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.persistence.diffbase_storage = NoDiffBase()
     settings.posting.enabled = False
     settings.peering.standalone = True  # two equal replicas would pause each other; leader election is ours
-    settings.scanning.disabled = True  # our kinds are built in: none comes or goes while the server runs
+    settings.scanning.disabled = True  # our kinds are built in: the server neither adds nor removes them while it runs
     settings.networking.error_backoffs = Patience()
     settings.queueing.error_delays = Patience()
-    settings.queueing.idle_timeout = 0.2  # an idle worker per object, kept for seconds, is memory for nothing
+    settings.queueing.idle_timeout = 0.2  # an idle worker per object, kept for seconds, wastes memory
     settings.queueing.exit_timeout = 0.5
     settings.queueing.worker_limit = None  # a slot is held through the idle time: a limit would stall all kinds
     settings.watching.chunk_size = 500

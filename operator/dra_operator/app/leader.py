@@ -4,8 +4,8 @@ All operators that place the pods of one scheduler name share one Lease (the rul
 ``Leader`` first waits until the lease is its own; the operator starts then, so that it lists the cluster as the last
 leader left it. From then on a task renews the lease, and ``allowance`` guards each write of the operator.
 
-A leader whose lease another one holds has lost: ``lost`` returns, the process ends, and a new one stands by. A leader
-that only cannot reach the API server writes nothing, keeps what it knows, and goes on when its renewal is answered.
+When another process holds the lease, ``lost`` returns, the process ends, and a new one stands by. A leader that cannot
+reach the API server writes nothing, keeps its view, and continues when its renewal is answered.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def lease_name(scheduler_name: str) -> str:
 
 
 def identity() -> str:
-    """A name for this process that no other one has, and that people can find: the pod's, or the host's."""
+    """A unique name for this process that people recognize: that of the pod or host, with a suffix."""
     return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
 
 
@@ -86,13 +86,13 @@ class Leader:
         return self._election.allowance()
 
     def obstacles(self) -> list[str]:
-        """Why this process does not work, for the readiness probe."""
+        """Why this process is idle, for the readiness probe."""
         if self._trouble:
             return [self._trouble]
         return [] if self._election.leads else [f"asking for the {self._where}"]
 
     async def lost(self) -> None:
-        """Wait until another one leads, or may have led. All knowledge is void then."""
+        """Wait until another process leads, or may have led. The view may be outdated then."""
         await self._is_lost.wait()
 
     @property
@@ -101,7 +101,7 @@ class Leader:
         return self._trouble if self._is_lost.is_set() else ""
 
     async def release(self) -> None:
-        """Let the next one start at once. Only when none of our writes may still take effect."""
+        """Give the lease up, so that the next one starts at once. Only when no write of ours may still take effect."""
         await self._end_renewals()
         try:
             await self._lock.release()
@@ -114,7 +114,7 @@ class Leader:
         await self._api.__aexit__(None, None, None)
 
     async def _attempt(self, *, is_first: bool = False) -> bool:
-        """Whether the lease is ours now. Raises what the first attempt is refused for, unless it may pass by itself."""
+        """Whether the lease is ours now. Raises the error of the first attempt, unless it may pass by itself."""
         try:
             leads = await self._lock.attempt()
         except KubeError as error:
@@ -149,7 +149,7 @@ class Leader:
             self._task = None
 
     def _tell(self, level: int, trouble: str) -> None:
-        """Log what has changed, once."""
+        """Log each change once."""
         if trouble and trouble != self._trouble:
             logger.log(level, trouble)
         self._trouble = trouble

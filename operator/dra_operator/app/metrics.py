@@ -1,4 +1,4 @@
-"""What the process counts about itself, beside what the reconcilers count."""
+"""Metrics of the process; reconcilers have their own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A small HTTP server for those who watch the operator: probes, metrics, and a page that leads to them.
+"""A small HTTP server for probes and metrics, with a page that links them.
 
-A probe that succeeds answers ``ok``, one that fails an obstacle per line. With ``?verbose`` either lists every check by
-its name, as Kubernetes' own components do.
+A probe answers ``ok``, or one obstacle per line. With ``?verbose`` it lists every check by its name, as Kubernetes' own
+components do.
 """
 
 from __future__ import annotations

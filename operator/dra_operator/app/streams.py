@@ -1,12 +1,12 @@
-"""Whether Kopf still hears of each kind, seen from its HTTP traffic (``tracing`` reports it).
+"""Whether Kopf still hears of each kind, judged by its HTTP traffic (``tracing`` reports it).
 
 Kopf lists a kind and then watches it. Signs of life are answers to either request and every byte of a watch: events,
-and the bookmarks that an idle server sends each minute. Where none comes for 70 seconds, Kopf connects again, so an
-open watch that was silent for much longer, or a gap between two watches that lasts, means that we are blind.
+and the bookmarks that an idle server sends each minute. After 70 seconds without any, Kopf connects again. So a watch
+that is silent for much longer, or a long gap between two watches, means that changes go unseen.
 
-Two questions are asked of this. Is the view fresh (``problems``)? If not, readiness says so and names the reason. And
-is Kopf at work at all (``idle``)? Whatever the server answers, Kopf tries again within seconds; one that asks nothing
-and has nothing open was left by its tasks, and only a new Kopf helps.
+This answers two questions. Is the view fresh (``problems``)? If not, readiness says so and names the reason. Is Kopf
+working at all (``idle``)? Whatever the server answers, Kopf tries again within seconds. If it asks nothing and has
+nothing open, its tasks have ended, and only a new Kopf helps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dra_kube import Resource
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """After how many seconds what counts as what."""
+    """Time limits, in seconds."""
 
     silence: float = 90.0
     """An open watch is silent: Kopf itself would have connected again after 70."""
@@ -31,7 +31,7 @@ class Limits:
     start: float = 60.0
     """Kopf does not begin to ask."""
     failing: float = 300.0
-    """Kopf was started again and again, and did not deliver once: the process is not alive."""
+    """Kopf was started repeatedly and never delivered: the process is not alive."""
 
 
 Listener = Callable[[Resource], None]
@@ -55,11 +55,11 @@ class Stream:
         """In this run of Kopf, at any time."""
         self.was_asked = False
         self.due = now + self._limits.start
-        """Until then Kopf must have done something, or it never will."""
+        """If Kopf does nothing before this time, it has stopped working."""
         self.refusal = ""
 
     def asked(self, now: float) -> None:
-        """A request goes out; it is answered, or given up by Kopf, in time."""
+        """A request goes out; Kopf gets an answer in time, or gives it up."""
         self.was_asked = True
         self.due = max(self.due, now + self._limits.silence)
 
@@ -86,12 +86,12 @@ class Stream:
         self.due = now + self._limits.idle + retry_after
 
     def ended(self, now: float, watch: object) -> None:
-        """The watch ended; of one that was replaced meanwhile this is no news."""
+        """The watch ended; ignored if another one has replaced it."""
         if self.watch is watch:
             self.watch, self.life, self.due = None, now, now + self._limits.idle
 
     def problem(self, now: float) -> str | None:
-        """Why what happens to the kind is not heard; None if it is."""
+        """Why changes of the kind go unseen; None if they are seen."""
         because = f": {self.refusal}" if self.refusal else ""
         silent = now - self.life
         if not self.is_watched:
@@ -129,27 +129,27 @@ class Streams:
         return ((resource, stream) for resource, stream in self._streams.items() if path.endswith(stream.path))
 
     def busy(self) -> None:
-        """Kopf makes any other request (it looks up what is served): it will come to the kinds."""
+        """Kopf makes another request, such as discovery: it will ask for the kinds later."""
         for stream in self._streams.values():
             if not stream.was_asked:
                 stream.due = self.clock() + self.limits.start
 
     def interrupted(self, resource: Resource) -> None:
-        """A watch of the kind begins, or cannot go on from where it was."""
+        """A watch of the kind begins, or cannot continue from where it was."""
         for listener in self.listeners:
             listener(resource)
 
     def states(self) -> list[tuple[Resource, str | None]]:
-        """Each kind, and why its changes are not heard; None if they are."""
+        """Each kind, and why its changes go unseen; None if they are seen."""
         now = self.clock()
         return [(resource, stream.problem(now)) for resource, stream in self._streams.items()]
 
     def problems(self) -> list[str]:
-        """One line per kind whose changes are not heard."""
+        """One line per kind whose changes go unseen."""
         return [f"{resource}: {problem}" for resource, problem in self.states() if problem is not None]
 
     def idle(self) -> list[str]:
-        """The kinds that Kopf has left."""
+        """The kinds on which Kopf no longer works."""
         now = self.clock()
         return [str(resource) for resource, stream in self._streams.items() if now > stream.due]
 

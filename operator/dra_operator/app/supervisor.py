@@ -1,10 +1,10 @@
-"""Runs the operator, and Kopf inside it again and again.
+"""Runs the operator, and restarts Kopf inside it.
 
-In this order: the port for probes and metrics, the lease, the operator (its own LIST of everything), Kopf. The view
-and the reconcilers do not depend on Kopf: they keep running while Kopf is replaced. Then Kopf lists everything again,
-and the audit finds what was deleted meanwhile. Kopf is replaced when it ends (a watch stream brought an error that it
-does not expect), when it stops asking for a kind (``streams``), and when there are more kinds to watch. Only a stop by
-signal, a failure of the reconcilers themselves, or the loss of the lease, ends the process.
+It starts, in this order: the port for probes and metrics, the lease, the operator (its own LIST of all kinds), Kopf.
+The view and the reconcilers do not depend on Kopf: they keep running while Kopf is replaced. Then Kopf lists everything
+again, and the audit finds what was deleted meanwhile. Kopf is replaced when it ends (a watch stream brought an error
+that it does not expect), when it stops asking for a kind (``streams``), and when there are more kinds to watch. Only a
+signal, a failure of the reconcilers, or the loss of the lease ends the process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOOK = 0.5  # seconds between two looks at the streams
 
 
 class OperatorFailed(Exception):
-    """The reconcilers or Kopf cannot go on in this process; it must be started again."""
+    """The reconcilers or Kopf cannot continue in this process; it must be started again."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Supervisor:
                 await self._end()
 
     def stop(self) -> None:
-        """Have ``run`` return, as a signal does."""
+        """Make ``run`` return, as a signal does."""
         self._stop.set()
 
     @asynccontextmanager
@@ -80,7 +80,7 @@ class Supervisor:
             yield
 
     async def _begin(self) -> None:
-        """Find the server, lead, start. Only a server that nothing reaches, or that says no for good, ends the process.
+        """Find the server, lead, start. Only an unreachable server, or a refusal that cannot pass, ends the process.
 
         Otherwise a new leader would end at the first refusal of a busy server, and leave the cluster without one.
         """
@@ -97,7 +97,7 @@ class Supervisor:
         await self.operator.start(self.connection)
 
     async def _until_done(self, work: Callable[[], Awaitable[None]], *passing: type[KubeError]) -> None:
-        """Try again and again while the failure is one of those that pass by themselves. Raises KubeError."""
+        """Repeat while the failure may pass by itself. Raises KubeError."""
         for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
             self._check_lease()
             try:
@@ -139,12 +139,12 @@ class Supervisor:
                 await self._start_over()
 
     async def _start_over(self) -> None:
-        """Build the view afresh; Kopf does not run meanwhile."""
+        """Build the view again; Kopf does not run meanwhile."""
         await self.operator.stop()
         await self._unless_stopped(self._until_done(self._start, KubeError))
 
     async def _run_kopf(self) -> str:
-        """Why Kopf has to be started again because of a failure; empty for other reasons. Raises OperatorFailed."""
+        """Run Kopf until it has to be replaced; returns the failure, empty for other reasons. Raises OperatorFailed."""
         registry = kopf.OperatorRegistry()
         sessions: list[aiohttp.ClientSession] = []
         register(self.operator, registry, sessions.append)
@@ -170,14 +170,14 @@ class Supervisor:
             self._take_signals()
 
     async def _silence(self) -> str:
-        """Wait until Kopf has left a kind; which."""
+        """Wait until Kopf no longer works on a kind; returns which."""
         while not (idle := self.operator.streams.idle()):
             self.health.look()
             await asyncio.sleep(LOOK)
         return f"Kopf stopped asking for {', '.join(idle)}"
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Whether the work was done before a signal came. Raises what it raises."""
+        """Whether the work was done before a signal came. Raises the error of the work."""
         task, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,8 @@
 """Pods that got two generated claims for one entry, and which of the two counts.
 
-That happens when the answer to a creation is lost, or when two claim controllers are at work for a moment. The status
-of the pod records one claim per entry, and the kubelet goes by it: a pod whose recorded claim is not the one that was
-allocated and reserved for it never starts.
+That happens when the answer to a creation is lost, or while two claim controllers work. The status of the pod records
+one claim per entry, and the kubelet uses that one: a pod never starts if another claim was allocated and reserved for
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Duplicates(NamedTuple):
 
 
 def duplicates(pod: Pod, owned: Iterable[ResourceClaim]) -> Iterator[Duplicates]:
-    """What has to be put right; nothing for entries with one claim, or with all in order. ``owned`` by the pod."""
+    """What has to be repaired; nothing for entries with one claim, or with the right one recorded. The pod owns
+    ``owned``."""
     by_entry: dict[str, list[ResourceClaim]] = {}
     for claim in owned:
         entry = _entry_of(claim)
@@ -64,7 +65,7 @@ def _of_entry(pod: Pod, entry: str, claims: Iterable[ResourceClaim], recorded: s
 
 
 def _rank(pod: Pod, claim: ResourceClaim, recorded: str | None) -> tuple[bool, bool, bool, bool, str, str]:
-    """Smallest for the claim that counts: the pod's own in use, then the recorded one, then the oldest."""
+    """Smallest for the claim that counts: the one in use by the pod, then the recorded one, then the oldest."""
     meta = claim.metadata
     return (
         not is_reserved_for(pod, claim),

@@ -1,9 +1,9 @@
-"""Who holds which devices, and the only way to take one (scheduling.md sections 5.2 and 5.3).
+"""Which claim holds which devices, and the only way to take one (scheduling.md sections 5.2 and 5.3).
 
 Between a decision and its arrival on the server, an allocation exists only here: it is *in flight*. The next decision
-already sees its devices as used. A claim is counted once: the allocation that the API server shows counts, if there
-is one, and otherwise the one in flight. So it does not matter which comes first, the end of the write or the watch
-event about it, and there is no moment at which a device looks free that is not.
+already sees its devices as used. A claim counts once: by the allocation on the API server if there is one, otherwise by
+the one in flight. So the end of the write and the watch event about it may come in either order, and a device in use
+never looks free.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_operator.allocator import DeviceId, ShareId, Usage
 
 
 class DeviceTaken(Exception):
-    """An allocation was to be taken whose devices are not free, or whose claim has one already: a planning bug."""
+    """A plan would take devices that are not free, or allocate a claim twice: a planning bug."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Ledger:
         self._in_flight: dict[str, InFlight] = {}
 
     def take(self, claim: ResourceClaim, allocation: AllocationResult, pod: Pod) -> None:
-        """Hand the devices to the claim. Raises DeviceTaken, and then takes nothing."""
+        """Take the devices for the claim, or take nothing and raise DeviceTaken."""
         uid = claim.metadata.uid
         if uid in self._in_flight or uid in self._stored:
             raise DeviceTaken(f"claim {claim.key} has an allocation already")
@@ -50,13 +50,14 @@ class Ledger:
         self._count(uid)
 
     def settle(self, uid: str) -> InFlight | None:
-        """The write of an in-flight allocation is over, whatever came of it: from here on the stored state counts."""
+        """The write of an in-flight allocation is over, with success or not: from now on the stored state counts."""
         entry = self._in_flight.pop(uid, None)
         self._count(uid)
         return entry
 
     def follow(self, uid: str, claim: ResourceClaim) -> None:
-        """The claim of an in-flight allocation, so far only thought up, exists now as ``claim``: same devices."""
+        """The claim of an in-flight allocation, which did not exist yet, was created as ``claim`` with the same
+        devices."""
         entry = self._in_flight.pop(uid)
         self._in_flight[claim.metadata.uid] = InFlight(claim, entry.allocation, entry.pod)
         self._count(uid)
@@ -71,15 +72,15 @@ class Ledger:
         self._count(uid)
 
     def in_flight(self, uid: str) -> InFlight | None:
-        """The allocation of the claim that is under way, if one is."""
+        """The in-flight allocation of the claim, if there is one."""
         return self._in_flight.get(uid)
 
     def in_flight_for(self, pod: str) -> list[InFlight]:
-        """What is under way for the pods of a name: a pod that is gone may have left something to its successor."""
+        """What is in flight for pods of this name: a deleted pod may have left writes to its successor."""
         return [entry for entry in self._in_flight.values() if entry.pod.key == pod]
 
     def clashes(self, claim: ResourceClaim) -> list[DeviceId]:
-        """Devices of the stored allocation that another claim holds too, which only another writer can bring about."""
+        """Devices of the stored allocation that another claim holds, too, which only another writer can cause."""
         allocation = self._stored.get(claim.metadata.uid)
         results = allocation.devices.results or () if allocation is not None else ()
         whole = [result for result in results if not result.admin_access]

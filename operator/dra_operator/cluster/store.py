@@ -1,7 +1,7 @@
-"""The objects of one kind, newest version of each (scheduling.md section 5.1).
+"""The newest version of each object of one kind (scheduling.md section 5.1).
 
 Three sources feed a store, in any order: our own LIST at start, the watch (late, repeated), and the answers to
-our own writes (the assume cache: a write is visible at once, nothing waits for the watch to come round). So
+our own writes (the assume cache: a write is visible at once, before the watch reports it). So
 
 * a newer resourceVersion wins, an older or equal one is dropped;
 * the UIDs of deleted objects are remembered: an answer that arrives after the deletion does not bring the
@@ -42,7 +42,7 @@ class UidMemory:
 
 
 class Change(NamedTuple, Generic[T]):
-    """What a store went through: ``old`` None for a new object, ``new`` None for a deleted one."""
+    """A change of a store: ``old`` is None for a new object, ``new`` for a deleted one."""
 
     old: T | None
     new: T | None
@@ -56,7 +56,7 @@ class Store(Generic[T]):
         self.deleted = UidMemory(memory)
 
     def put(self, obj: T) -> Change[T] | None:
-        """Take ``obj`` in; None if the store already knows something newer about it."""
+        """Take ``obj`` in; None if the store has a newer version."""
         if obj.metadata.uid and obj.metadata.uid in self.deleted:
             return None
         old = self._objects.get(obj.key)
@@ -68,7 +68,7 @@ class Store(Generic[T]):
         return Change(old, obj)
 
     def remove(self, key: str, uid: str | None = None) -> Change[T] | None:
-        """Forget the object; None if it is not there, or is another one than ``uid``."""
+        """Forget the object; None if it is not there, or has another UID than ``uid``."""
         if uid:
             self.deleted.add(uid)
         old = self._objects.get(key)
@@ -101,7 +101,7 @@ class Store(Generic[T]):
 
 
 def revision(resource_version: str) -> int | None:
-    """A resourceVersion as a number, so that two can be compared; None if this server's are no numbers."""
+    """A resourceVersion as a number, to compare two; None if the versions of this server are no numbers."""
     return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else None
 
 

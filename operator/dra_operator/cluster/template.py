@@ -1,4 +1,4 @@
-"""A ResourceClaimTemplate as this operator keeps it: the part that is copied into claims stays as its author wrote it.
+"""A ResourceClaimTemplate whose spec stays as its author wrote it, because it is copied into claims.
 
 Decoding it into structs would drop fields of newer API versions from every generated claim.
 """
@@ -20,12 +20,12 @@ class ClaimTemplate(Object, frozen=True):
     spec: Raw = field(default_factory=Raw)
 
     def content(self) -> dict[str, Any]:
-        """Spec and metadata for a claim, as fresh dicts that may be changed (CC-04)."""
+        """Spec and metadata for a claim, as new dicts that may be changed (CC-04)."""
         content: dict[str, Any] = msgspec.json.decode(self.spec) if self.spec else {}
         return content
 
     def typed(self) -> ResourceClaimTemplateSpec:
-        """The same for reading. Raises DecodeError naming the template and the field at fault."""
+        """The same for reading. Raises DecodeError, which names the template and the field at fault."""
         try:
             return decode(ResourceClaimTemplateSpec, self.spec or b"{}")
         except DecodeError as error:

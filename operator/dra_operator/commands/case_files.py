@@ -1,9 +1,9 @@
 """Files of cases: one JSON object per problem, answered by one JSON line each.
 
 A file is a list of cases, or an object whose ``cases`` they are and whose other fields all cases share; JSON Lines
-(``.jsonl``, or ``-`` for standard input) hold one case per line. All may be compressed (``.gz``). A case that cannot be
-read costs only its own answer: it is reported, and the others are answered. On standard input every line gets an answer
-as soon as it is read, so that a program can ask one case after the other.
+(``.jsonl``, or ``-`` for standard input) hold one case per line. All may be compressed (``.gz``). A malformed case is
+reported, and the others are answered. On standard input every line is answered as soon as it is read, so that a program
+can ask one case after the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .object_files import BadInput
 T = TypeVar("T")
 JSON = Mapping[str, Any]
 Answer = Callable[[str, JSON], JSON]
-"""Where a case stands, for messages, and the case -> its answer. Raises BadInput."""
+"""From the place of a case (for messages) and the case to its answer. Raises BadInput."""
 STDIN: Final = "-"
 
 
@@ -85,7 +85,7 @@ def _read_text(path: str) -> str:
 
 
 def _each_line(lines: Iterable[str]) -> Iterator[Any]:
-    """The cases of JSON Lines; BadInput in the place of one that is no JSON."""
+    """The cases of JSON Lines, with BadInput in the place of a line that is no JSON."""
     for line in lines:
         if line.strip():
             try:

@@ -1,4 +1,4 @@
-"""What all commands that print do alike: a reader that has seen enough, and Ctrl-C, are no errors of theirs."""
+"""Common to all commands that print: the end of their reader and Ctrl-C are no errors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Final
 
 CLOSED: Final = 141
-"""Exit code, that of a process which SIGPIPE ended: nobody reads the output any more."""
+"""Exit code of a process that SIGPIPE ended, because its reader has ended."""
 INTERRUPTED: Final = 130
-"""Exit code, that of a process which SIGINT ended."""
+"""Exit code of a process that SIGINT ended."""
 
 
 def finish(command: Callable[[], int]) -> int:
-    """Run a command to its end; its exit code, or one of those above, without a word.
+    """Run a command; returns its exit code, or silently one of those above.
 
     Text that the output cannot show, such as half of a surrogate pair in a name, is printed escaped.
     """

@@ -1,9 +1,9 @@
 """The documents of YAML and JSON files, parsed in C.
 
-A file that starts like JSON is parsed as JSON, 30 times as fast as YAML; what is no JSON may still be YAML in flow
-style. YAML goes through libyaml where PyYAML was built with it. Two things differ from PyYAML's own safe loader, and
-agree with kubectl: a timestamp without quotes is text, and nesting has a limit (libyaml's composer calls itself for
-each level, and would end the process instead of raising).
+A file that starts like JSON is parsed as JSON, 30 times as fast as YAML; if that fails, it may be YAML in flow style.
+YAML goes through libyaml where PyYAML was built with it. Unlike PyYAML's own safe loader, and like kubectl, it reads a
+timestamp without quotes as text and limits nesting (libyaml's composer is recursive, and would end the process instead
+of raising).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOADER: Final = loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def documents(text: str) -> list[Any]:
-    """The documents of a file, empty ones as None. Raises ValueError that says what is wrong, and where."""
+    """The documents of a file, empty ones as None. Raises ValueError, which names the fault and its place."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             return [msgspec.json.decode(text)]

@@ -1,4 +1,4 @@
-"""``kubectl dra why pod NAME`` and ``kubectl dra why claim NAME``: what holds it back, asked of the live cluster.
+"""``kubectl dra why pod NAME`` and ``kubectl dra why claim NAME``: what holds it back in the live cluster.
 
 Reads only. Exit codes: 0, 1 when there is no such object or the server cannot be used, 2 for wrong usage; see also
 ``console``.

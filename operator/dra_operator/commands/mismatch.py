@@ -1,4 +1,4 @@
-"""Selectors beside what devices publish: that shows at once which of both is wrong."""
+"""Shows selectors beside what devices publish, so that a reader sees which of the two is wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = 3  # values of an attribute, names of attributes
 
 
 def mismatch(selectors: Sequence[Selector], view: NodeView, compiled: Compiled) -> Iterator[str]:
-    """For each selector how many devices of the node it matches; then what they publish of what it reads."""
+    """How many devices of the node each selector matches, and what they publish of the names that it reads."""
     total = len(view.devices)
     for selector in selectors:
         count = view.selected((selector.expression,), compiled).true.bit_count()
@@ -32,7 +32,7 @@ def mismatch(selectors: Sequence[Selector], view: NodeView, compiled: Compiled) 
 
 
 def _read(selector: Selector) -> frozenset[Reference]:
-    """What the selector names; nothing when it does not compile, which is said elsewhere."""
+    """The names in the selector; none if it does not compile, which another line says."""
     try:
         return compile(selector.expression, device_selectors(list_attributes=True)).references
     except CompileError:

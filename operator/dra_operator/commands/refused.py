@@ -1,4 +1,4 @@
-"""Refusals for a reader: the answers of many nodes, equal ones once, and who holds what is in use."""
+"""Renders refusals: the answers of many nodes, equal ones once, and the claims that hold devices in use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Holders = Mapping[DeviceId, str]
 
 
 def holders(claims: Iterable[ResourceClaim]) -> dict[DeviceId, str]:
-    """Who holds the allocated devices."""
+    """The holders of the allocated devices."""
     found = {}
     for claim in claims:
         allocation = claim.status.allocation
@@ -48,7 +48,7 @@ def grouped(
 
 
 def in_full(refusal: Refusal, node: Node, inventory: Inventory, program: ClaimProgram, held: Holders) -> Iterator[str]:
-    """The refusal's own lines; where no device matches, selectors and devices; where devices are in use, by whom."""
+    """The refusal's own lines, with selectors and devices if no device matches, and holders if devices are in use."""
     more = [f"{device} is held by {held[device]}" for device in refusal.held if device in held]
     if refusal.rule is Rule.SELECTOR:
         more += mismatch(_selectors(refusal, program), inventory.view(node), inventory.compiled)
@@ -56,7 +56,7 @@ def in_full(refusal: Refusal, node: Node, inventory: Inventory, program: ClaimPr
 
 
 def _selectors(refusal: Refusal, program: ClaimProgram) -> Sequence[Selector]:
-    """Those of the refused request. Two claims may have requests of one name."""
+    """The selectors of the refused request. Two claims may have requests of one name."""
     found = (
         alternative.selectors
         for stage in program.stages
@@ -68,5 +68,5 @@ def _selectors(refusal: Refusal, program: ClaimProgram) -> Sequence[Selector]:
 
 
 def names(nodes: list[str]) -> str:
-    """The first names, and how many there are besides."""
+    """The first names, and the number of the others."""
     return listed(nodes, SHOWN)

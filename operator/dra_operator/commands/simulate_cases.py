@@ -4,9 +4,9 @@ A case names its feature gates, brings its classes, slices and claims (in their 
 nothing is defaulted), what is allocated already, and one ``node`` or several ``nodes``. ``mode`` ``first`` tries the
 nodes in order until one is allocated or fails for good, ``all`` (the default) tries every node on its own.
 
-Unless the semantics are given, a case that records what the reference answered (it says with which
-``implementation``) is decided by the reference's rules, so that the answers can be compared; one that states an
-intended answer, or neither, by the documented rules, which are those of the operator (``allocator.Semantics``).
+Unless the semantics are given, a case with a recorded answer of the reference (it has an ``implementation``) is decided
+by the reference's rules, so that the answers can be compared. All others are decided by the documented rules, which are
+those of the operator (``allocator.Semantics``).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Share(msgspec.Struct, rename={"share_id": "shareID"}):
 
 
 def read_case(where: str, case: JSON, semantics: Semantics | None = None) -> Case:
-    """One case. Raises BadInput naming the field; ``where`` is said before. Without ``semantics`` the case decides."""
+    """One case. Raises BadInput, which names ``where`` and the field. Without ``semantics`` the case decides."""
     fields = Fields(where, case)
     gates = fields.optional("features", list[str])
     features = Features() if gates is None else Features.from_gates(gates)
@@ -107,7 +107,7 @@ def _usage(fields: Fields, features: Features) -> Usage:
 
 
 def _uniquely_named(slices: tuple[ResourceSlice, ...]) -> Iterator[ResourceSlice]:
-    """Cases are no cluster: several slices may have the same name, and are kept apart in their order."""
+    """Unlike in a cluster, several slices of a case may have the same name: make the names unique, in their order."""
     seen: dict[str, int] = {}
     for slice_ in slices:
         name = slice_.metadata.name

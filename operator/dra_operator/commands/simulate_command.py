@@ -42,7 +42,7 @@ OUTCOMES: Final[dict[type, str]] = {
 SEMANTICS: Final[dict[str, Semantics]] = {"documented": Semantics(), "reference": Semantics.reference()}
 SETTLED: Final = (Allocated, Failed)
 """Outcomes after which no further node is tried."""
-_MANY: Final = 64  # nodes: more of them are worth a look at the index
+_MANY: Final = 64  # nodes; with more of them the index is faster
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -149,10 +149,10 @@ def _answer_file(path: str, repeat: int, semantics: Semantics | None) -> int:
 def answer(case: Case, repeat: int) -> dict[str, Any]:
     """The answer to one case. ``micros_*`` is the time of one decision: which node it is, or that there is none.
 
-    The first decision also evaluates the selectors that only the claims use; repeated ones find them known,
-    as the operator's do. Among many nodes the decision looks only at those that the index lets through, as the
-    operator's does; the answers of the others are worked out afterwards, untimed. Should one of them differ
-    from what the index said, the time is that of looking at every node.
+    The first decision also evaluates the selectors that only the claims use; repeated ones find them evaluated, as in
+    the operator. Among many nodes the decision asks only those that the index lets through, as in the operator; the
+    answers of the others are computed afterwards, untimed. If one of them contradicts the index, the time is that of
+    asking every node.
     """
     spared = case.first and len(case.nodes) > _MANY
     times, chosen = _timed(_choose if spared else _decide, case, repeat)
@@ -171,7 +171,7 @@ def answer(case: Case, repeat: int) -> dict[str, Any]:
 
 
 def _timed(work: Callable[[Case], list[Outcome]], case: Case, repeat: int) -> tuple[list[float], list[Outcome]]:
-    """Microseconds of each repetition, and what came out at last."""
+    """Microseconds of each repetition, and the last result."""
     times = []
     outcomes: list[Outcome] = []
     for _ in range(repeat):

@@ -32,7 +32,7 @@ VERSION: Final = 1
 
 
 def document(attempts: Iterable[Attempt], notes: Sequence[str]) -> JSON:
-    """Everything that was found out."""
+    """The attempts as one document."""
     listed = [_attempt(attempt) for attempt in attempts]
     verdicts = Counter(attempt["verdict"] for attempt in listed)
     return {"version": VERSION, "notes": list(notes), "attempts": listed, "summary": dict(sorted(verdicts.items()))}

@@ -1,7 +1,7 @@
-"""What would become of the pods in files, as values: the operator's way from pod to plan, and every node's answer.
+"""What would become of the pods in files, as values: the operator's plan for each, and every node's answer.
 
 Without pods, all claims that are not allocated yet, and one of each template, are tried together, as if one pod used
-them. Every attempt starts from the state in the files; with ``sequential`` it starts from what the one before has left.
+them. Every attempt starts from the state in the files; with ``sequential`` from what the one before has left.
 ``simulate_text`` and ``simulate_json`` render the attempts.
 """
 
@@ -44,7 +44,7 @@ from .simulated_cluster import SimulatedCluster
 
 
 class Verdict(StrEnum):
-    """What became of an attempt; the values are stable."""
+    """The result of an attempt; the values are stable."""
 
     FITS = "fits"
     REFUSED = "refused"
@@ -63,12 +63,12 @@ class Attempt:
     pod: Pod | None
     claims: tuple[ResourceClaim, ...]
     examination: Examination | None = None
-    """None where the pod has its node already, or is done."""
+    """None if the pod already has a node or is done."""
     answers: tuple[tuple[NodeState, NodeAnswer], ...] = ()
     outcome: Plan | NoPlace | None = None
     """None where no node was asked."""
     held: Holders = field(default_factory=dict)
-    """Who held the devices then."""
+    """The holders of devices at that time."""
 
     @property
     def verdict(self) -> Verdict:
@@ -87,7 +87,7 @@ class Attempt:
 
     @property
     def gave_up(self) -> bool:
-        """Some answer is not known."""
+        """Whether some answer is not known."""
         return any(isinstance(answer, Undecided) for _, answer in self.answers)
 
     def allocations(self, found: Plan) -> Mapping[str, AllocationResult]:
@@ -121,7 +121,7 @@ def _of_pod(pod: Pod, simulated: SimulatedCluster) -> Attempt:
 
 
 def _together(simulated: SimulatedCluster) -> Case:
-    """All claims, as if one pod without any other wish used them."""
+    """All claims, as if one pod without other requests used them."""
     cluster, pod = simulated.cluster, Pod()
     claims = tuple(PodClaim(claim.metadata.name, claim) for claim in simulated.claims)
     usage = cluster.ledger.usage.snapshot()
@@ -152,7 +152,7 @@ def _answers(case: Case) -> Iterator[tuple[NodeState, NodeAnswer]]:
 
 
 def _carry_out(case: Case, found: Plan, cluster: Cluster) -> None:
-    """What the operator would do: the pod takes devices and room, and the next one finds what is left."""
+    """Take devices and room for the pod, as the operator would, so that the next pod finds what is left."""
     extended = (found.extended.claim,) if found.extended is not None else ()
     for claim in (*case.resource_claims, *extended):
         if claim.metadata.uid in found.allocations:

@@ -1,4 +1,4 @@
-"""Attempts in words: nodes that answer alike once, then a summary."""
+"""Renders attempts as text: nodes that answer alike once, then a summary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .simulate_objects import Attempt, Verdict
 from .verdicts import before_nodes
 
 Kind = tuple[tuple[str, str, str, int], ...]
-"""Of each claim, request and driver how many devices: nodes that give as much answer alike."""
+"""How many devices each claim and request gets from each driver: nodes that give the same answer alike."""
 
 
 def told(attempts: Iterable[Attempt], inventory: Inventory, *, sequential: bool) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Verdicts about pods in words, as ``kubectl dra why`` and ``dra-operator simulate`` tell them."""
+"""Renders verdicts about pods for ``kubectl dra why`` and ``dra-operator simulate``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def before_nodes(found: Examination) -> str:
 
 
 def error_of(state: NodeState, answer: Faulty | Undecided) -> str:
-    """A node on which the answer is an error, or none."""
+    """A node whose answer is an error, or None."""
     return f"node {state.name}: error: {answer.error}" if isinstance(answer, Faulty) else answer.text
 
 

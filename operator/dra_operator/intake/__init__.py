@@ -1,1 +1,2 @@
-"""From the API server to the view: the kinds, the initial list, malformed objects, the language of selectors."""
+"""Brings objects from the API server into the view: kinds, the initial list, malformed objects, the language of
+selectors."""

@@ -13,7 +13,7 @@ REMEDY: Final = "write NAME=true or NAME=false, separated by commas"
 
 
 def features_of(text: str) -> Features:
-    """What the operator may use with these gates changed. Raises UnknownGate, also for gates that change nothing."""
+    """The features with these gates changed. Raises UnknownGate, also for gates without effect on the operator."""
     pairs = (part.partition("=") for part in text.split(",") if part)
     values: dict[str, Any] = {
         name.strip(): {"true": True, "false": False}.get(value, value) for name, _, value in pairs

@@ -1,4 +1,4 @@
-"""What device selectors are written in: CEL, as Kubernetes speaks it."""
+"""The language of device selectors: CEL, as in Kubernetes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dra_operator.allocator import Features
 from dra_operator.allocator.published.predicates import Predicate
 
 REMEMBERED = 256
-"""Prepared devices that are kept. All selectors of a claim meet the at most 128 devices of a slice one after the other;
-thousands of prepared devices would be looked through by each run of the garbage collector, 30 ms at a time."""
+"""How many prepared devices are kept. The selectors of a claim see the devices of a slice, at most 128, one after the
+other. Each run of the garbage collector would take 30 ms longer for thousands of prepared devices."""
 
 
 class CelSelectors:

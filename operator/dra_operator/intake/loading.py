@@ -1,4 +1,4 @@
-"""A cluster view filled by one LIST of every kind."""
+"""Fills the view by one LIST of every kind."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Load = Callable[[Iterable[Object]], None]
 
 @dataclass(slots=True)
 class Loader:
-    """Lists kinds into a view: all that the server has at start, and those that it has only later.
+    """Lists kinds into a view: at start all that the server has, and later those that it has only then.
 
-    ``served`` has the version in which the server has each kind; ``loaded`` is told that a kind is in the view, and the
-    resourceVersion of its list.
+    ``served`` has the version in which the server serves each kind. ``loaded`` is called with a kind that is in the
+    view, and the resourceVersion of its list.
     """
 
     api: Api
@@ -37,7 +37,7 @@ class Loader:
     served: dict[Resource, str] = field(default_factory=dict)
 
     def missing(self) -> list[Resource]:
-        """The kinds that the server did not have so far."""
+        """The kinds that the server has not served so far."""
         return [resource for resource in self.kinds if resource not in self.served]
 
     async def load_all(self) -> None:
@@ -74,7 +74,7 @@ class Loader:
             lists[resource] = listed.resource_version
             for raw, fault in listed.malformed:
                 self.quarantine.take(resource, raw, fault)
-        self.load(objects)  # in one go: slices without the claims on them would offer devices that are taken
+        self.load(objects)  # all at once: slices without their claims would offer devices that are taken
         self.served |= versions
         for resource, revision in lists.items():
             self.loaded(resource, revision)

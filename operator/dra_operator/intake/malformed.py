@@ -1,8 +1,8 @@
-"""Objects that cannot be read: named in a warning, left out, and what a claim among them holds is kept.
+"""Quarantines malformed objects: warns about each, leaves it out, and keeps the devices of malformed claims in use.
 
-The last good version of an object stays in the view. A claim may have none: it was malformed when the operator
-started, or arrived so. Forgetting it would set its devices free, so the results of its allocation are read leniently,
-and these devices count as used until the claim is mended or gone.
+The last good version of an object stays in the view. A claim may have none, if it was malformed from the start. To
+forget it would free its devices. So the results of its allocation are read leniently, and these devices count as used
+until the claim is repaired or gone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dra_operator.cluster import UidMemory
 logger = logging.getLogger(__name__)
 
 Hold = Callable[[str, AllocationResult | None], object]
-"""Counts an allocation for the claim with this UID; None gives back what was counted."""
+"""Counts an allocation for the claim with this UID; None undoes that."""
 
 
 class Salvaged(NamedTuple):
@@ -60,7 +60,8 @@ class Quarantine:
             self._hold(entry.uid, None)
 
     def mended(self, key: str, uid: str) -> bool:
-        """The view has a claim that could be read: what that one holds counts; whether something else did before."""
+        """The view has a readable version of the claim, whose devices count from now on; whether others were counted
+        before."""
         entry = self.salvaged.pop(key, None)
         if entry is not None and entry.uid != uid:
             self._hold(entry.uid, None)
@@ -80,7 +81,7 @@ class Quarantine:
 
 
 def _results(claim: dict[str, Any]) -> Iterator[DeviceRequestAllocationResult]:
-    """What the allocation names, each entry by itself; one that is malformed counts as the whole device."""
+    """The devices of the allocation, read one by one; a malformed share counts as the whole device."""
     entries = _dict(claim, "status", "allocation", "devices").get("results")
     for entry in entries if isinstance(entries, list) else ():
         try:

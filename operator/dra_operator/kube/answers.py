@@ -1,4 +1,4 @@
-"""What an error says about the write that ended with it."""
+"""What an error says about the fate of its write."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dra_kube import ApiError, NotSent, ServerError
 
 
 def may_have_happened(error: BaseException) -> bool:
-    """Whether the server may have done what was asked, or may still do it.
+    """Whether the server may have carried out the write, or may still do so.
 
-    Not if it said no, or if nothing was sent. Otherwise (timeout, broken connection, 5xx, a bug) only the server knows.
+    Not if it refused, or if nothing was sent. After a timeout, a broken connection, a 5xx or a bug only the server
+    knows.
     """
     if isinstance(error, ApiError):
         return isinstance(error, ServerError)

@@ -1,7 +1,6 @@
-"""Writing ResourceClaims: generate, commit, release, delete.
+"""Writes ResourceClaims: generate, commit, release, delete.
 
-Every answer of the server is handed to ``seen`` or ``gone`` at once (the assume cache), so that nothing waits for the
-watch.
+Every answer of the server goes to ``seen`` or ``gone`` at once (the assume cache), so that nothing waits for the watch.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ FRESH = 1000  # claims just created whose answer is kept until they are allocate
 
 
 class ClaimChanged(Exception):
-    """Another writer changed the claim, so that the plan for it makes no sense any more."""
+    """Another writer changed the claim, so the plan for it no longer applies."""
 
 
 class ClaimFull(ClaimChanged):
-    """The claim took other consumers in the meantime, and takes no more."""
+    """The claim took other consumers in the meantime, and is full."""
 
 
 class ClaimWriter:
@@ -57,7 +56,7 @@ class ClaimWriter:
     def is_unsettled(self, claim: ResourceClaim) -> bool:
         """Whether a write of ours that got no answer may still change this version of the claim.
 
-        The write names the version that it was made from. Once another version was seen, it has happened or it fails.
+        The write names the version on which it is based. Once another version was seen, it has happened or will fail.
         """
         return self._unsettled.get(claim.metadata.uid) == claim.metadata.resource_version
 
@@ -82,10 +81,10 @@ class ClaimWriter:
     ) -> ResourceClaim:
         """Write the allocation, if one is given, and the reservation in a single status update (scheduling.md 4.7).
 
-        The finalizer is there before the allocation: without it an allocated claim could vanish together with the
-        knowledge that its devices are in use. An allocation that equals ours is ours: an earlier write whose answer was
-        lost. Raises ClaimChanged when the claim was deleted, replaced, allocated or deallocated by another writer in
-        the meantime, or cannot take another consumer.
+        The finalizer comes before the allocation: without it an allocated claim could vanish, and its devices would
+        look free. An allocation equal to ours comes from our earlier write, whose answer was lost. Raises ClaimChanged
+        if another writer deleted, replaced, allocated or deallocated the claim in the meantime, or if it cannot take
+        another consumer.
         """
         if allocation is None:
             return _with_consumer(await self._scheduled.add(claim, consumer), consumer)
@@ -176,9 +175,9 @@ class ClaimWriter:
             return await self.remove_finalizer(claim)
 
     async def clear(self, claim: ResourceClaim, consumer: str) -> ResourceClaim:
-        """Take the devices from a claim that only ``consumer`` uses, and cannot run with.
+        """Deallocate a claim that only ``consumer`` uses, and with which it cannot run.
 
-        The finalizer stays for the next allocation. Raises ClaimChanged when another consumer reserved the claim.
+        The finalizer stays for the next allocation. Raises ClaimChanged if another consumer reserved the claim.
         """
 
         def edit(raw: Object) -> bool:
@@ -191,7 +190,7 @@ class ClaimWriter:
         return self._took(await self._rewrite(claim, edit, "status"))
 
     async def remove_finalizer(self, claim: ResourceClaim) -> ResourceClaim:
-        """Let an unallocated claim be deleted; one that got allocated in the meantime keeps its finalizer."""
+        """Let an unallocated claim be deleted; a claim allocated in the meantime keeps its finalizer."""
 
         def edit(raw: Object) -> bool:
             meta = _same(raw, claim)["metadata"]
@@ -204,7 +203,7 @@ class ClaimWriter:
         return self._took(await self._rewrite(claim, edit))
 
     async def delete(self, claim: ResourceClaim) -> None:
-        """Delete this very claim; that it is gone, or replaced by another one, is fine."""
+        """Delete this very claim; does nothing if it is gone or replaced by another one."""
         meta = claim.metadata
         try:
             answer = await self._client.delete(RESOURCE_CLAIMS, meta.name, meta.namespace, uid=meta.uid)
@@ -218,10 +217,10 @@ class ClaimWriter:
             self._gone(claim)  # no finalizer holds it
 
     async def discard(self, claim: ResourceClaim, consumer: str) -> None:
-        """Undo a claim that was made for ``consumer`` only: take its devices, let it go, delete it (scheduling.md 4.3).
+        """Undo a claim made for ``consumer`` only: deallocate it, remove the finalizer, delete it (scheduling.md 4.3).
 
-        One step after the other, so that at no time it is allocated without the finalizer; a repetition goes on where
-        the last one stopped. Raises ClaimChanged when another consumer reserved the claim.
+        One step after the other, so that it is never allocated without the finalizer; a repetition continues where the
+        last one stopped. Raises ClaimChanged if another consumer reserved the claim.
         """
         try:
             claim = await self.remove_finalizer(await self.clear(claim, consumer))
@@ -253,7 +252,7 @@ class ClaimWriter:
             try:
                 is_changed = edit(raw)
             except ClaimChanged:
-                self._took(raw)  # what came in between decides the next attempt, which may be before the watch
+                self._took(raw)  # the next attempt decides by this version, perhaps before the watch reports it
                 raise
             based_on = raw["metadata"]["resourceVersion"] if is_changed else ""
             return is_changed
@@ -308,7 +307,7 @@ def _expect(raw: Object, claim: ResourceClaim, wanted: Object | None = None) -> 
 
 
 def _is_same_allocation(one: Object, other: Object) -> bool:
-    """Whether both give the same devices on the same nodes; when that was written down does not matter."""
+    """Whether both give the same devices on the same nodes, whenever each was written."""
     first, second = (
         msgspec.structs.replace(convert(AllocationResult, each), allocation_timestamp=None) for each in (one, other)
     )
@@ -324,7 +323,7 @@ def _add_finalizer(raw: Object) -> bool:
 
 
 def _add_consumers(status: Object, consumers: Sequence[Object]) -> bool:
-    """Add those that are missing, as many as there is room for; whether any was added."""
+    """Add the missing consumers, as many as fit; whether any was added."""
     before = status.get("reservedFor") or []
     known = {entry.get("uid") for entry in before}
     missing = {consumer["uid"]: consumer for consumer in consumers if consumer["uid"] not in known}

@@ -1,8 +1,8 @@
 """Reservations of many pods on one claim, written together.
 
-A claim that hundreds of pods share gets hundreds of new consumers at once. Written one by one they would conflict with
-each other all the time: each write changes the list that the next one has read. So while one write is under way, all
-who want the same claim gather, and the next write takes them all.
+A claim that hundreds of pods share gets hundreds of new consumers at once. Written one by one they would conflict all
+the time: each write changes the list that the next one has read. So while one write is under way, other callers for the
+claim gather, and the next write takes them all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Write = Callable[[ResourceClaim, Sequence[ResourceClaimConsumerReference]], Awai
 
 @dataclass(eq=False, slots=True)
 class _Turn:
-    """One caller who waits for a write that includes its consumer."""
+    """A caller that waits for a write that includes its consumer."""
 
     consumer: ResourceClaimConsumerReference
     written: asyncio.Future[ResourceClaim]
@@ -77,4 +77,4 @@ class Reservations:
 def _fail(batch: Sequence[_Turn], error: Exception) -> None:
     for turn in batch:
         turn.written.set_exception(error)
-        turn.written.exception()  # a caller that was cancelled does not look at it
+        turn.written.exception()  # a cancelled caller does not read it

@@ -1,8 +1,8 @@
 """Read, change, write back: the only way this operator updates an object it does not own alone.
 
-The object is read just before it is written, as a raw dict, so that unknown fields are preserved. ``change`` decides
-on what it is given, not on what the cluster view said a moment ago: between the two, anything may have happened.
-After a conflict (another write came in between) the object is read again, a few times; then the queue retries.
+The object is read just before it is written, as a raw dict, so that unknown fields are preserved. ``edit`` decides by
+that object, not by the cluster view, which may be outdated. After a conflict (another write came in between) the object
+is read again, a few times; then the queue retries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def rewrite(
 ) -> Object:
     """The object after ``edit`` changed it in place; unchanged and unwritten when ``edit`` returns False.
 
-    ``known`` saves the first read: an object that the server has just answered with. Whatever ``edit`` raises ends
+    ``known`` is an object that the server has just answered with, and saves the first read. An error of ``edit`` ends
     the attempt. Raises NotFound, Conflict after the last attempt, and other ``KubeError``.
     """
     for attempt in range(1, ATTEMPTS + 1):

@@ -1,7 +1,7 @@
 """Devices that have to be made ready before a pod may be bound to them (scheduling.md 4.7, binding conditions).
 
-A device may name conditions that its driver, or a controller that attaches it, sets in the claim's status once the
-device is ready, and others that say that it never will be. The scheduler that allocated it waits, but not for ever.
+A device may name conditions that its driver, or a controller that attaches it, sets in the claim's status when the
+device is ready, and others for a failure. The scheduler that allocated it waits for them, up to a limit.
 """
 
 from __future__ import annotations

@@ -40,13 +40,13 @@ class ExtendedClaims(NamedTuple):
     """What earlier attempts made for a pod's extended resources."""
 
     made: ResourceClaim | None
-    """The one that is complete: allocated, reserved and recorded, so that only the binding is missing."""
+    """The complete one: allocated, reserved and recorded, so that only the binding is missing."""
     leftovers: tuple[ResourceClaim, ...]
-    """Everything else: it may hold devices, but perhaps no longer the right ones."""
+    """All others: they may hold devices, but perhaps no longer the right ones."""
 
 
 def extended_claims(pod: Pod, owned: Iterable[ResourceClaim]) -> ExtendedClaims:
-    """Tell apart the claims for extended resources among those that a pod without node owns (7.2).
+    """Find the claims for extended resources among those that a pod without node owns (7.2).
 
     A complete claim is no leftover: its pod may wait for its devices to become ready, or the answer to the binding may
     have been lost. Like any other allocated claim it decides where the pod can run.
@@ -80,7 +80,7 @@ def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[
         claim = find(f"{pod.metadata.namespace}/{name}")
         if claim is None:
             missing = Obstacle(Kind.CLAIM_MISSING, name)
-            # A generated claim that is gone is made again: nothing worth telling.
+            # A deleted generated claim is made again, so there is nothing to report.
             raise NotReady(Obstacle(Kind.CLAIM_UNMADE, name, text(missing)) if must_check_owner else missing)
         if claim.metadata.deletion_timestamp is not None:
             raise NotReady(Obstacle(Kind.CLAIM_DELETED, name))

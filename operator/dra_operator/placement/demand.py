@@ -1,8 +1,8 @@
-"""What has to be allocated for a pod, which is not the same on every node.
+"""What has to be allocated for a pod, which may differ between nodes.
 
-The claims of the pod that have no devices yet, then the claim for its extended resources (the order of the reference):
-and that one depends on what devices serve on the node. Most pods have one demand for all nodes; each demand has its own
-program and its own candidates in the index of the allocator.
+First the claims of the pod that have no devices yet, then the claim for its extended resources (the order of the
+reference), which depends on what devices serve on the node. Most pods have one demand for all nodes. Each demand has
+its own program and its own candidates in the index of the allocator.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Demand:
         return self.candidates is None or self.candidates.anywhere or node in self.candidates
 
     def told(self, refusal: Refusal) -> Refusal:
-        """The refusal in terms that the pod's author knows."""
+        """The refusal in the terms of the pod's author."""
         return self.extended.told(refusal) if self.extended is not None else refusal
 
     def allocations(self, results: Sequence[AllocationResult]) -> dict[str, AllocationResult]:
@@ -69,14 +69,14 @@ class Demands:
         return self._get(self._extended.served_on(state))
 
     def all(self) -> list[Demand]:
-        """Those that occur among the nodes as they are now. Raises ClaimError."""
+        """All demands that the current nodes cause. Raises ClaimError."""
         self._groups = self._extended.groups(self._nodes)
         demands = {self._get(served): members for served, members in self._groups.items()}
         self._rest = next((demand for demand, members in demands.items() if members is None), None)
         return list(demands)
 
     def may_fit(self, node: str) -> bool:
-        """Whether the node is worth trying, by what was found out about nodes with its demand."""
+        """Whether the node is worth trying, according to the candidates of its demand."""
         demand = self._of(node)
         return demand is not None and demand.may_fit(node)
 

@@ -1,8 +1,8 @@
 """The extended resources of a pod that devices serve, and the claim for them (scheduling.md 7.2).
 
-Which they are differs from node to node: a node that counts a resource itself (a device plugin registered it) serves
-it, everywhere else the class does to which the resource is mapped. So each set of resources has a claim of its own,
-which exists only here until the pod is bound with it.
+They differ between nodes: a node that counts a resource itself (a device plugin registered it) serves it, on all others
+the class does to which the resource is mapped. So each set of resources has a claim of its own, which exists only here
+until the pod is bound with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .node import NodeState
 from .nodes import Nodes
 from .requests import pod_requests
 
-IN_MEMORY_NAME = "<extended-resources>"  # not a valid name: nothing in the API can be taken for it
+IN_MEMORY_NAME = "<extended-resources>"  # not a valid name, so that no object in the API can have it
 Served = tuple[str, ...]
 """Names of resources, sorted."""
 
@@ -39,7 +39,7 @@ class ExtendedClaim:
         return self.claim.spec.devices.requests or ()
 
     def told(self, refusal: Refusal) -> Refusal:
-        """The refusal in terms of the resource that the pod asks for; one about another claim stays as it is."""
+        """The refusal in terms of the resource that the pod asks for; a refusal of another claim stays as it is."""
         if refusal.claim.key != self.claim.key:
             return refusal
         resources = {mapping.request_name: mapping.resource_name for mapping in self.mappings}
@@ -50,7 +50,7 @@ class ExtendedClaim:
 
 
 class ExtendedResources:
-    """What of a pod devices may serve.
+    """The resources of a pod that devices may serve.
 
     ``classes``: the class of each resource that one serves. ``made``: the pod's claim for extended resources, if it is
     complete already, so that nothing but the binding is missing.
@@ -90,7 +90,7 @@ class ExtendedResources:
         )
 
     def is_outdated(self, wanted: ExtendedClaim | None) -> bool:
-        """Whether there is a claim already that asks for anything else than what is wanted now."""
+        """Whether the existing claim asks for other devices than the pod needs now."""
         if self.made is None:
             return False
         return wanted is None or (self.made.spec.devices.requests or ()) != wanted.requests

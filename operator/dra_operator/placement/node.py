@@ -1,4 +1,4 @@
-"""A node as placement sees it: the object, and what the pods on it already ask for."""
+"""A node as placement sees it: the object, and what the pods on it request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTHING: Amounts = {}
 class NodeState:
     """``used`` sums the requests of all pods on the node, those whose binding is under way included.
 
-    What every pod asks about a node is worked out once per version of the node and per change of its load.
+    What every decision needs of a node is computed once per version of the node and change of its load.
     """
 
     __slots__ = ("counted", "emptiness", "name", "node", "offered", "taints", "used")

@@ -1,4 +1,4 @@
-"""Where a decision lets others run."""
+"""Pauses, at which a decision lets other work run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLICE: Final = 500
 
 
 class Pause(Enum):
-    """What a decision is at when it pauses."""
+    """What a decision is doing when it pauses."""
 
     INDEXING = "bringing the index up to date, which other decisions gain from"
     SEARCHING = "looking for devices on nodes, for this pod alone"

@@ -1,4 +1,4 @@
-"""What a pod asks of a node, devices aside: cpu, memory, and everything else that nodes count.
+"""What a pod requests of a node apart from devices: cpu, memory, and all else that nodes count.
 
 The rules of Kubernetes: containers and sidecars (restartable init containers) run at the same time, so they
 add up; an ordinary init container runs alone beside the sidecars started before it, so it counts only if it
@@ -79,8 +79,8 @@ def _container_requests(container: Container) -> dict[str, int]:
 def _with_pod_level(containers: Amounts, resources: ResourceRequirements | None) -> dict[str, int]:
     """The requests of the containers, replaced by those of the pod where it has its own.
 
-    A limit of the pod stands in only for what no container requests, and for huge pages, which cannot be overcommitted:
-    so the API server completes pods, and so objects that it has not seen yet are read.
+    A limit of the pod replaces only what no container requests, and huge pages, which cannot be overcommitted. The API
+    server completes pods in this way, and objects from files are read so, too.
     """
     wanted = dict(containers)
     if resources is None:

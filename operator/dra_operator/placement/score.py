@@ -1,4 +1,4 @@
-"""Which of the nodes that fit is best: the one that gets the preferred alternatives, then the emptiest.
+"""Which of the fitting nodes is best: first by preferred alternatives, then the emptiest.
 
 Deterministic, so that the same cluster always gives the same answer (scheduling.md 4.4).
 """
@@ -21,5 +21,5 @@ def ideal(program: ClaimProgram) -> int:
 
 
 def enough(nodes: int) -> int:
-    """After how many nodes that fit the search for better alternatives stops; all in clusters of up to 100 nodes."""
+    """After how many fitting nodes the search for better alternatives stops; all in clusters of up to 100 nodes."""
     return max(100, nodes * max(5, 50 - nodes // 125) // 100)

@@ -17,7 +17,7 @@ from .nodes import Nodes
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Objects by look-up, since a decision needs few of many."""
+    """Objects by look-up, because a decision needs few of many."""
 
     claim: Callable[[str], ResourceClaim | None]
     """By ``namespace/name``."""
@@ -32,7 +32,7 @@ class Snapshot:
     nodes: Nodes
     allocator: Allocator
     usage: Callable[[], Usage]
-    """The devices in use; what it gives must not change any more."""
+    """The devices in use; the result must not change."""
     now: datetime
     prioritized_list: bool = True
     binding_timeout: float = BINDING_TIMEOUT

@@ -8,12 +8,12 @@ from dra_api.core import Taint, Toleration
 
 from dra_operator.allocator.published.taints import tolerates
 
-_REPELLING = ("NoSchedule", "NoExecute")  # PreferNoSchedule only asks politely
+_REPELLING = ("NoSchedule", "NoExecute")  # PreferNoSchedule is only a preference
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
 def repelling(taints: Iterable[Taint]) -> Iterator[Taint]:
-    """Those that keep pods away."""
+    """The taints that keep pods away."""
     return (taint for taint in taints if taint.effect in _REPELLING)
 
 

@@ -1,7 +1,7 @@
 """How long a failed key waits before it is tried again (claim-controller.md section 2).
 
 Two rules, the longer wait counts: each key doubles its own wait with every failure in a row, and all keys together
-draw from one bucket, so that a broken API server is not hammered by ten thousand keys that are each still polite.
+draw from one bucket, so that ten thousand keys that fail for the first time do not overload a broken API server.
 
 Attempts to place pods have waits of their own: a thousand pods with a broken selector must neither use up the bucket of
 the claims that others wait for, nor be planned again a thousand times a second.
@@ -24,7 +24,7 @@ class Bucket:
         self._tokens, self._at = burst, clock()
 
     def draw(self) -> float:
-        """Take one token; how many seconds to wait until it is really there."""
+        """Take one token; how many seconds to wait until it exists."""
         now = self._clock()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate) - 1
         self._at = now

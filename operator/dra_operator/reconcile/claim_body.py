@@ -35,7 +35,7 @@ def claim_for_pod(pod: Pod, purpose: str, annotations: dict[str, str], spec: Obj
 def claim_for_extended_resources(pod: Pod, spec: ResourceClaimSpec) -> Object:
     """The claim for what devices serve to the pod (scheduling.md 7.2, 7.3).
 
-    It has the finalizer from the start, which saves the write that would put it on before the allocation.
+    It has the finalizer from the start, which saves a write before the allocation.
     """
     body = claim_for_pod(pod, "extended-resources", {EXTENDED_RESOURCE_ANNOTATION: "true"}, to_dict(spec))
     body["metadata"]["finalizers"] = [FINALIZER]

@@ -13,7 +13,7 @@
 
 
 class ReconcileError(Exception):
-    """Root of what reconcilers raise themselves; the queue tries the key again after its back-off."""
+    """Root of the reconcilers' own errors; the queue retries the key after its back-off."""
 
 
 class GenerationFailed(ReconcileError):
@@ -21,15 +21,15 @@ class GenerationFailed(ReconcileError):
 
 
 class PlacementFailed(ReconcileError):
-    """Where the pod fits cannot be said until the input is mended or time passes."""
+    """Whether the pod fits cannot be decided until the input is corrected or time passes."""
 
 
 class CommitFailed(ReconcileError):
-    """The server did not take what was planned."""
+    """The server did not accept the plan."""
 
 
 class CommitRefused(CommitFailed):
-    """The server will not take it however often it is asked: a permission, a quota, a webhook, validation."""
+    """The server will refuse every repetition: because of a permission, a quota, a webhook, or validation."""
 
 
 class BoundElsewhere(CommitFailed):
@@ -37,4 +37,4 @@ class BoundElsewhere(CommitFailed):
 
 
 class PodVanished(CommitFailed):
-    """The pod is gone, and needs none of its claims any more."""
+    """The pod is gone, and no longer needs its claims."""

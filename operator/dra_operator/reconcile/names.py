@@ -1,14 +1,14 @@
 """Names of generated claims: ``<pod>-<entry>-`` and five characters, at most 63 in all (claim-controller.md 5.7).
 
 Long parts are shortened in proportion, so that both can still be recognized. The five characters look like those that
-the API server appends to a ``generateName``, but follow from the pod's UID and the entry. So a creation whose answer
-was lost, or that was made twice for any other reason, meets the claim that is there instead of making a second one.
+the API server appends to a ``generateName``, but follow from the pod's UID and the entry. So a repeated creation, for
+example after a lost answer, meets the existing claim instead of making a second one.
 """
 
 import hashlib
 
 LONGEST_BASE = 57
-_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # the API server's: no vowels, no words
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # those of the API server: without vowels, so that no words appear
 _SUFFIX = 5
 
 

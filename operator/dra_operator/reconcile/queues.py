@@ -1,4 +1,4 @@
-"""One queue per concern: claims that cannot be made must not hold up devices that are to be given back."""
+"""One queue per concern, so that claims that cannot be made do not delay the release of devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WorkQueues:
         return self._queues[concern]
 
     def add(self, keys: Iterable[Key]) -> None:
-        """Have the keys looked at."""
+        """Add the keys to their queues."""
         for key in keys:
             self._queues[key.concern].add((key,))
 
@@ -32,7 +32,7 @@ class WorkQueues:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing to do, nothing being done, and nothing that comes back by itself."""
+        """Nothing is to be done, nothing is being done, and no key comes back by itself."""
         return all(queue.is_quiet for queue in self._queues.values())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Violated invariants: each is logged and counted once, and again only after it was gone."""
+"""Logs and counts each violated invariant once, and again only after it was gone."""
 
 from __future__ import annotations
 
