@@ -104,7 +104,7 @@ def test_who_holds_the_devices_is_told() -> None:
     assert lines[4:] == [
         "    3 in use",
         "    drv/p1/a is held by claim default/one, reserved for web-0",
-        "    drv/p1/b is held by claim default/two, reserved for nobody",
+        "    drv/p1/b is held by claim default/two, not reserved",
         "    drv/p1/c is held by claim default/many, reserved for job-0, job-1, job-2 and 2 more",
         "  nearest fix: wait until 1 more matching device is free, or end a pod that uses one",
     ]

@@ -96,7 +96,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         [],
         ["pod ns/web waits for its scheduling gates to be removed: one, two"],
     ),
-    "somebody else places it": (
+    "another scheduler places it": (
         pod(schedulerName=""),
         [claim()],
         [
@@ -147,7 +147,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         pod(),
         [claim({"allocation": ATTACHED, "reservedFor": [USER], "devices": [BROKEN]})],
         [
-            "pod ns/web gives its devices back and is placed anew: "
+            "pod ns/web gives its devices back and is placed again: "
             "device binding failed: claim=c, reason=Loose, message=no cable",
             "pod ns/web would fit 0 of 1 node",
             "  n1: resourceclaim not available on the node",
@@ -167,7 +167,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             claim({"allocation": GIVEN, "reservedFor": [USER]}),
             convert(ResourceClaim, {"metadata": meta("other"), "status": {"allocation": GIVEN}}),
         ],
-        ["pod ns/web gives claim ns/c up and is placed anew: another claim holds drv/n1/a, too"],
+        ["pod ns/web gives claim ns/c up and is placed again: another claim holds drv/n1/a, too"],
     ),
     "an earlier attempt left a claim half made": (
         pod([]),
@@ -195,12 +195,12 @@ CLAIMS: dict[str, tuple[ResourceClaim, list[Object], list[str]]] = {
     "it holds devices": (
         claim({"allocation": GIVEN}),
         [],
-        ["claim ns/c: allocated (drv/n1/a), reserved for nobody"],
+        ["claim ns/c: allocated (drv/n1/a), not reserved"],
     ),
     "it holds no devices though it is allocated": (
         claim({"allocation": {}}),
         [],
-        ["claim ns/c: allocated (no devices), reserved for nobody"],
+        ["claim ns/c: allocated (no devices), not reserved"],
     ),
     "it is deleted while a pod uses it": (
         claim({"allocation": GIVEN, "reservedFor": [USER]}, {"deletionTimestamp": TIME, "finalizers": ["f"]}),
@@ -210,10 +210,10 @@ CLAIMS: dict[str, tuple[ResourceClaim, list[Object], list[str]]] = {
             "  being deleted; waits for its consumers to end: web",
         ],
     ),
-    "it is deleted, and nobody uses it": (
+    "it is deleted, and no pod uses it": (
         claim({"allocation": GIVEN}, {"deletionTimestamp": TIME, "finalizers": ["f"]}),
         [],
-        ["claim ns/c: allocated (drv/n1/a), reserved for nobody", "  being deleted; waits for its finalizers"],
+        ["claim ns/c: allocated (drv/n1/a), not reserved", "  being deleted; waits for its finalizers"],
     ),
     "a pod waits for it": (
         claim(count=2),

@@ -149,7 +149,7 @@ async def test_a_pod_that_waits_in_vain_writes_its_reason_once(world: World, mak
 async def test_a_claim_allocated_where_the_pod_cannot_run_is_given_back_and_allocated_anew(
     world: World, make: type[Make]
 ) -> None:
-    """4.3: the claim is reserved for nobody else, so its devices come back and the next attempt places the pod."""
+    """4.3: no other pod has a reservation, so its devices come back and the next attempt places the pod."""
     fill(world, make, nodes=2, devices=1)
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
     world.api.add(PODS, make.pod("first", claims=[make.use("claim")], nodeSelector={"zone": "a"}))
@@ -160,7 +160,7 @@ async def test_a_claim_allocated_where_the_pod_cannot_run_is_given_back_and_allo
     world.api.drop(PODS, "ns/first")
     world.api.change(
         RESOURCE_CLAIMS, "ns/claim", lambda claim: claim["status"].pop("reservedFor")
-    )  # allocated, reserved for nobody: left alone by the claim life cycle (CC-05)
+    )  # allocated, not reserved: left alone by the claim life cycle (CC-05)
     world.api.add(PODS, make.pod("second", claims=[make.use("claim")], nodeSelector={"zone": "b"}))
     await world.settle()
     assert world.api[PODS, "ns/second"]["spec"]["nodeName"] == "node-1"

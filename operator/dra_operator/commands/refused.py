@@ -27,7 +27,7 @@ def holders(claims: Iterable[ResourceClaim]) -> dict[DeviceId, str]:
             if not given.admin_access:
                 users = listed((consumer.name for consumer in claim.status.reserved_for or ()), 3)
                 device = DeviceId(given.driver, given.pool, given.device)
-                found[device] = f"claim {claim.key}, " + (f"reserved for {users}" if users else "reserved for nobody")
+                found[device] = f"claim {claim.key}, " + (f"reserved for {users}" if users else "not reserved")
     return found
 
 

@@ -29,7 +29,7 @@ def before_nodes(found: Examination) -> str:
         return f"has its devices and waits for them to get ready, {found.seconds:.0f} s more at most: {waits}"
     if isinstance(found, Stolen):
         devices = ", ".join(map(str, found.devices))
-        return f"gives claim {found.claim.key} up and is placed anew: another claim holds {devices}, too"
+        return f"gives claim {found.claim.key} up and is placed again: another claim holds {devices}, too"
     if isinstance(found, Case):
         raise TypeError("nodes can be asked about this pod")
     return f"waits for the end of another pod's write: claim {found.claim.key} is being allocated"

@@ -77,8 +77,8 @@ def _holding(claim: ResourceClaim | None) -> str:
         return "not allocated"
     results = claim.status.allocation.devices.results or ()
     devices = ", ".join(f"{result.driver}/{result.pool}/{result.device}" for result in results) or "no devices"
-    users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ()) or "nobody"
-    return f"allocated ({devices}), reserved for {users}"
+    users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ())
+    return f"allocated ({devices}), " + (f"reserved for {users}" if users else "not reserved")
 
 
 def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime, *, places: bool) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime
         yield f"pod {pod.key} {before_nodes(found)}"
         return
     for binding in found.failed.values():
-        yield f"pod {pod.key} gives its devices back and is placed anew: {binding.text}"
+        yield f"pod {pod.key} gives its devices back and is placed again: {binding.text}"
     answer = decided(plan(found))
     if isinstance(answer, NoPlace) and answer.is_error:
         yield f"pod {pod.key} is held back on all nodes by an error: {answer.message}"
