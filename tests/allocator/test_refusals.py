@@ -342,6 +342,15 @@ ERRORS: dict[str, tuple[Lab, str]] = {
         "publishes attributes: model; capacity: memory); correct the name, or allow for devices without it, as in "
         'device.attributes["domain"].?name.orValue("")',
     ),
+    "a selector that fails for another reason, whatever its text": (
+        lab(
+            pool(device("a", model="no such key")),
+            [claim(request("r", 'timestamp(device.attributes["drv"].model) == timestamp("2026-01-01T00:00:00Z")'))],
+        ),
+        "claim default/c: selector #0: CEL runtime error: type conversion error from 'string' to "
+        "'google.protobuf.Timestamp': 'no such key' (claim default/c, request r; device drv/p/a publishes "
+        "attributes: model; capacity: none); correct the expression",
+    ),
     "a class that is missing": (
         lab(FOUR, [claim(request("r", deviceClassName="gpu"))]),
         "claim default/c, request r: could not retrieve device class gpu: it does not exist: create it, or correct "

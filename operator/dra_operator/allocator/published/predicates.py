@@ -8,7 +8,7 @@ Error texts are made again when an error is reached, so that no error is kept pe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dra_api.resource import Device
 
@@ -16,6 +16,10 @@ from dra_operator.allocator.basics.memo import Memo
 
 Predicate = Callable[[str, Device], bool]
 """``(driver, device) -> bool``; raises when the expression fails on the device."""
+
+
+MISSING_NAME: Final = "no-such-key"
+"""The ``kind`` of an exception that a predicate raises because the device does not publish a name."""
 
 
 class Language(Protocol):

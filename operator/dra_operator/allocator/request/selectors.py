@@ -8,7 +8,7 @@ from dra_api.resource import Device
 
 from dra_operator.allocator.basics.errors import SelectorError
 from dra_operator.allocator.basics.ids import DeviceId
-from dra_operator.allocator.published.predicates import CompileFailure
+from dra_operator.allocator.published.predicates import MISSING_NAME, CompileFailure
 
 
 class Selector(NamedTuple):
@@ -41,7 +41,7 @@ class Selector(NamedTuple):
 
 
 def _remedy(cause: Exception) -> str:
-    if "no such key" in str(cause):
+    if getattr(cause, "kind", None) == MISSING_NAME:
         return 'correct the name, or allow for devices without it, as in device.attributes["domain"].?name.orValue("")'
     return "correct the expression"
 
