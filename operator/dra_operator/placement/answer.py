@@ -1,4 +1,4 @@
-"""What an attempt to place a pod ends with."""
+"""The results of an attempt to place a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a key whose handling failed: counted, logged, tried again after its back-off.
+"""Counts and logs a key whose handling failed, and retries it after its back-off.
 
 A server that asks for a pause (Retry-After) gets it.
 """

@@ -1,4 +1,5 @@
-"""A pod gets its claims: generated from templates, recorded in its status, reserved when it runs already.
+"""Gives a pod its claims: generates them from templates, records them in its status, reserves them if it already has a
+node.
 
 Concern ``pod`` of the queue; claim-controller.md sections 5.3 to 5.6. Every step can be repeated: a claim that exists
 already is found by its owner and annotation, so a crash between creating and recording makes no second one.
@@ -57,7 +58,8 @@ class ClaimGenerator:
         self._repair = ClaimRepair(cluster, claims, pods)
 
     async def handle(self, key: str) -> None:
-        """Bring one pod's claims in order. The first entry that fails ends the round and leads to an event."""
+        """Make, record and reserve one pod's claims. The first entry that fails ends the round and leads to an
+        event."""
         pod = self._cluster.pods.get(key)
         if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
             return

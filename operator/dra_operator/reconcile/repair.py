@@ -1,7 +1,7 @@
-"""A pod whose recorded claim is not the one that was allocated for it gets that one recorded.
+"""Records the allocated claim in a pod whose status records another one; see ``cluster.duplicates``.
 
-See ``cluster.duplicates``. What the view says is only the occasion: the pod and the claims are read anew before
-anything is changed. Recording comes first, so that the recorded claim exists at every moment.
+The view is only the occasion: the repair reads the pod and the claims again before it changes anything. It records
+first and deletes then, so that the recorded claim always exists.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ClaimRepair:
 
 
 def complete(pod: Pod, found: dict[str, str]) -> list[PodResourceClaimStatus]:
-    """All that is recorded and all that is new: what an apply leaves out, it removes (claim-controller.md 5.6)."""
+    """All recorded and all new entries, because an apply removes what it leaves out (claim-controller.md 5.6)."""
     statuses = {status.name: status for status in pod.status.resource_claim_statuses or ()}
     for name, claim in found.items():
         statuses[name] = PodResourceClaimStatus(name=name, resource_claim_name=claim)

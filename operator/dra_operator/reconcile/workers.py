@@ -1,7 +1,7 @@
 """Several workers on one queue: each takes a key, hands it to the reconciler, and reports back.
 
-Whatever a reconciler raises, the key comes back after its back-off and the worker takes the next one: an object that
-cannot be handled costs its own retries and no other object's time.
+After any error of a reconciler, the key comes back after its back-off and the worker takes the next one, so that an
+object that cannot be handled does not delay others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ Handler = Callable[[str], Awaitable[None]]
 
 
 class Workers:
-    """``run`` works for ever; ``after`` is called after every handled key; ``started`` is set when all are there."""
+    """``run`` works until cancelled; ``after`` is called after every handled key; ``started`` is set when all workers
+    run."""
 
     def __init__(
         self, queue: WorkQueue, handle: Handler, count: int, failures: Failures, after: Callable[[], None]
@@ -42,7 +43,7 @@ class Workers:
 
 
 async def error_of(work: Awaitable[None]) -> Exception | None:
-    """What the work raised."""
+    """The error that the work raised, if any."""
     try:
         await work
     except Exception as error:
