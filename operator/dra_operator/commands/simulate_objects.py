@@ -39,7 +39,7 @@ from dra_operator.placement import (
     settled,
 )
 
-from .refused import Holders, holders
+from .refusal_report import Holders, holders
 from .simulated_cluster import SimulatedCluster
 
 

@@ -24,7 +24,7 @@ from dra_operator.placement import (
 )
 from dra_operator.wording import counted
 
-from .refused import grouped, names
+from .refusal_report import grouped, names
 from .simulate_objects import Attempt, Verdict
 from .verdicts import before_nodes
 

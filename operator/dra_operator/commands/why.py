@@ -27,7 +27,7 @@ from dra_operator.placement import (
 )
 from dra_operator.wording import counted, listed
 
-from .refused import grouped, holders, names
+from .refusal_report import grouped, holders, names
 from .verdicts import before_nodes, error_of
 
 

@@ -17,7 +17,7 @@ from dra_operator.wording import counted, listed
 SHOWN = 3  # values of an attribute, names of attributes
 
 
-def mismatch(selectors: Sequence[Selector], view: NodeView, compiled: Compiled) -> Iterator[str]:
+def selector_report(selectors: Sequence[Selector], view: NodeView, compiled: Compiled) -> Iterator[str]:
     """How many devices of the node each selector matches, and what they publish of the names that it reads."""
     total = len(view.devices)
     for selector in selectors:

@@ -9,7 +9,7 @@ from allocator_lab import claim, device, device_class, lab, make_node, pool, req
 from dra_api.codec import convert
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import DeviceId, Refused, Usage
-from dra_operator.commands.refused import grouped, holders
+from dra_operator.commands.refusal_report import grouped, holders
 
 Json = dict[str, Any]
 DEVICES = [

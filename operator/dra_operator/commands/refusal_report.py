@@ -11,7 +11,7 @@ from dra_operator.allocator import ClaimProgram, DeviceId, Inventory, Refusal, R
 from dra_operator.allocator.request.selectors import Selector
 from dra_operator.wording import counted, listed
 
-from .mismatch import mismatch
+from .selector_report import selector_report
 
 SHOWN = 8  # names of nodes, lines about devices
 Holders = Mapping[DeviceId, str]
@@ -51,7 +51,7 @@ def in_full(refusal: Refusal, node: Node, inventory: Inventory, program: ClaimPr
     """The refusal's own lines, with selectors and devices if no device matches, and holders if devices are in use."""
     more = [f"{device} is held by {held[device]}" for device in refusal.held if device in held]
     if refusal.rule is Rule.SELECTOR:
-        more += mismatch(_selectors(refusal, program), inventory.view(node), inventory.compiled)
+        more += selector_report(_selectors(refusal, program), inventory.view(node), inventory.compiled)
     yield from refusal.explain(more).splitlines()
 
 
