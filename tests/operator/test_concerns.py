@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from dra_kube import LEASES, PODS, RESOURCE_CLAIMS, Api
-from dra_operator.app import claim_controller
+from dra_operator.app import controller_manager
 from dra_operator.reconcile import UnknownConcern, concerns_of
 from live_cluster import LiveCluster
 from supervised import Supervising
@@ -67,9 +67,9 @@ class ControllerManager:
 
 @pytest.fixture
 async def manager(api: Api, monkeypatch: pytest.MonkeyPatch) -> ControllerManager:
-    monkeypatch.setattr(claim_controller, "PATIENCE", 1.0)
-    monkeypatch.setattr(claim_controller, "WHILE_THEIRS", 0.1)
-    monkeypatch.setattr(claim_controller, "WHILE_OURS", 0.1)
+    monkeypatch.setattr(controller_manager, "PATIENCE", 1.0)
+    monkeypatch.setattr(controller_manager, "WHILE_THEIRS", 0.1)
+    monkeypatch.setattr(controller_manager, "WHILE_OURS", 0.1)
     return ControllerManager(api)
 
 
@@ -144,5 +144,5 @@ def test_concerns_as_they_are_written(text: str, names: set[str] | None) -> None
 
 
 def test_an_unknown_concern_is_refused() -> None:
-    with pytest.raises(UnknownConcern, match="eviction"):
-        concerns_of("placement,eviction")
+    with pytest.raises(UnknownConcern, match="preemption"):
+        concerns_of("placement,preemption")

@@ -80,7 +80,7 @@ async def test_work_that_is_not_ours_waits_until_it_becomes_ours(
         await world.quiet()
         assert (len(claims(world)), is_bound(world)) == (made, False)
         setattr(world.concerns, theirs, True)
-        control.look_again() if theirs == "placement" else control.look_at_claims()
+        control.look_again() if theirs == "placement" else control.look_at_everything()
         await world.quiet()
     assert (len(claims(world)), is_bound(world)) == (1, True)
 
@@ -114,7 +114,7 @@ async def test_without_release_the_claim_of_a_finished_pod_stays_until_it_become
         (claim,) = world.api.of(RESOURCE_CLAIMS)
         assert claim["status"]["reservedFor"]
         world.concerns.release = True
-        control.look_at_claims()
+        control.look_at_everything()
         await world.quiet()
     assert claims(world) == []
 
@@ -292,7 +292,7 @@ async def test_what_changed_since_the_view_was_made_counts(world: World, make: t
 @pytest.mark.parametrize(
     ("names", "text"),
     [
-        (["templates", "release", "placement"], "templates, release, placement"),
+        (["templates", "release", "placement", "eviction"], "templates, release, placement, eviction"),
         (["placement"], "placement"),
         ([], "none"),
     ],
@@ -302,5 +302,5 @@ def test_concerns_are_given_by_name(names: list[str], text: str) -> None:
 
 
 def test_a_concern_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UnknownConcern, match=r"eviction: not among templates, release, placement"):
-        Concerns.of(["eviction", "release"])
+    with pytest.raises(UnknownConcern, match=r"preemption: not among templates, release, placement, eviction"):
+        Concerns.of(["preemption", "release"])

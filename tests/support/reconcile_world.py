@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 
 from dra_api.codec import convert
 from dra_api.resource import Device
@@ -18,7 +19,7 @@ from fake_api import FakeApi
 from fake_store import KINDS
 from prometheus_client import CollectorRegistry
 
-FEW: dict[Concern, int] = {"pod": 4, "claim": 4, "place": 20}
+FEW: dict[Concern, int] = {"pod": 4, "claim": 4, "place": 20, "evict": 4, "rule": 1}
 
 
 class TinyLanguage:
@@ -60,7 +61,7 @@ class World:
             allocator,
             registry=self.registry,
             pace=self.pace,
-            now=lambda: self.now,
+            now=lambda: datetime.fromisoformat(self.now),
             concerns=self.concerns,
             legacy_claim_names=self.legacy_claim_names,
         )

@@ -29,7 +29,7 @@ from dra_operator.intake.watched import REQUIRED, watched_kinds
 from dra_operator.reconcile import Concerns, Control, Pace
 
 from .audit import Audit
-from .claim_controller import ClaimController
+from .controller_manager import ControllerManager
 from .known import Version
 from .metrics import AppMetrics
 from .requests import log_request
@@ -96,8 +96,8 @@ class Operator:
             await api.raw_get("/version")
             parts = self._make(api)
             await parts.loader.load_all()
-            if parts.claim_controller is not None:
-                await parts.claim_controller.look()
+            if parts.controller_manager is not None:
+                await parts.controller_manager.look()
         except BaseException:
             await api.__aexit__(None, None, None)
             raise
@@ -128,7 +128,7 @@ class Operator:
             concerns=concerns,
             legacy_claim_names=options.legacy_claim_names,
         )
-        claim_controller = ClaimController(api, concerns, control.look_at_claims) if chosen is None else None
+        controller_manager = ControllerManager(api, concerns, control.look_at_everything) if chosen is None else None
         quarantine = Quarantine(control.hold, self.metrics.malformed)
         audit = Audit(api, control, quarantine, self.kinds, self._restored, options.audit_interval)
 
@@ -137,7 +137,7 @@ class Operator:
             self.streams.expect(resource, loader.served[resource])
 
         loader = Loader(api, self.kinds, control.load, quarantine, loaded)
-        return _Parts(api, control, registry, quarantine, audit, loader, claim_controller)
+        return _Parts(api, control, registry, quarantine, audit, loader, controller_manager)
 
     def _restored(self, how: str) -> None:
         if not self.went_back:
@@ -247,8 +247,8 @@ class Operator:
         async with asyncio.TaskGroup() as group:
             group.create_task(parts.control.run(), name="reconcilers")
             group.create_task(parts.audit.run(), name="audit")
-            if parts.claim_controller is not None:
-                group.create_task(parts.claim_controller.run(), name="claim controller")
+            if parts.controller_manager is not None:
+                group.create_task(parts.controller_manager.run(), name="controller manager")
             group.create_task(parts.loader.look_for_missing(self.outdated.set), name="missing kinds")
 
 
@@ -262,7 +262,7 @@ class _Parts:
     quarantine: Quarantine
     audit: Audit
     loader: Loader
-    claim_controller: ClaimController | None
+    controller_manager: ControllerManager | None
 
 
 def settle_memory() -> None:

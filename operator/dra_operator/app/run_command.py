@@ -70,7 +70,13 @@ def options_of(settings: OperatorSettings) -> Options:
 
 def _pace(given: OperatorSettings) -> Pace:
     return Pace(
-        workers={"pod": given.template_workers, "claim": given.release_workers, "place": given.placement_workers},
+        workers={
+            "pod": given.template_workers,
+            "claim": given.release_workers,
+            "place": given.placement_workers,
+            "evict": given.eviction_workers,
+            "rule": 1,
+        },
         retries=_waits(given.retry),
         placement_retries=_waits(given.placement_retry),
         turns=Turns(given.planning_turn, given.planning_rest),

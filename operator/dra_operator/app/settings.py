@@ -59,7 +59,7 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         str,
         _about(
             "what is ours; auto: only placement where kube-controller-manager works, else everything",
-            "some of templates, release and placement, separated by commas, or auto",
+            "some of templates, release, placement and eviction, separated by commas, or auto",
         ),
     ] = "auto"
     legacy_claim_names: Annotated[
@@ -94,6 +94,9 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     )
     release_workers: Annotated[_Count, _about("claims that are released or cleaned up at the same time")] = (
         _PACE.workers["claim"]
+    )
+    eviction_workers: Annotated[_Count, _about("pods on tainted devices that are deleted at the same time")] = (
+        _PACE.workers["evict"]
     )
     placement_workers: Annotated[_Count, _about("placed pods whose writes are under way at the same time")] = (
         _PACE.workers["place"]

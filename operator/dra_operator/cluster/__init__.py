@@ -1,5 +1,6 @@
 """The in-memory view of the cluster: objects, look-ups, devices in use, and which keys a change concerns."""
 
+from . import evictions
 from .duplicates import counting_claim, duplicates, is_in_use
 from .interest import EVERYTHING, LEFTOVERS, NONE, Interest
 from .invariants import InvariantViolated, check, violations
@@ -33,6 +34,7 @@ __all__ = [
     "classes_of",
     "counting_claim",
     "duplicates",
+    "evictions",
     "is_in_use",
     "revision",
     "violations",

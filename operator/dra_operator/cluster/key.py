@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Concern = Literal["pod", "claim", "place"]
+Concern = Literal["pod", "claim", "place", "evict", "rule"]
 
 
 class Key(NamedTuple):
     """One entry of the work queue; prints as ``pod:default/train``.
 
     ``pod`` makes and records the claims of a pod, ``claim`` keeps a claim's reservations honest and gives its
-    devices back, ``place`` finds a node and devices for a waiting pod.
+    devices back, ``place`` finds a node and devices for a waiting pod, ``evict`` ends a pod on tainted devices,
+    ``rule`` reports in a DeviceTaintRule what it does.
     """
 
     concern: Concern

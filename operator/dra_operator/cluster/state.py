@@ -14,7 +14,8 @@ from dra_api.extended_resources import classes_by_resource, may_be_devices
 from dra_api.references import ClaimUse, claims_of_pod, pod_is_done
 from dra_api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
-from dra_operator.allocator import Allocator, Inventory
+from dra_operator.allocator import Allocator, DeviceId, Inventory
+from dra_operator.eviction import DeviceTaints
 from dra_operator.placement import BINDING_TIMEOUT, Nodes, Snapshot, pod_requests
 
 from .contention import Contention, drivers_in
@@ -56,6 +57,11 @@ class State:
         self.claims_by_class: Index[str] = Index()
         self.pods_by_resource: Index[str] = Index()
         """Waiting pods by the extended resources that they ask for."""
+        self.device_taints = DeviceTaints()
+        self.evicting_rules: dict[str, DeviceTaintRule] = {}
+        """By name: rules whose taint ends pods."""
+        self.claims_by_device: Index[DeviceId] = Index()
+        """Allocated claims by their devices, with admin access too."""
 
     def claims_of(self, pod: Pod) -> Iterator[tuple[ClaimUse, ResourceClaim | None]]:
         """The claims that the pod uses, each with the claim itself if it exists; unresolvable entries are left out."""

@@ -20,7 +20,7 @@ from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, Resour
 from dra_operator.allocator import Inventory
 from dra_operator.placement import NodeState, node_requests, served_resources
 
-from . import triggers
+from . import evictions, triggers
 from .contention import drivers_in
 from .interest import EVERYTHING, Interest
 from .key import NOTHING, Keys
@@ -131,7 +131,7 @@ class Cluster(State):
             self._file_pod(new.key, new)
             room_freed |= self._count_pod(new)
         self._file_contention(change)
-        keys = triggers.on_pod(self, change)
+        keys = (*triggers.on_pod(self, change), *evictions.on_pod(self, change))
         for uid in uids:
             keys += triggers.on_resident(self, before[uid], self.residents.at(uid))
         return (*keys, *triggers.room_freed(self)) if room_freed else keys
@@ -229,14 +229,14 @@ class Cluster(State):
             self.claims_by_owner.file(new.key, (owner.uid,) if owner and is_pods else ())
             self.claims_by_class.file(new.key, triggers.classes_of(new))
             self._file_foreign(new)
-        return triggers.on_claim(self, change)
+        return (*triggers.on_claim(self, change), *evictions.on_claim(self, change))
 
     def _absorb_slice(self, change: Change[ResourceSlice]) -> Keys:
         if change.new is not None:
             self.inventory.put_slice(change.new)
         elif change.old is not None:
             self.inventory.remove_slice(change.old.metadata.name)
-        return triggers.on_slice(self, change)
+        return (*triggers.on_slice(self, change), *evictions.on_slice(self, change))
 
     def _absorb_class(self, change: Change[DeviceClass]) -> Keys:
         if change.new is not None:
@@ -252,4 +252,5 @@ class Cluster(State):
             self.inventory.put_rule(change.new)
         elif change.old is not None:
             self.inventory.remove_rule(change.old.metadata.name)
-        return triggers.devices_published(self)
+        published = () if evictions.is_same_rule(change) else triggers.devices_published(self)
+        return (*published, *evictions.on_rule(self, change))

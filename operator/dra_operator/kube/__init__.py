@@ -7,6 +7,7 @@ from .event_reasons import EventReason
 from .events import EventRecorder
 from .pods import PodWriter
 from .rewrite import rewrite
+from .taint_rules import RuleWriter
 
 __all__ = [
     "ClaimChanged",
@@ -15,6 +16,7 @@ __all__ = [
     "EventReason",
     "EventRecorder",
     "PodWriter",
+    "RuleWriter",
     "may_have_happened",
     "rewrite",
 ]

@@ -32,5 +32,12 @@ class EventReason(Enum):
         "A claim of the pod could not be made from its template, or not be recorded.",
     )
 
+    DEVICE_TAINT_EVICTION = (
+        "Normal",
+        "DeviceTaintManagerEviction",
+        "`Marking for deletion`: the pod is deleted, because a device of it has a taint with the effect NoExecute; "
+        "`Cancelling deletion`: it was due later, and may stay.",
+    )
+
     def __init__(self, kind: str, reason: str, meaning: str) -> None:
         self.kind, self.reason, self.meaning = kind, reason, meaning

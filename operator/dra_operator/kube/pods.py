@@ -1,4 +1,4 @@
-"""Writing pods: which claims they got, why they wait, where they go. Nothing else of a pod is ever touched."""
+"""Writing pods: which claims they got, why they wait, where they go, and their end. Nothing else is ever touched."""
 
 from __future__ import annotations
 
@@ -13,13 +13,29 @@ from .client import Client
 
 CLAIMS_MANAGER = "ResourceClaimController"
 PLACEMENT_MANAGER = "dra-scheduler"
+EVICTION_MANAGER = "device-taint-eviction-controller"
+DISRUPTION = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "DeletionByDeviceTaintManager",
+    "message": "Device Taint manager: deleting due to NoExecute taint",
+}
 
 
 class PodWriter:
-    """All writes to pods; every answer goes to ``seen`` at once. ``now`` is the time as RFC 3339 text."""
+    """All writes to pods; every answer goes to ``seen`` at once, a pod that is gone to ``gone``.
 
-    def __init__(self, client: Client, seen: Callable[[Struct], None], now: Callable[[], str]) -> None:
-        self._client, self._seen, self._now = client, seen, now
+    ``now`` is the time as RFC 3339 text.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        seen: Callable[[Struct], None],
+        gone: Callable[[Pod], None],
+        now: Callable[[], str],
+    ) -> None:
+        self._client, self._seen, self._gone, self._now = client, seen, gone, now
 
     async def read(self, namespace: str, name: str) -> Pod:
         """The pod as the server has it now. Raises NotFound."""
@@ -67,6 +83,32 @@ class PodWriter:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._client.create_subresource(PODS, meta.name, "binding", body, meta.namespace)
+
+    async def mark_disrupted(self, pod: Pod) -> None:
+        """Say in a condition that its devices end this very pod, unless the pod says so already.
+
+        Repeated, it changes nothing. Raises NotFound, and Conflict for another pod of the name.
+        """
+        known = next((entry for entry in pod.status.conditions or () if entry.type == DISRUPTION["type"]), None)
+        stays = known is not None and known.status == DISRUPTION["status"]
+        if (
+            known is not None
+            and stays
+            and (known.reason, known.message) == (DISRUPTION["reason"], DISRUPTION["message"])
+        ):
+            return
+        since = known.last_transition_time if known is not None and stays else None
+        condition = {**DISRUPTION, "lastTransitionTime": since or self._now()}
+        await self._apply(pod, {"conditions": [condition]}, EVICTION_MANAGER)
+
+    async def delete(self, pod: Pod) -> None:
+        """Delete this very pod with its own grace period. Raises NotFound, and Conflict for another pod of the name."""
+        meta = pod.metadata
+        answer = await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
+        if answer.get("metadata", {}).get("deletionTimestamp"):
+            self._took(answer)
+        else:
+            self._gone(pod)  # no container and no finalizer holds it
 
     async def _apply(self, pod: Pod, status: Object, manager: str) -> Pod:
         meta = pod.metadata

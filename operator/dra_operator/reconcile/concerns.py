@@ -4,11 +4,12 @@
 ``templates``           makes claims from templates, records them in the pod, reserves for pods with a preset node
 ``release``             drops reservations, takes devices back, deletes generated claims
 ``placement``           gives the pods of our scheduler name a node and devices
+``eviction``            deletes pods whose devices have a ``NoExecute`` taint, reports in DeviceTaintRules
 ======================  ==============================================================================================
 
-kube-controller-manager has the first two, so that beside one only placement is ours. Two things go with placement
-whichever controller has the others, since only the one who places a pod can tell: which of two claims for one entry
-counts (``repair``), and which claim for extended resources was made in vain (``upkeep``).
+kube-controller-manager has all but placement (eviction from 1.36 on), so that beside one only placement is ours. Two
+things go with placement whichever controller has the others, since only the one who places a pod can tell: which of two
+claims for one entry counts (``repair``), and which claim for extended resources was made in vain (``upkeep``).
 
 Reconcilers ask when they handle a key, because the answer may change while they work.
 """
@@ -19,7 +20,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal, Self, get_args
 
-ConcernName = Literal["templates", "release", "placement"]
+ConcernName = Literal["templates", "release", "placement", "eviction"]
 NAMES: Final[tuple[ConcernName, ...]] = get_args(ConcernName)
 
 
@@ -34,6 +35,7 @@ class Concerns:
     templates: bool = True
     release: bool = True
     placement: bool = True
+    eviction: bool = True
 
     @classmethod
     def of(cls, names: Collection[str]) -> Self:

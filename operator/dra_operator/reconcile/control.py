@@ -7,39 +7,47 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 
 from dra_api.meta import Object
 from dra_api.resource import AllocationResult, ResourceClaim
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator
-from dra_operator.cluster import Cluster, Key, violations
-from dra_operator.kube import ClaimWriter, Client, EventRecorder, PodWriter
+from dra_operator.cluster import Cluster, Concern, Key, evictions, violations
+from dra_operator.kube import ClaimWriter, Client, EventRecorder, PodWriter, RuleWriter
 
 from .backoff import Backoff
 from .commit import Writing
 from .concerns import Concerns
 from .confirmation import Confirmations
 from .dispatcher import Decided, Dispatcher, Postponed
+from .evict import PodEvictor
 from .failures import Failures
 from .generate import ClaimGenerator
-from .metrics import ClaimCollector, ClaimMetrics, PlacementMetrics
+from .metrics import ClaimCollector, ClaimMetrics, EvictionMetrics, PlacementMetrics
 from .pace import Pace
 from .place import PodPlacer
 from .queue import Rank, WorkQueue
 from .queues import WorkQueues
+from .taint_rules import RuleReporter
 from .upkeep import ClaimUpkeep
 from .violation_log import ViolationLog
-from .workers import Workers
+from .workers import Handler, Workers
 
 COMPONENT = "dra-operator"
 
 
-def timestamp() -> str:
+def utc_now() -> datetime:
+    """The current time."""
+    return datetime.now(UTC)
+
+
+def _stamp(now: Callable[[], datetime]) -> str:
     """The current time as the API writes it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Control:
@@ -57,7 +65,7 @@ class Control:
         registry: CollectorRegistry | None = None,
         pace: Pace = Pace(),  # noqa: B008 - frozen
         check_invariants: bool = False,
-        now: Callable[[], str] = timestamp,
+        now: Callable[[], datetime] = utc_now,
         concerns: Concerns | None = None,
         legacy_claim_names: bool = False,
     ) -> None:
@@ -65,16 +73,18 @@ class Control:
         self.concerns = concerns or Concerns()
         clock = asyncio.get_running_loop().time
         placing = WorkQueue(Backoff(clock, pace.placement_retries), rank=self._rank, firm=True)
-        pods_queue, claims_queue = (WorkQueue(Backoff(clock, pace.retries)) for _ in range(2))
-        self.queues = WorkQueues({"pod": pods_queue, "claim": claims_queue, "place": placing})
+        others: tuple[Concern, ...] = ("pod", "claim", "evict", "rule")
+        usual = {concern: WorkQueue(Backoff(clock, pace.retries)) for concern in others}
+        self.queues = WorkQueues({"place": placing, **usual})
         self._checks = check_invariants
         registry = registry or CollectorRegistry()
         self._violations = ViolationLog(registry)
         registry.register(ClaimCollector(cluster.claims))
-        self.events = EventRecorder(client, COMPONENT, clock=clock, now=now)
-        stamp = now if cluster.features.binding_conditions else lambda: None
-        claims = ClaimWriter(client, self._take_in, self._claim_gone, stamp)
-        pods = PodWriter(client, self._take_in, now)
+        stamp = partial(_stamp, now)
+        self.events = EventRecorder(client, COMPONENT, clock=clock, now=stamp)
+        allocated_at = stamp if cluster.features.binding_conditions else lambda: None
+        claims = ClaimWriter(client, self._take_in, self._gone, allocated_at)
+        pods = PodWriter(client, self._take_in, self._gone, stamp)
         created = ClaimMetrics(registry)
         self.generator = ClaimGenerator(cluster, claims, pods, self.events, created, self.concerns)
         self.generator.legacy_names = legacy_claim_names
@@ -82,31 +92,33 @@ class Control:
         self._grace = pace.grace
         self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
         writing = Writing(claims, pods, PlacementMetrics(registry), self._confirmations)
-        self.placer = PodPlacer(
-            cluster,
-            allocator,
-            writing,
-            self.events,
-            placing,
-            self.queues.add,
-            lambda: datetime.fromisoformat(now()),
-            pace,
-        )
-        self._crews = self._hire(pace, Failures(registry))
+        self.placer = PodPlacer(cluster, allocator, writing, self.events, placing, self.queues.add, now, pace)
+        rules = RuleReporter(cluster, RuleWriter(client, self._take_in), usual["rule"], self.concerns, now, stamp)
+        counts = EvictionMetrics(registry)
+        evictor = PodEvictor(cluster, pods, self.events, usual["evict"], rules, counts, self.concerns, now)
+        handlers: Mapping[Concern, Handler] = {
+            "pod": self.generator.handle,
+            "claim": self.upkeep.handle,
+            "rule": rules.handle,
+            "evict": evictor.handle,
+        }
+        self._crews = self._hire(pace, Failures(registry), handlers)
 
-    def _hire(self, pace: Pace, failures: Failures) -> tuple[Workers | Dispatcher, ...]:
+    def _hire(
+        self, pace: Pace, failures: Failures, handlers: Mapping[Concern, Handler]
+    ) -> tuple[Workers | Dispatcher, ...]:
         queue, after = self.queues.of, self._after
         return (
-            Workers(queue("pod"), self.generator.handle, pace.workers["pod"], failures, after),
-            Workers(queue("claim"), self.upkeep.handle, pace.workers["claim"], failures, after),
+            *(Workers(queue(name), handle, pace.workers[name], failures, after) for name, handle in handlers.items()),
             Dispatcher(queue("place"), self._decide, pace.workers["place"], failures, after, pace.turns),
         )
 
     async def _decide(self, key: str) -> Decided | Postponed:
         return await self.placer.decide(key) if self.concerns.placement else Decided()
 
-    def look_at_claims(self) -> None:
-        """Have all pods and claims looked at: the concerns of claims became ours."""
+    def look_at_everything(self) -> None:
+        """Have all pods, claims and evictions looked at: some of them became ours."""
+        self.queues.add(evictions.everything(self.cluster))
         self.queues.add(Key("pod", pod.key) for pod in self.cluster.pods)
         self.queues.add(Key("claim", claim.key) for claim in self.cluster.claims)
 
@@ -142,8 +154,8 @@ class Control:
         if allocation is None:
             self.look_again()
 
-    def _claim_gone(self, claim: ResourceClaim) -> None:
-        self.remove(ResourceClaim, claim.key, claim.metadata.uid)
+    def _gone(self, obj: Object) -> None:
+        self.remove(type(obj), obj.key, obj.metadata.uid)
 
     def _rank(self, key: Key) -> Rank:
         """The order in which pods are placed: the highest priority first, then the oldest."""

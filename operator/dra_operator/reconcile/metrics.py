@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from dra_api.references import is_for_extended_resources
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -52,6 +52,30 @@ class PlacementMetrics:
     def created(self, *, success: bool) -> None:
         """A claim for extended resources was made, or could not be."""
         self._creates.labels("success" if success else "failure").inc()
+
+
+class EvictionMetrics:
+    """Pods deleted because of tainted devices (scheduling.md 10.1)."""
+
+    BUCKETS = (0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240)
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._deletions = Counter(
+            "device_taint_eviction_controller_pod_deletions",
+            "Pods deleted because of tainted devices",
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "device_taint_eviction_controller_pod_deletion_duration_seconds",
+            "From the moment at which a pod was due to its deletion",
+            buckets=self.BUCKETS,
+            registry=registry,
+        )
+
+    def evicted(self, seconds: float) -> None:
+        """A pod was deleted, so long after it was due."""
+        self._deletions.inc()
+        self._seconds.observe(seconds)
 
 
 class ClaimCollector(Collector):

@@ -46,7 +46,9 @@ class Turns:
 class Pace:
     """Everything about time that can be set on the reconcilers."""
 
-    workers: Mapping[Concern, int] = field(default_factory=lambda: {"pod": 20, "claim": 20, "place": 50})
+    workers: Mapping[Concern, int] = field(
+        default_factory=lambda: {"pod": 20, "claim": 20, "place": 50, "evict": 8, "rule": 1}
+    )
     """How many keys of a concern are worked on at the same time."""
     retries: Waits = Waits()
     placement_retries: Waits = Waits(first=0.05, longest=60.0, rate=100.0)

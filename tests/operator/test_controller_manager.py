@@ -1,4 +1,4 @@
-"""Whose the claims are, from what the Lease of kube-controller-manager shows over time."""
+"""What is whose, from what the Lease of kube-controller-manager shows over time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from dra_kube import Api, Forbidden, NotFound, Resource, Unreachable
-from dra_operator.app.claim_controller import ClaimController
+from dra_operator.app.controller_manager import ControllerManager
 from dra_operator.reconcile import Concerns
 
 Lease = dict[str, Any]
@@ -26,6 +26,10 @@ Seen = tuple[float, Lease | Exception]
 YESTERDAY, TOMORROW = "2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z"
 
 
+def version(minor: str, major: str = "1") -> Lease:
+    return {"major": major, "minor": minor, "gitVersion": f"v{major}.{minor}.0"}
+
+
 class Scene:
     """A Lease that shows what each test says, at times that each test says."""
 
@@ -35,13 +39,20 @@ class Scene:
         self.calls = 0
         self.concerns = Concerns()
         api = cast(Api, self)
-        self.controller = ClaimController(api, self.concerns, self.became_ours, clock=lambda: self.time)
+        self.version: Lease | Exception = version("36")
+        self.controller = ControllerManager(api, self.concerns, self.became_ours, clock=lambda: self.time)
 
     async def get(self, resource: Resource, name: str, namespace: str) -> Lease:
         assert (resource.plural, namespace, name) == ("leases", "kube-system", "kube-controller-manager")
         if isinstance(self.shown, Exception):
             raise self.shown
         return self.shown
+
+    async def raw_get(self, path: str) -> Lease:
+        assert path == "/version"
+        if isinstance(self.version, Exception):
+            raise self.version
+        return self.version
 
     def became_ours(self) -> None:
         self.calls += 1
@@ -51,7 +62,7 @@ class Scene:
         self.time += seconds
         self.shown = shown
         await self.controller.look()
-        assert self.concerns.templates == self.concerns.release
+        assert self.concerns.templates == self.concerns.release == self.concerns.eviction
         assert self.concerns.placement
         return self.concerns.templates
 
@@ -91,12 +102,54 @@ class Scene:
         "server away when theirs",
     ],
 )  # fmt: skip
-async def test_whose_the_claims_are(seen: Sequence[Seen], ours: Sequence[bool]) -> None:
+async def test_whose_the_work_is(seen: Sequence[Seen], ours: Sequence[bool]) -> None:
     scene = Scene()
     assert [await scene.look(seconds, shown) for seconds, shown in seen] == ours
 
 
-async def test_all_is_looked_at_again_when_claims_become_ours_later_and_not_at_the_start() -> None:
+@pytest.mark.parametrize(
+    ("shown", "ours"),
+    [
+        (version("36"), False),
+        (version("36+"), False),
+        (version("40"), False),
+        (version("0", major="2"), False),
+        (version("35"), True),
+        (version("32+"), True),
+        ({}, False),
+        ({"major": "one", "minor": None}, False),
+        (AWAY, False),
+    ],
+    ids=str,
+)
+async def test_a_controller_manager_evicts_from_the_version_on_in_which_that_is_on_by_default(
+    shown: Lease | Exception, ours: bool
+) -> None:
+    scene = Scene()
+    scene.shown, scene.version = lease("1"), shown
+    await scene.controller.look()
+    assert scene.concerns == Concerns(templates=False, release=False, eviction=ours)
+
+
+async def test_an_upgrade_of_the_control_plane_is_noticed() -> None:
+    scene = Scene()
+    told: list[bool] = []
+    upgrades: list[Lease | Exception] = [version("35"), version("36"), AWAY, version("36"), version("35")]
+    for renewed, shown in enumerate(upgrades):
+        scene.shown, scene.version = lease(str(renewed)), shown
+        await scene.controller.look()
+        told.append(scene.concerns.eviction)
+    assert told == [True, False, False, False, True]
+    assert scene.calls == 1
+
+
+async def test_without_a_controller_manager_the_version_is_not_asked_for() -> None:
+    scene = Scene()
+    scene.version = AssertionError()
+    assert await scene.look(0, ABSENT)
+
+
+async def test_all_is_looked_at_again_when_work_becomes_ours_later_and_not_at_the_start() -> None:
     scene = Scene()
     await scene.look(0, ABSENT)
     assert scene.calls == 0
@@ -107,12 +160,12 @@ async def test_all_is_looked_at_again_when_claims_become_ours_later_and_not_at_t
 
 async def test_each_change_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
-    with caplog.at_level(logging.INFO, "dra_operator.app.claim_controller"):
+    with caplog.at_level(logging.INFO, "dra_operator.app.controller_manager"):
         for shown in (lease("1"), lease("2"), ABSENT, ABSENT):
             await scene.look(1, shown)
     assert [record.message for record in caplog.records] == [
-        "kube-controller-manager makes and releases claims in this cluster; ours: placement",
-        "no kube-controller-manager makes and releases claims; ours: templates, release, placement",
+        "kube-controller-manager works in this cluster and has templates, release, eviction; ours: placement",
+        "no kube-controller-manager works in this cluster; ours: templates, release, placement, eviction",
     ]
 
 

@@ -1,0 +1,140 @@
+"""What kube-controller-manager does in this cluster, so that this operator must not.
+
+Its Lease in kube-system says whether it works: a controller manager that works renews it every two seconds, and one
+that is dead leaves it as it was. Only changes count, by the local clock; the times in the Lease are those of another
+machine. A Lease that is seen for the first time counts as renewed until the contrary is proven, since two claim
+controllers do more harm than none for half a minute.
+
+Every controller manager of a cluster that serves resource.k8s.io in a version we speak (1.32 and later) has the claim
+controller. From 1.36 on it evicts from tainted devices, too: before, the gate DRADeviceTaints is off by default. Where
+it was switched on in an older cluster both evict, which is harmless: they delete the same pods, each once. It cannot be
+seen from outside when a controller is switched off there, nor that a controller manager works which elects no leader
+and has no Lease (k3s with a single server): ``--concerns`` says it then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from dra_kube import LEASES, Api, Forbidden, KubeError, NotFound
+from dra_kube.clock import boot_time
+
+from dra_operator.reconcile import NAMES, ConcernName, Concerns
+
+logger = logging.getLogger(__name__)
+
+NAMESPACE, NAME = "kube-system", "kube-controller-manager"
+PATIENCE = 30.0  # seconds without a change until it counts as gone; a standby takes over within 17
+WHILE_THEIRS = 10.0  # seconds between two looks
+WHILE_OURS = 2.0  # the same when claims are ours: one that starts must find us gone soon
+CLAIMS: Final[frozenset[ConcernName]] = frozenset({"templates", "release"})
+EVICTION: Final[frozenset[ConcernName]] = frozenset({"eviction"})
+EVICTS_FROM: Final = (1, 36)
+
+
+class Heartbeat:
+    """Whether a Lease is being renewed."""
+
+    def __init__(self, clock: Callable[[], float] = boot_time) -> None:
+        self._clock = clock
+        self._spec: dict[str, Any] = {}
+        self._changed_at = 0.0
+
+    def saw(self, lease: dict[str, Any] | None) -> bool:
+        """The Lease as it is now; None if there is none."""
+        spec = (lease or {}).get("spec") or {}
+        if spec != self._spec:
+            self._spec, self._changed_at = spec, self._clock()
+        patience = max(PATIENCE, 2.0 * (spec.get("leaseDurationSeconds") or 0))
+        return bool(spec.get("holderIdentity")) and self._clock() - self._changed_at < patience
+
+
+class ControllerManager:
+    """Keeps ``concerns`` in step: ``look`` once before the work begins, then ``run``.
+
+    ``became_ours`` is called when anything becomes ours while the operator works.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        concerns: Concerns,
+        became_ours: Callable[[], None],
+        clock: Callable[[], float] = boot_time,
+    ) -> None:
+        self._api, self._concerns, self._became_ours = api, concerns, became_ours
+        self._heartbeat = Heartbeat(clock)
+        self._theirs: frozenset[ConcernName] | None = None
+        self._is_denied = False
+
+    async def look(self) -> None:
+        """Find out what is whose now. What cannot be found out stays as it was, at first another one's."""
+        theirs: frozenset[ConcernName] = frozenset()
+        if await self._works():
+            theirs = CLAIMS | EVICTION if await self._evicts() else CLAIMS
+        if theirs != self._theirs:
+            self._change(theirs)
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await asyncio.sleep(WHILE_THEIRS if self._theirs else WHILE_OURS)
+            await self.look()
+
+    async def _works(self) -> bool:
+        try:
+            works = self._heartbeat.saw(await self._api.get(LEASES, NAME, NAMESPACE))
+        except NotFound:
+            works = self._heartbeat.saw(None)
+        except Forbidden as error:
+            self._tell_denied(error)
+            return True
+        except KubeError as error:
+            logger.debug("cannot look at the Lease of kube-controller-manager: %s", error)
+            return self._theirs is None or bool(self._theirs)
+        self._is_denied = False
+        return works
+
+    async def _evicts(self) -> bool:
+        """Whether a controller manager of the server's version evicts by default; not known counts as yes, at first."""
+        try:
+            version = await self._api.raw_get("/version")
+        except KubeError as error:
+            logger.debug("cannot look at the version of the API server: %s", error)
+            return self._theirs is None or self._theirs >= EVICTION
+        return _numbers(version) >= EVICTS_FROM
+
+    def _change(self, theirs: frozenset[ConcernName]) -> None:
+        before, self._theirs = self._theirs, theirs
+        for concern in CLAIMS | EVICTION:
+            setattr(self._concerns, concern, concern not in theirs)
+        if theirs:
+            names = ", ".join(name for name in NAMES if name in theirs)
+            logger.info("kube-controller-manager works in this cluster and has %s; ours: %s", names, self._concerns)
+        else:
+            logger.info("no kube-controller-manager works in this cluster; ours: %s", self._concerns)
+        if before is not None and before - theirs:
+            self._became_ours()
+
+    def _tell_denied(self, error: Forbidden) -> None:
+        if not self._is_denied:
+            logger.warning(
+                "cannot see whether kube-controller-manager works, so making and releasing claims, and eviction, are "
+                "left to it: %s; allow to get leases in %s (Role dra-operator-leader-election in "
+                "manifests/operator/rbac.yaml), or say what is ours with --concerns",
+                error,
+                NAMESPACE,
+            )
+        self._is_denied = True
+
+
+def _numbers(version: Any) -> tuple[int, int]:
+    """Major and minor version of an answer of ``/version``, whose minor may be ``36+``."""
+    try:
+        return int(version["major"]), int(re.sub(r"\D.*", "", version["minor"]))
+    except (KeyError, TypeError, ValueError):
+        return EVICTS_FROM  # what does not say is no release that we know, so a newer one

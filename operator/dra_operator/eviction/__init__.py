@@ -1,0 +1,25 @@
+"""Which pods have to leave their tainted devices, why, and when (scheduling.md section 10). Pure.
+
+A section without a page, in this package, is one of scheduling.md.
+"""
+
+from .cause import Cause, Eviction
+from .due import claim_eviction, evicts, may_evict, pod_eviction, selects
+from .rule_status import EVICTION_IN_PROGRESS, RuleCounts, condition_of, eviction_condition
+from .taints import DeviceTaints, TaintOfDevice
+
+__all__ = [
+    "EVICTION_IN_PROGRESS",
+    "Cause",
+    "DeviceTaints",
+    "Eviction",
+    "RuleCounts",
+    "TaintOfDevice",
+    "claim_eviction",
+    "condition_of",
+    "eviction_condition",
+    "evicts",
+    "may_evict",
+    "pod_eviction",
+    "selects",
+]

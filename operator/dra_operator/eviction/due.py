@@ -1,0 +1,133 @@
+"""When the pods of a claim have to go: taints and tolerations in, due time and causes out (TE-01 to TE-04).
+
+A taint evicts from the moment it was added, later by the seconds that the claim tolerates it, and never if the claim
+tolerates it without a limit. The tolerations that count are those that the allocator copied into the allocation result.
+Example: a device got ``dra.example.com/broken:NoExecute`` at 12:00:00; its result tolerates that key for 300 seconds by
+one toleration and for 60 by another; the pod is due at 12:01:00.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from dra_api.core import Pod
+from dra_api.references import ClaimNotOwned, ClaimUse, check_owned_by, is_reserved_for
+from dra_api.resource import (
+    AllocationResult,
+    DeviceRequestAllocationResult,
+    DeviceTaint,
+    DeviceTaintRule,
+    DeviceToleration,
+    ResourceClaim,
+)
+
+from dra_operator.allocator import DeviceId
+from dra_operator.allocator.published.taints import tolerates
+
+from .cause import Cause, Eviction, merged
+from .taints import NO_EXECUTE, DeviceTaints
+
+Rules = Iterable[DeviceTaintRule]
+NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+def evicts(rule: DeviceTaintRule) -> bool:
+    """Whether the rule's taint ends pods; without a selector it selects no device (PRJ-010)."""
+    return rule.spec.taint.effect == NO_EXECUTE and rule.spec.device_selector is not None
+
+
+def selects(rule: DeviceTaintRule, device: DeviceId) -> bool:
+    """Whether the rule is about the device, which need not be published (any more)."""
+    selector = rule.spec.device_selector
+    if selector is None:
+        return False
+    wanted = (selector.driver, selector.pool, selector.device)
+    return all(want is None or want == has for want, has in zip(wanted, device, strict=True))
+
+
+def may_evict(allocation: AllocationResult, taints: DeviceTaints, rules: Rules) -> bool:
+    """Whether any device of the allocation has a taint that evicts, tolerated or not."""
+    return any(True for result in allocation.devices.results or () for _ in _causes(result, taints, rules))
+
+
+def pod_eviction(
+    pod: Pod,
+    claims: Iterable[tuple[ClaimUse, ResourceClaim | None]],
+    taints: DeviceTaints,
+    rules: Rules,
+    undated: datetime,
+) -> Eviction | None:
+    """When the pod has to go, None if it may stay; ``claims`` are those it uses, for extended resources too (PRJ-011).
+
+    Claims count that are reserved for this very pod and, if generated, were made for it (TE-04). ``undated``: since
+    when a taint without a time counts.
+    """
+    if not pod.spec.node_name:
+        return None
+    rules = tuple(rules)
+    found = (
+        claim_eviction(claim.status.allocation, taints, rules, undated)
+        for use, claim in claims
+        if claim is not None and claim.status.allocation is not None and _is_used_by(pod, use, claim)
+    )
+    return merged(eviction for eviction in found if eviction is not None)
+
+
+def claim_eviction(
+    allocation: AllocationResult, taints: DeviceTaints, rules: Rules, undated: datetime
+) -> Eviction | None:
+    """When the pods of a claim with this allocation have to go; admin access does not exempt (TE-02, TE-03)."""
+    rules = tuple(rules)
+    found: list[Eviction] = []
+    for result in allocation.devices.results or ():
+        for cause in _causes(result, taints, rules):
+            seconds = _tolerated_for(cause.taint, result.tolerations or ())
+            if seconds is not None:
+                found.append(Eviction(_after(_moment(cause.taint.time_added) or undated, seconds), (cause,)))
+    return merged(found)
+
+
+def _causes(result: DeviceRequestAllocationResult, taints: DeviceTaints, rules: Rules) -> Iterator[Cause]:
+    device = DeviceId(result.driver, result.pool, result.device)
+    for place, taint in taints.of(device):
+        yield Cause.of_device(device, place, taint)
+    for rule in rules:
+        if evicts(rule) and selects(rule, device):
+            yield Cause.of_rule(rule.metadata.name, rule.metadata.uid, rule.spec.taint)
+
+
+def _tolerated_for(taint: DeviceTaint, tolerations: Iterable[DeviceToleration]) -> int | None:
+    """Seconds, the smallest of several; None for ever. An empty effect, fine for scheduling, is not enough here."""
+    seconds: list[int] = []
+    for toleration in tolerations:
+        if toleration.effect == NO_EXECUTE and tolerates(toleration, taint):
+            if toleration.toleration_seconds is None:
+                return None
+            seconds.append(max(0, toleration.toleration_seconds))
+    return min(seconds, default=0)
+
+
+def _is_used_by(pod: Pod, use: ClaimUse, claim: ResourceClaim) -> bool:
+    if use.must_check_owner:
+        try:
+            check_owned_by(pod, claim)
+        except ClaimNotOwned:
+            return False
+    return is_reserved_for(pod, claim)
+
+
+def _moment(text: str | None) -> datetime | None:
+    """A time of the API; None where none is given, or one that cannot be read."""
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
+
+
+def _after(start: datetime, seconds: int) -> datetime:
+    try:
+        return start + timedelta(seconds=seconds)
+    except OverflowError:
+        return NEVER

@@ -1,0 +1,102 @@
+"""The ``NoExecute`` taints that drivers publish, by device, kept up to date one slice at a time.
+
+Only slices of a pool's highest generation count, wherever in the cluster they are; whether the pool is complete does
+not matter (TE-01). So a slice may change which taints of *another* slice count, by a new generation: ``replace`` says
+on which devices the taints that count have become other ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dra_api.resource import DeviceTaint, ResourceSlice
+
+from dra_operator.allocator import DeviceId, PoolId
+
+NO_EXECUTE = "NoExecute"
+
+
+class TaintOfDevice(NamedTuple):
+    """``place``: the index among the taints of the device."""
+
+    place: int
+    taint: DeviceTaint
+
+
+_Taints = tuple[TaintOfDevice, ...]
+
+
+class _Published(NamedTuple):
+    """What counts of one slice."""
+
+    generation: int
+    devices: Mapping[str, _Taints]
+
+
+class DeviceTaints:
+    """Taints of devices that evict. Devices without one cost nothing but the generation of their slice."""
+
+    def __init__(self) -> None:
+        self._slices: dict[PoolId, dict[str, _Published]] = {}
+        self._tainted: dict[PoolId, Mapping[str, _Taints]] = {}
+        """What counts; only pools that have something."""
+
+    def replace(self, old: ResourceSlice | None, new: ResourceSlice | None) -> set[DeviceId]:
+        """A slice appeared (no ``old``), disappeared (no ``new``) or changed; the devices whose taints changed."""
+        pools: set[PoolId] = set()
+        if old is not None:
+            pool = _pool_of(old)
+            del self._slices[pool][old.metadata.name]
+            pools.add(pool)
+        if new is not None:
+            pool = _pool_of(new)
+            published = _Published(new.spec.pool.generation, _evicting(new))
+            self._slices.setdefault(pool, {})[new.metadata.name] = published
+            pools.add(pool)
+        return {device for pool in pools for device in self._refresh(pool)}
+
+    def of(self, device: DeviceId) -> _Taints:
+        """The taints of a device, in the order of the slice; none if the device is not published."""
+        return self._tainted.get(device.pool_id, {}).get(device.device, ())
+
+    def is_newest(self, slice_: ResourceSlice) -> bool:
+        """Whether a slice that was put in is of its pool's highest generation."""
+        return slice_.spec.pool.generation == _newest(self._slices[_pool_of(slice_)])
+
+    def __bool__(self) -> bool:
+        return bool(self._tainted)
+
+    def _refresh(self, pool: PoolId) -> set[DeviceId]:
+        slices = self._slices[pool]
+        before = self._tainted.pop(pool, {})
+        now: dict[str, _Taints] = {}
+        if any(published.devices for published in slices.values()):
+            newest = _newest(slices)
+            for _, published in sorted(slices.items()):
+                if published.generation == newest:
+                    now = {**published.devices, **now}  # of two devices of one name the first slice's counts
+        if now:
+            self._tainted[pool] = now
+        if not slices:
+            del self._slices[pool]
+        names = before.keys() | now.keys()
+        return {DeviceId(*pool, name) for name in names if before.get(name) != now.get(name)}
+
+
+def _pool_of(slice_: ResourceSlice) -> PoolId:
+    return PoolId(slice_.spec.driver, slice_.spec.pool.name)
+
+
+def _newest(slices: Mapping[str, _Published]) -> int:
+    return max((published.generation for published in slices.values()), default=0)
+
+
+def _evicting(slice_: ResourceSlice) -> Mapping[str, _Taints]:
+    tainted: dict[str, _Taints] = {}
+    for device in slice_.spec.devices or ():
+        if device.taints:
+            found = (TaintOfDevice(place, taint) for place, taint in enumerate(device.taints))
+            if evicting := tuple(entry for entry in found if entry.taint.effect == NO_EXECUTE):
+                tainted[device.name] = evicting
+    return tainted

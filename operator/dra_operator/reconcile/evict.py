@@ -1,0 +1,156 @@
+"""A pod on tainted devices is deleted when its time has come (scheduling.md 10.3 and 10.4).
+
+Concern ``evict`` of the queue. Each look computes anew from the view whether the pod has to go, and when; what was
+found is kept only to tell that a deletion was cancelled. So a restart, and events that come late, twice or never, cost
+nothing: due times follow from the taints themselves.
+
+The deletion is three requests, and a crash or a failure between any two of them is mended by the next look, which
+begins with the first again. Each names the UID of the pod, so that a successor of the same name is safe:
+
+1. the pod is read: gone, replaced, ended or being deleted by anyone, it is left alone. A DELETE whose answer was lost
+   ends here, and is not counted;
+2. its condition ``DisruptionTarget`` is written, unless it is there;
+3. it is deleted, with its own grace period.
+
+A pod that is due later is looked at again every minute, since a clock may be set and a computer may sleep.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from dra_api.core import Pod
+from dra_kube import NotFound
+
+from dra_operator.cluster import Cluster, Key, UidMemory, evictions
+from dra_operator.eviction import Eviction
+from dra_operator.kube import EventReason, EventRecorder, PodWriter
+
+from .concerns import Concerns
+from .logbook import tell
+from .metrics import EvictionMetrics
+from .queue import WorkQueue
+from .taint_rules import RuleReporter
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED = 500  # UIDs of evicted pods
+LOOK_AGAIN = 60.0  # seconds
+
+
+@dataclass(slots=True)
+class _Planned:
+    """A pod that has to go. ``since``: when that was first seen; ``is_told``: an event says that it is deleted."""
+
+    pod: Pod
+    eviction: Eviction
+    since: datetime
+    is_told: bool = False
+
+
+class PodEvictor:
+    """Handles ``evict:`` keys."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pods: PodWriter,
+        events: EventRecorder,
+        queue: WorkQueue,
+        rules: RuleReporter,
+        metrics: EvictionMetrics,
+        concerns: Concerns,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._cluster, self._pods, self._events, self._queue = cluster, pods, events, queue
+        self._rules, self._metrics, self._concerns, self._now = rules, metrics, concerns, now
+        self._planned: dict[str, _Planned] = {}
+        self._evicted = UidMemory(REMEMBERED)
+
+    async def handle(self, key: str) -> None:
+        """Delete the pod if it is due, look again when it will be, or find that it may stay."""
+        pod = self._cluster.pods.get(key)
+        planned = self._planned.get(key)
+        if planned is not None and (pod is None or pod.metadata.uid != planned.pod.metadata.uid):
+            self._forget(key)
+        if pod is None:
+            return
+        if not self._concerns.eviction or self._is_going(pod):
+            self._forget(key)
+            return
+        eviction = self._plan(pod)
+        if eviction is None:
+            return
+        wait = (eviction.due - self._now()).total_seconds()
+        if wait > 0:
+            self._queue.add_after(Key("evict", key), min(wait, LOOK_AGAIN))
+        else:
+            await self._evict(pod)
+
+    def _plan(self, pod: Pod) -> Eviction | None:
+        """When the pod has to go, as it looks now; kept, and told if that is no more."""
+        known = self._planned.get(pod.key)
+        since = known.since if known is not None else self._now()
+        eviction = evictions.eviction_of(self._cluster, pod, since)
+        if eviction is None:
+            if known is not None:
+                self._forget(pod.key)
+                self._events.post(pod, EventReason.DEVICE_TAINT_EVICTION, "Cancelling deletion")
+                tell(logger, logging.INFO, "eviction cancelled", pod=pod.key)
+            return None
+        if known is None or known.eviction != eviction:
+            is_told = known is not None and known.is_told
+            self._forget(pod.key)
+            self._planned[pod.key] = _Planned(pod, eviction, since, is_told)
+            self._rules.look_later(eviction.causes)
+            due = eviction.due.isoformat()
+            tell(logger, logging.DEBUG, "eviction planned", pod=pod.key, due=due, because=partial(str, eviction))
+        return eviction
+
+    async def _evict(self, pod: Pod) -> None:
+        try:
+            fresh = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
+            if fresh.metadata.uid != pod.metadata.uid or self._is_going(fresh):
+                self._forget(pod.key)
+                return
+            eviction = self._plan(fresh)
+            if eviction is None:
+                return
+            if eviction.due > self._now():
+                self._queue.add((Key("evict", pod.key),))
+                return
+            self._tell(fresh)
+            await self._pods.mark_disrupted(fresh)
+            await self._pods.delete(fresh)
+        except NotFound:
+            self._forget(pod.key)
+            return
+        self._deleted(fresh, eviction)
+
+    def _tell(self, pod: Pod) -> None:
+        planned = self._planned[pod.key]
+        if not planned.is_told:
+            planned.is_told = True
+            self._events.post(pod, EventReason.DEVICE_TAINT_EVICTION, "Marking for deletion")
+
+    def _deleted(self, pod: Pod, eviction: Eviction) -> None:
+        seconds = max(0.0, (self._now() - eviction.due).total_seconds())
+        self._evicted.add(pod.metadata.uid)
+        self._metrics.evicted(seconds)
+        self._rules.pod_evicted(eviction.causes)
+        self._forget(pod.key)
+        tell(logger, logging.INFO, "pod evicted", pod=pod.key, late=round(seconds, 3), because=str(eviction))
+
+    def _forget(self, key: str) -> None:
+        planned = self._planned.pop(key, None)
+        if planned is not None:
+            self._rules.look_later(planned.eviction.causes)
+
+    def _is_going(self, pod: Pod) -> bool:
+        """Whether the pod has ended, or ends already; then nothing has to be done, and nothing is cancelled."""
+        meta = pod.metadata
+        return pod.is_terminal or meta.deletion_timestamp is not None or meta.uid in self._evicted

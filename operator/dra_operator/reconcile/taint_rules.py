@@ -1,0 +1,88 @@
+"""A DeviceTaintRule says what it does: how many pods it is ending, has ended, or would end (scheduling.md 10.5).
+
+Concern ``rule`` of the queue. The condition is written at once when the rule is new or its spec changed, afterwards at
+most every 10 seconds, and only when it says something new. Writing it again is harmless: it is one server-side apply
+that names the rule's UID. How many pods a rule has ended is known since the start of the process only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from dra_api.resource import DeviceTaintRule
+from dra_kube import NotFound
+
+from dra_operator.cluster import Cluster, Key, evictions
+from dra_operator.eviction import Cause, condition_of, eviction_condition
+from dra_operator.kube import RuleWriter
+
+from .concerns import Concerns
+from .queue import WorkQueue
+
+PERIOD = 10.0  # seconds between two writes
+
+
+class RuleReporter:
+    """Handles ``rule:`` keys; ``stamp`` writes a time as the API does."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        rules: RuleWriter,
+        queue: WorkQueue,
+        concerns: Concerns,
+        now: Callable[[], datetime],
+        stamp: Callable[[], str],
+    ) -> None:
+        self._cluster, self._rules, self._queue, self._concerns = cluster, rules, queue, concerns
+        self._now, self._stamp = now, stamp
+        self._evicted: dict[str, tuple[str, int]] = {}
+        """By name: the UID of the rule, and the pods that it has ended."""
+
+    def pod_evicted(self, causes: Iterable[Cause]) -> None:
+        """A pod was deleted for these causes."""
+        for cause in causes:
+            if cause.rule:
+                self._evicted[cause.rule] = (cause.rule_uid, self._count(cause.rule, cause.rule_uid) + 1)
+
+    def look_later(self, causes: Iterable[Cause]) -> None:
+        """What the rules among the causes report may be out of date; more changes may follow, so not at once."""
+        for cause in causes:
+            if cause.rule:
+                self._queue.add_after(Key("rule", cause.rule), PERIOD)
+
+    async def handle(self, key: str) -> None:
+        """Bring the status of one rule up to date."""
+        rule = self._cluster.rules.get(key)
+        if rule is None:
+            self._evicted.pop(key, None)
+            return
+        if not self._concerns.eviction:
+            return
+        if (wait := self._too_early(rule)) > 0:
+            self._queue.add_after(Key("rule", key), wait)
+            return
+        counts = evictions.counts_of(self._cluster, rule, self._now())
+        condition = eviction_condition(rule, counts, self._count(key, rule.metadata.uid), self._stamp())
+        if condition is None:
+            return
+        try:
+            await self._rules.report(rule, condition)
+        except NotFound:
+            return  # deleted meanwhile
+
+    def _count(self, name: str, uid: str) -> int:
+        known, count = self._evicted.get(name, (uid, 0))
+        return count if known == uid else 0
+
+    def _too_early(self, rule: DeviceTaintRule) -> float:
+        """Seconds until the status may be written again; a changed spec is reported at once."""
+        known = condition_of(rule)
+        if known is None or known.observed_generation != rule.metadata.generation:
+            return 0.0
+        try:
+            written = datetime.fromisoformat(known.last_transition_time or "")
+            return min(PERIOD, PERIOD - (self._now() - written).total_seconds())
+        except (ValueError, TypeError):  # no time, or one without a zone
+            return 0.0
