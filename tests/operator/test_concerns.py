@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from dra_kube import LEASES, PODS, RESOURCE_CLAIMS, Api
+from dra_kube import LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
 from dra_operator.app import controller_manager
 from dra_operator.reconcile import UnknownConcern, concerns_of
 from live_cluster import LiveCluster
@@ -133,6 +133,34 @@ async def test_a_claim_recorded_in_place_of_the_allocated_one_is_put_right(
 
         await until("the claim is repaired", is_repaired)
         await cluster.gone(RESOURCE_CLAIMS, "one-too-many")
+
+
+async def test_eviction_is_left_to_a_controller_manager_until_it_dies(
+    manager: ControllerManager, cluster: LiveCluster, supervising: Supervising, api: Api
+) -> None:
+    await cluster.furnish(devices=1)
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        await cluster.add_pod("victim")
+        await cluster.bound("victim")
+        await manager.start()
+
+        async def is_left_to_it() -> bool:
+            return not site.operator.control.concerns.eviction
+
+        await until("eviction is left to it", is_left_to_it)
+        (slice_,), _ = await api.list(RESOURCE_SLICES)
+        slice_["spec"]["devices"][0]["taints"] = [{"key": "broken", "effect": "NoExecute"}]
+        await api.update(RESOURCE_SLICES, slice_)
+        await cluster.heard()
+        assert "deletionTimestamp" not in (await cluster.pod("victim"))["metadata"]
+        await manager.die()
+
+        async def is_evicted() -> bool:
+            return "deletionTimestamp" in (await cluster.pod("victim"))["metadata"]
+
+        await until("the pod is evicted", is_evicted)
 
 
 @pytest.mark.parametrize(
