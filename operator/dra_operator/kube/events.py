@@ -1,7 +1,7 @@
-"""Telling people what happened, as Event objects on the objects concerned.
+"""Writes Event objects, which tell people what happened to an object.
 
-Events are a courtesy: they are written in the background, never waited for, and lost rather than retried. The same
-message about the same object is one Event with a count. Each object may cause a burst of events and then only one
+No decision depends on events: they are written in the background, never waited for, and lost rather than retried. The
+same message about the same object is one Event with a count. Each object may cause a burst of events and then only one
 every few minutes, so that a pod that fails ten times a second does not flood the cluster. What the object itself shows
 (``SHOWN``: a placed pod has its node and its condition) is written ten times a
 second at most, after a burst of a hundred. Otherwise ten thousand pods placed at once would cost a write more each, and
@@ -63,7 +63,7 @@ class EventRecorder:
         self._allowance: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def post(self, about: Struct, reason: EventReason, message: str) -> None:
-        """Tell what happened to an object."""
+        """Queue an event about an object."""
         if reason in SHOWN and not self._may_post(reason.reason, SHOWN_BURST, SHOWN_REFILL):
             return
         if not self._may_post(about.metadata.uid or about.key, BURST, REFILL):
@@ -74,7 +74,7 @@ class EventRecorder:
             logger.debug("event dropped, too many are waiting: %s %s", reason.reason, about.key)
 
     async def run(self) -> None:
-        """Write what was posted, for ever."""
+        """Write what was posted, until cancelled."""
         while True:
             await self._write(await self._notes.get())
             self._notes.task_done()

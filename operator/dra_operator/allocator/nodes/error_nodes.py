@@ -6,7 +6,7 @@
 - A request for all devices would violate a constraint. The search only notices when it gets there, so the requests
   before it must find enough devices.
 
-Such a node need not fail: which devices are chosen before an error is met, only the decision itself knows.
+Such a node need not fail: only the decision itself knows which devices are chosen before an error is met.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ CountsOf = Callable[[Alternative], DeviceCounts]
 
 @dataclass(frozen=True, slots=True)
 class ErrorNodes:
-    """``anywhere``: all nodes are; ``nodes`` are those that are known by name."""
+    """``anywhere``: every node is one; ``nodes`` are those known by name."""
 
     nodes: Collection[str]
     anywhere: bool
 
 
 class Meeting(NamedTuple):
-    """A request for all devices, the number of its stage, and a constraint under which it meets those before."""
+    """A request for all devices, the number of its stage, and a constraint that it shares with earlier requests."""
 
     stage: int
     alternative: Alternative
@@ -91,7 +91,7 @@ def meetings(program: ClaimProgram, features: Features) -> Iterator[Meeting]:
 
 
 def _is_open(path: Iterable[Iterable[Need]], node: str) -> bool:
-    """Each request on the path, for itself, finds enough devices on the node."""
+    """Whether each request on the path, by itself, finds enough devices on the node."""
     return all(any(need.devices <= need.counts.most(node) for need in needs) for needs in path)
 
 

@@ -1,4 +1,4 @@
-"""Shared counters: what devices of a pool draw from common counters (allocator.md section 10)."""
+"""Shared counters, from which devices of a pool draw (allocator.md section 10)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Counters(Ledger):
         self.offset = offset
         """The number of the pool's first device on the node."""
         self.left = left
-        """What is left of each counter at the moment."""
+        """What is currently left of each counter."""
         self._shareable = shareable
         self._already_charged = already_charged
         self._holders: dict[int, int] = {}
@@ -104,7 +104,7 @@ class Counters(Ledger):
         return (tuple(self.left), self._already_charged)
 
     def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterator[int]:
-        """By what they consume. Of those that are charged once, it matters which have been."""
+        """Devices by what they consume; shareable ones also by whether they have been charged."""
         for _, members in self.groups:
             yield members
             yield from (1 << device for device in each(members & self._shareable))
@@ -149,7 +149,7 @@ class Counters(Ledger):
         self._check(self._groups.near[group])
 
     def _check(self, groups: Iterable[int]) -> None:
-        """Opens and closes groups by what is left of their counters."""
+        """Opens or closes each group by what is left of its counters."""
         left = self.left
         for index in groups:
             charges, devices = self._groups.groups[index]

@@ -31,10 +31,10 @@ class Domain:
     """Mode All: the devices that must all be taken."""
     need: int = 0
     amounts: Mapping[int, Amounts] = field(default_factory=lambda: NO_AMOUNTS)
-    """What a share consumes of each device that allows multiple allocations, usable or not; the same object for all
-    domains that request the same."""
+    """What a share consumes of each device that allows multiple allocations, usable or not. Domains with equal requests
+    share the object."""
     ledgers: tuple[Ledger, ...] = ()
-    """What the search holds for devices that the domain takes, in the order in which it is asked."""
+    """The ledgers of devices that the domain takes, in the order in which they are asked."""
     comparing: tuple[Ledger, ...] = ()
     """Those of the ledgers that compare attributes."""
 
@@ -53,7 +53,7 @@ class Domain:
 
     @property
     def short(self) -> bool:
-        """The domain alone has too few devices."""
+        """Whether the domain alone has too few devices."""
         if self.alternative.everything:
             return not self.collected or bool(self.collected & ~self.usable)
         return self.usable.bit_count() < self.need
@@ -62,8 +62,8 @@ class Domain:
     def cannot_raise(self) -> bool:
         """Searching the domain cannot meet a fatal error.
 
-        Where no device is needed, none is looked at. All devices are taken in order: when the first of them cannot be
-        had, no constraint is looked at.
+        A domain that needs no device looks at none. A request for all devices takes them in order: if the first is
+        unavailable, no constraint is checked.
         """
         first = self.collected & -self.collected
         if self.need and self.raised:

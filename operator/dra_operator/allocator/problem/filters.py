@@ -1,13 +1,13 @@
-"""Which devices an alternative of a request may take: one check after the other, in one ordered list.
+"""Which devices an alternative of a request may take: an ordered list of checks.
 
-A filter depends only on the inventory, the allocated state and the request, so its result is a set. What all filters
-that do not even look at the allocated state leave is an ``Offer``, which a node keeps from one decision to the next.
+A filter depends only on the inventory, the allocated state and the request, so its result is a set. Filters that ignore
+the allocated state leave an ``Offer``, which a node keeps from one decision to the next.
 The order matters for two things: selectors are evaluated on devices that are not in use and carry no forbidden binding
 conditions, and a selector that raises there is fatal if the search reaches the device (allocator.md section 6); and
 the refusal blames the first filter that left too little.
 
-A request for all devices divides the filters: some choose the devices that it has to take, others only keep it from
-taking one of them (section 7).
+For a request for all devices, some filters choose the devices that it has to take, and others only keep it from taking
+one of them (section 7).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .node_state import NodeState
 
 
 def in_use(node: NodeState, domain: Domain, devices: int) -> int:
-    """No claim holds the device. Admin access does not care."""
+    """No claim holds the device. Admin access may take it anyway."""
     return devices if domain.alternative.admin else devices & ~node.in_use
 
 
@@ -100,14 +100,14 @@ def _is_capacity_limited(node: NodeState, domain: Domain) -> bool:
 
 
 class Filter(NamedTuple):
-    """``keeps`` answers which of some devices it leaves; ``rule`` names it in a refusal."""
+    """``keeps`` gives the devices that pass; ``rule`` names the filter in a refusal."""
 
     rule: Rule
     keeps: Callable[[NodeState, Domain, int], int]
     chooses: bool = False
-    """It is one of those that choose what a request for all devices has to take."""
+    """It chooses which devices a request for all devices has to take."""
     fixed: bool = False
-    """It does not look at the allocated state, nor at more of the request than ``Alternative.offer`` says."""
+    """It depends on nothing but the inventory and ``Alternative.offer``."""
 
 
 FILTERS: Final = (

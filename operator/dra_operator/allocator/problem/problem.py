@@ -34,7 +34,7 @@ class Problem:
         ledgers = Ledgers(node)
         self.domains = [tuple([_with_ledgers(domain, ledgers) for domain in domains]) for domains in known]
         self._dead = next((stage for stage, domains in enumerate(self.domains) if _is_dead(domains)), len(self.domains))
-        """The first stage that cannot be served, even if nothing else was asked for."""
+        """The first stage that cannot be served even alone."""
 
     @cached_property
     def takers(self) -> dict[Ledger, list[Domain]]:
@@ -47,7 +47,7 @@ class Problem:
         return takers
 
     def outside(self, ledger: Ledger, devices: int) -> frozenset[int]:
-        """The numbers of the alternatives that may take some of the devices without concerning the ledger."""
+        """The numbers of the alternatives that may take some of the devices but are not under the ledger."""
         return frozenset(
             domain.number
             for domains in self.domains
@@ -61,14 +61,14 @@ class Problem:
 
     @property
     def hopeless(self) -> bool:
-        """Some request cannot even be served alone, and no fatal error can be met before that is noticed."""
+        """Some request cannot even be served alone, and no fatal error can be met before it."""
         return self._dead < len(self.domains) and all(
             domain.cannot_raise for domains in self.reached for domain in domains
         )
 
     @property
     def reached(self) -> list[tuple[Domain, ...]]:
-        """The stages that a search can reach: it never gets past one that cannot even be served alone."""
+        """The stages that a search can reach: it never passes a stage that cannot be served even alone."""
         return self.domains[: self._dead + 1]
 
     def error_at(self, domain: Domain, device: int) -> AllocationError:
