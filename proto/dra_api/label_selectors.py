@@ -16,14 +16,14 @@ Labels = Mapping[str, str]
 
 
 class Requirement(NamedTuple):
-    """What one label has to be."""
+    """The values that one label may have."""
 
     key: str
     operator: str
     values: frozenset[str] = frozenset()
 
     def holds(self, labels: Labels) -> bool:
-        """Whether labels meet it."""
+        """Whether the labels meet the requirement."""
         match self.operator:
             case "In":
                 return labels.get(self.key) in self.values
@@ -60,12 +60,12 @@ class Selector:
 
     @property
     def anchor(self) -> tuple[str, str] | None:
-        """A label that everything it selects has, if it names one: a key under which it can be filed."""
+        """A label that all selected objects have, if the selector names one: a key under which it can be filed."""
         exact = [(it.key, *it.values) for it in self.requirements or () if it.operator == "In" and len(it.values) == 1]
         return min(((key, value) for key, value in exact), default=None)
 
     def also(self, more: Iterable[Requirement]) -> Selector:
-        """What meets further requirements, too. Nothing stays nothing."""
+        """The selector with further requirements; one that selects nothing stays as it is."""
         return self if self.requirements is None else Selector(self.requirements.union(more))
 
     def matches(self, labels: Labels) -> bool:

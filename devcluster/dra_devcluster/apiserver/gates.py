@@ -1,4 +1,4 @@
-"""The feature gates that the API server goes by: those that decide which fields exist."""
+"""The feature gates that the API server uses: those that decide which fields exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GATES: Final = frozenset(_NAMES[field] for field in _FIELDS & _NAMES.keys()) | {
 
 
 def gates_of(values: Mapping[str, bool]) -> FeatureGates:
-    """The defaults of Kubernetes 1.36 with these changed. Raises UnknownGate, also for gates that change nothing."""
+    """The defaults of Kubernetes 1.36 with these changes. Raises UnknownGate, also for gates without effect here."""
     gates = FeatureGates.of(values)
     if idle := sorted(values.keys() - GATES):
         raise UnknownGate(f"the API server does not look at {', '.join(idle)}, only at {', '.join(sorted(GATES))}")

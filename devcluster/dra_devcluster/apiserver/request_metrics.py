@@ -1,7 +1,6 @@
-"""How many requests came and how they were answered, as ``/metrics`` of the real server says it.
+"""Counts requests by their answers, for ``/metrics`` as on the real server.
 
-One counter, under the real server's name and with those of its labels that say something here. A watch is counted when
-it ends.
+One counter, with the real server's name and those of its labels that apply here. A watch is counted when it ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who waits for a change of other pods, by what can help: rules between pods (kube-scheduler's queueing hints)."""
+"""Which pods wait for a change of other pods, by what can help them (kube-scheduler's queueing hints)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Hinted:
         self._anchors: Anchors[Hint] = Anchors()
 
     def file(self, key: str, hints: frozenset[Hint]) -> None:
-        """The pod waits for exactly this; for nothing to forget it."""
+        """The pod waits for exactly these hints; none: forget it."""
         before = self._waiting.values_of(key)
         self._waiting.file(key, hints)
         for hint in hints - before:
@@ -30,7 +30,8 @@ class Hinted:
                 self._anchors.discard(hint.anchor, hint)
 
     def helped_by(self, before: Pod | None, after: Pod | None, residents: Residents) -> Iterator[str]:
-        """Whom it helps that a pod was on a node as ``before``, and is there now as ``after``; None: it is not."""
+        """The waiting pods helped by a pod on a node that was ``before`` and is ``after`` now; None: it is on no
+        node."""
         labels = {id(pod): pod.metadata.labels for pod in (before, after) if pod is not None}.values()
         near = dict.fromkeys(hint for of_pod in labels for hint in self._anchors.near(of_pod))
         for hint in near:
@@ -38,5 +39,5 @@ class Hinted:
                 yield from self._waiting.keys(hint)
 
     def waiting_for(self, change: Elsewhere) -> tuple[str, ...]:
-        """Whom a change of this kind may help."""
+        """The waiting pods that a change of this kind may help."""
         return self._waiting.keys(change)

@@ -1,7 +1,7 @@
-"""What concerns pods with certain labels, filed so that a pod finds it by its own labels instead of trying all.
+"""Files keys by the labels of the pods that they concern, so that a pod finds them by its own labels.
 
-Most selectors name one value of one label (``app: web``). What goes by such a selector is filed under that label, its
-anchor; the rest is looked at for every pod.
+Most selectors name one value of one label (``app: web``). A key with such a selector is filed under that label, its
+anchor; all other keys concern every pod.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Anchor = tuple[str, str] | None
 
 
 class Anchors(Generic[K]):
-    """Keys under their anchors, in the order of their coming."""
+    """Keys under their anchors, in the order in which they came."""
 
     def __init__(self) -> None:
         self._keys: dict[Anchor, dict[K, None]] = {}
@@ -24,14 +24,14 @@ class Anchors(Generic[K]):
         self._keys.setdefault(anchor, {})[key] = None
 
     def discard(self, anchor: Anchor, key: K) -> None:
-        """Take a key out again; one that is not there is ignored."""
+        """Remove a key; an unknown one is ignored."""
         keys = self._keys.get(anchor, {})
         keys.pop(key, None)
         if not keys:
             self._keys.pop(anchor, None)
 
     def near(self, labels: Mapping[str, str] | None) -> Iterator[K]:
-        """What may concern a pod with these labels. Nothing must be filed or taken out meanwhile."""
+        """The keys that may concern a pod with these labels. No key must be added or removed during the iteration."""
         if not self._keys:
             return
         yield from self._keys.get(None, ())

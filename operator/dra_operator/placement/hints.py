@@ -27,17 +27,17 @@ class Turn(Enum):
 
 
 class Elsewhere(Enum):
-    """Changes of other things than pods that matter to rules between pods."""
+    """Changes that matter to rules between pods but are not changes of pods."""
 
     NAMESPACE = auto()
     """The labels of a namespace changed, or it is new or gone."""
     NODE_GONE = auto()
-    """With it goes a topology domain, or the pods of one."""
+    """A node is gone, and with it a topology domain or its pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodsChange:
-    """The pods on nodes that are in the selection become more or fewer."""
+    """More or fewer pods on nodes are in the selection."""
 
     selection: Selection
     turn: Turn
@@ -48,7 +48,7 @@ class PodsChange:
         return self.selection.anchor
 
     def helped_by(self, before: Pod | None, after: Pod | None, residents: Residents) -> bool:
-        """Whether the pod helps that was on a node as ``before``, and is there now as ``after``; None: it is not."""
+        """Whether a pod on a node helps that was ``before`` and is ``after`` now; None: it is on no node."""
         had = before is not None and self.selection.matches(before)
         has = after is not None and self.selection.matches(after)
         if had == has:
@@ -60,19 +60,19 @@ class PodsChange:
 
 @dataclass(frozen=True, slots=True)
 class RepellerGone:
-    """A pod goes whose anti-affinity is about pods of the namespace with these labels."""
+    """A pod is gone whose anti-affinity is about pods of the namespace with these labels."""
 
     namespace: str
     labels: frozenset[tuple[str, str]]
 
     @classmethod
     def of(cls, pod: Pod) -> RepellerGone:
-        """What keeps this pod away goes."""
+        """The hint that helps if this pod's repeller goes."""
         return cls(pod.metadata.namespace, frozenset((pod.metadata.labels or {}).items()))
 
     @property
     def anchor(self) -> Anchor:
-        """The labels of the pods that can help do not matter."""
+        """None, because any pod can help, whatever its labels."""
         return None
 
     def helped_by(self, before: Pod | None, after: Pod | None, residents: Residents) -> bool:

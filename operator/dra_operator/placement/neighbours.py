@@ -1,7 +1,7 @@
-"""What a pod asks of the pods around it, and they of it: worked out once, then asked of one node after the other.
+"""Rules between a pod and the pods around it: computed once, then checked for one node after the other.
 
 Pods on nodes are counted by topology domain (``residents``, ``topology``). The rules here look up the domain of a node,
-so that asking one costs the same however many pods there are.
+so that a check costs the same for any number of pods.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Rule(Protocol):
         ...
 
     def counts(self, obstacle: Obstacle) -> Mapping[str, int] | None:
-        """The pods that the obstacle is about, by topology domain; None where it is not of this rule."""
+        """The pods that the obstacle is about, by topology domain; None if it is not of this rule."""
         ...
 
 
@@ -55,7 +55,7 @@ class Neighbours:
         return frozenset(hint for rule in self._rules for hint in rule.hints(kinds))
 
     def counts(self, obstacle: Obstacle) -> Mapping[str, int] | None:
-        """The pods that an obstacle is about, by topology domain; None where it is about no pods."""
+        """The pods that an obstacle is about, by topology domain; None if it is about no pods."""
         return next((found for rule in self._rules if (found := rule.counts(obstacle)) is not None), None)
 
 

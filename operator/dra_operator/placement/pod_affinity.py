@@ -2,8 +2,8 @@
 
 A pod may have to be near pods (**affinity**: one pod that all terms select, in the same domain of each term's topology
 key), must stay away from pods (**anti-affinity**), and is kept away by pods on nodes whose anti-affinity is about it
-(**repulsion**). The first pod of a group that wants to be near its own kind goes anywhere: as long as no such pod is in
-any domain, a pod that its own terms select needs none, only the topology labels (NR-02 to NR-05).
+(**repulsion**). The first pod of a group with affinity to its own kind may go anywhere: while no such pod is in any
+domain, a pod that its own terms select needs only the topology labels (NR-02 to NR-05).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _of_key(counts: Sequence[tuple[str, Counts]], obstacle: Obstacle) -> Counts:
 
 
 def _hit(counts: Sequence[tuple[str, Counts]], labels: Labels) -> str | None:
-    """The first topology key by whose domain a node is out."""
+    """The first topology key whose domain excludes the node."""
     return next((key for key, domains in counts if key in labels and labels[key] in domains), None)
 
 

@@ -15,7 +15,7 @@ class Population:
         self._by_topology: dict[Topology, DomainCounts] = {}
 
     def add(self, node: str, count: int) -> None:
-        """So many pods more on the node."""
+        """The number of pods on the node changes by so many."""
         total = self.by_node.pop(node, 0) + count
         if total:
             self.by_node[node] = total
@@ -30,11 +30,11 @@ class Population:
         return found
 
     def forget(self, topology: Topology) -> None:
-        """The topology is not kept up to date any more."""
+        """The topology is no longer kept up to date."""
         self._by_topology.pop(topology, None)
 
     def close(self) -> None:
-        """The counts are not needed any more."""
+        """The counts are no longer needed."""
         for topology, counts in self._by_topology.items():
             topology.counts.remove(counts)
         self._by_topology.clear()

@@ -1,7 +1,7 @@
 """Topology domains: nodes with the same value of one label.
 
-A topology is kept up to date as nodes come, go and change, together with the counts of pods by domain that were made
-for it. So a rule finds the count of a domain by a look-up, however many nodes and pods there are.
+A topology is updated as nodes come, go and change, and so are its counts of pods by domain. So a rule finds the count
+of a domain by one look-up, for any number of nodes and pods.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dra_operator.allocator.published.node_selectors import matches
 
 from .tolerations import repelling, untolerated
 
-KEPT = 64  # topologies that are kept up to date; the one that was asked for least recently goes first
+KEPT = 64  # topologies that are kept up to date; the least recently used one is dropped first
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ ANY_NODE = NodeScope()
 
 
 class DomainCounts:
-    """How many pods of one kind are in each domain; domains without any are left out. Kept up to date."""
+    """How many pods of one kind are in each domain, kept up to date; domains without any are left out."""
 
     __slots__ = ("_by_node", "_fewest", "by_domain", "topology")
 
@@ -59,7 +59,7 @@ class DomainCounts:
         topology.counts.append(self)
 
     def add(self, node: str, count: int) -> None:
-        """So many pods more on the node."""
+        """The number of pods on the node changes by so many."""
         domain = self.topology.domain_of.get(node)
         if domain is not None:
             self._add(domain, count)
@@ -79,7 +79,7 @@ class DomainCounts:
 
     @property
     def fewest(self) -> int:
-        """The smallest count among the domains that there are; 0 if there is none."""
+        """The smallest count of all domains; 0 without domains."""
         if self._fewest is None:
             some = len(self.by_domain) == len(self.topology.size)
             self._fewest = min(self.by_domain.values(), default=0) if some else 0
@@ -121,7 +121,7 @@ class Topology:
 
 
 class Topologies:
-    """Those that rules have asked for. ``dropped`` is told which one is not kept up to date any more."""
+    """The topologies that rules use. ``dropped`` is called with one that is no longer kept up to date."""
 
     def __init__(self, nodes: Callable[[], Iterable[Node]], dropped: Callable[[Topology], None]) -> None:
         self._nodes, self._dropped = nodes, dropped

@@ -1,7 +1,7 @@
-"""What is logged of pods and claims: a line for each thing that happened, with its fields and the id of its attempt.
+"""Logs what happens to pods and claims: a line for each step, with its fields and the id of its attempt.
 
 An attempt is one piece of work on a key, from the first look at a pod or claim to the last write that follows. All its
-lines have the same id, also those of its requests, so that one ``grep`` tells its story::
+lines have the same id, including those of its requests, so that one ``grep`` shows its story::
 
     claim allocated claim=default/gpu pod=default/train node=n1 devices=gpu.example.com/n1/dev-0 attempt=5e1c-2f
     pod bound pod=default/train node=n1 attempt=5e1c-2f
@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from dra_api.resource import AllocationResult
 from msgspec import json
 
-_PROCESS = secrets.token_hex(2)  # tells the attempts of one process from those of the next
+_PROCESS = secrets.token_hex(2)  # distinguishes the attempts of one process from those of the next
 _PLAIN = re.compile(r"[!#-<>-~]+").fullmatch  # printable ASCII without blanks, quotes and equal signs
 _numbers = itertools.count(1)
 _attempt: ContextVar[str] = ContextVar("attempt", default="")
@@ -34,7 +34,7 @@ def new_attempt() -> str:
 
 
 def enter_attempt(attempt: str) -> None:
-    """From here on, what this task logs, and the tasks that it starts, belongs to the attempt."""
+    """From here on, log lines of this task and of tasks that it starts belong to the attempt."""
     _attempt.set(attempt)
 
 
@@ -58,7 +58,7 @@ class Line:
 
 
 def tell(logger: logging.Logger, level: int, what: str, **fields: object) -> None:
-    """Log one line of the attempt that is under way. A field ``error`` of the level ERROR brings its traceback."""
+    """Log one line of the current attempt. With level ERROR the traceback of a field ``error`` follows."""
     if not logger.isEnabledFor(level):
         return
     if attempt := _attempt.get():
@@ -67,7 +67,7 @@ def tell(logger: logging.Logger, level: int, what: str, **fields: object) -> Non
     trace = None
     if level >= logging.ERROR and isinstance(error, BaseException):
         trace = type(error), error, error.__traceback__
-    # Not by way of ``logger.log``, which looks for the caller on the stack: that costs as much as all the rest.
+    # Not by ``logger.log``: it searches the stack for the caller, which costs as much as all the rest.
     logger.handle(logging.LogRecord(logger.name, level, __file__, 0, Line(what, fields), (), trace))
 
 

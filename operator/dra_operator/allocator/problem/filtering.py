@@ -1,6 +1,6 @@
-"""From a program and a node to domains: the filters, and what is fatal before any search.
+"""Applies the filters to a program on a node, which gives domains, and finds errors that are fatal before any search.
 
-Raises AllocationError for faults of the claims and, where all devices are asked for, of pools and selectors.
+Raises AllocationError for faults of the claims and, for requests for all devices, of pools and selectors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .node_state import NodeState
 
 
 class Filtering:
-    """Applies them to all alternatives of a program."""
+    """Applies the filters to all alternatives of a program."""
 
     def __init__(self, node: NodeState, program: ClaimProgram) -> None:
         self._node = node
@@ -27,7 +27,7 @@ class Filtering:
         self._count = 0
 
     def domains(self) -> Iterator[tuple[Domain, ...]]:
-        """What is left, in the order of the stages; behind the requests of each claim the checks of section 4."""
+        """The domains in the order of the stages; makes the checks of section 4 after the requests of each claim."""
         program, stages, position = self._program, self._program.stages, 0
         for number, claim in enumerate(program.claims):
             least = 0
@@ -61,7 +61,7 @@ class Filtering:
         return domain
 
     def _collect(self, domain: Domain) -> None:
-        """All: which devices have to be taken, and which of them cannot be (section 7)."""
+        """Finds the devices that a request for all has to take, and those of them that it cannot take (section 7)."""
         node = self._node
         for pool in node.view.troubled:
             raise PoolError(

@@ -12,7 +12,7 @@ from .shares import Shares
 
 
 class Ledgers:
-    """They start from the state of the node. Requests that fall under the same get the same object."""
+    """Ledgers start from the state of the node. Requests under the same ledger get the same object."""
 
     def __init__(self, node: NodeState) -> None:
         self.node = node
