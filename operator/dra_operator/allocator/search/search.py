@@ -53,11 +53,16 @@ class Search:
         Raises AllocationError when the search meets something fatal.
         """
         last = self.steps + steps
-        while self.solved is None and self.steps < last:
+        while self.is_open and self.steps < last:
             self._step(self._stack, self.state)
-            if self.solved is None and self._failures > FAILURES_BEFORE_PRUNING and self._pruner is None:
+            if self._failures > FAILURES_BEFORE_PRUNING and self._pruner is None and self.is_open:
                 self._start_again()
         return self.solved
+
+    @property
+    def is_open(self) -> bool:
+        """There is no answer yet."""
+        return self.solved is None
 
     def picks(self) -> list[int]:
         """The chosen alternative of each stage, once solved."""
