@@ -18,14 +18,24 @@ from corpus import document, kit
 from dra_api.codec import convert
 from dra_api.core import Node
 from dra_api.resource import AllocationResult, ResourceSlice
-from dra_operator.allocator import Allocated, Failed, GaveUp, NodeFailure, Outcome, Refused
+from dra_operator.allocator import (
+    Allocated,
+    AllocationError,
+    Failed,
+    GaveUp,
+    NodeFailure,
+    Outcome,
+    Refusal,
+    Refused,
+    RefusedClaim,
+    Rule,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit_cases import expected
 
 Json = dict[str, Any]
 AS_REFERENCE = {"newest_generation_only": False, "admin_ignores_allocations": False}
-OUTCOMES: dict[str, Any] = {"none": Refused, "nodeError": NodeFailure, "error": Failed}
 sources = st.randoms(use_true_random=False)
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
@@ -50,8 +60,12 @@ def as_outcome(expected: Answer) -> Outcome:
     """The oracle's answer in the allocator's words, for comparisons that expect those."""
     if expected.outcome == "allocated":
         return Allocated("", expected.results)
-    made: Outcome = OUTCOMES[expected.outcome]("", expected.error)
-    return made
+    if expected.outcome == "error":
+        return Failed("", AllocationError(expected.error))
+    kinds: dict[str, type[Refused | NodeFailure]] = {"none": Refused, "nodeError": NodeFailure}
+    return kinds[expected.outcome](
+        "", lambda: Refusal("", Rule.COMBINATION, RefusedClaim(""), "", detail=expected.error)
+    )
 
 
 def test_the_oracle_gives_the_recorded_answers_of_the_reference() -> None:

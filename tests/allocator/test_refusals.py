@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from allocator_lab import Lab, claim, device, first_available, held, lab, pool, request, sub
+from allocator_lab import Lab, claim, device, first_available, held, lab, make_node, pool, request, sub
 from dra_api.quantity import Quantity
 from dra_operator.allocator import DeviceId, Failed, Features, GaveUp, NodeFailure, Refused, Rule, Usage
 
@@ -296,6 +296,29 @@ def test_the_refusal_reads_as_in_the_gallery(name: str) -> None:
     assert outcome.refusal.node == "n1"
     assert (outcome.refusal.line(), outcome.refusal.explain()) == gallery()[name]
     assert outcome.refusal.fix
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_refusal_read_late_says_what_was_so_when_the_decision_was_made(name: str) -> None:
+    _, made = SITUATIONS[name]
+    usage = made.usage.snapshot()
+    outcome = made.allocator.allocate(make_node("n1"), made.claims, usage)
+    for name_ in "abc":
+        usage.take_device(DeviceId("drv", "p", name_))
+    made.allocator.allocate(make_node("n1"), made.claims, usage)
+    assert isinstance(outcome, Refused | NodeFailure)
+    assert (outcome.refusal.line(), outcome.refusal.explain()) == gallery()[name]
+
+
+def test_a_refusal_read_late_knows_the_slices_of_then() -> None:
+    made = lab(pool(device("a"), device("b")), [claim(request("r", count=3))])
+    early, late = made.decide(), made.decide()
+    assert isinstance(early, Refused)
+    assert isinstance(late, Refused)
+    expected = early.refusal
+    made.allocator.inventory.remove_slice("drv-p-1")
+    made.decide()
+    assert late.refusal == expected
 
 
 @pytest.mark.parametrize("name", SITUATIONS)

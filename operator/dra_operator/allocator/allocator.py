@@ -8,6 +8,7 @@ clock cannot. Both are bounded by a budget of steps: spent means ``GaveUp``, nev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from dra_api.core import Node
@@ -67,22 +68,23 @@ class Decision:
 
     def advance(self, steps: int = SLICE) -> Outcome | None:
         """Works on for at most so many steps; None when that was not enough."""
-        search = self._search
-        if self.outcome is not None or search is None:
-            return self.outcome
-        before = search.steps
-        try:
-            solved = search.run(min(steps, self._budget - self._steps))
-            self._steps += search.steps - before
-            if solved:
-                self.outcome = self._allocated(search)
-            elif solved is False:
-                self._refused(search)
-            elif self._steps >= self._budget:
-                self.outcome = GaveUp(self._node.metadata.name, self._steps)
-        except AllocationError as error:
-            self._failed(error)
+        if self.outcome is None and self._search is not None:
+            try:
+                self._run(self._search, steps)
+            except AllocationError as error:
+                self._failed(error)
         return self.outcome
+
+    def _run(self, search: Search, steps: int) -> None:
+        before = search.steps
+        solved = search.run(min(steps, self._budget - self._steps))
+        self._steps += search.steps - before
+        if solved:
+            self.outcome = self._allocated(search)
+        elif solved is False:
+            self._refused(search)
+        elif self._steps >= self._budget:
+            self.outcome = GaveUp(self._node.metadata.name, self._steps)
 
     def _begin(self, *, admin_exempt: bool) -> None:
         try:
@@ -99,7 +101,7 @@ class Decision:
     def _refused(self, search: Search) -> None:
         if self._refusal is None:
             kind = NodeFailure if search.problem.view.invalid else Refused
-            self._refusal = kind(self._node.metadata.name, refuse(search.problem), self._steps)
+            self._refusal = kind(self._node.metadata.name, partial(refuse, search.problem), self._steps)
             if self._second:
                 self._begin(admin_exempt=True)
                 return

@@ -11,7 +11,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from dra_api.resource import AllocationResult
 
@@ -45,22 +47,29 @@ class Allocated:
         return sum(8 - choice.index for choice in self.chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+@dataclass(frozen=True, eq=False)
+class Unfit:
+    """The claims do not fit the node. Why is worked out when it is asked for: mostly another node fits.
+
+    ``explain`` looks at what the decision was made from, which never changes, so the answer is always the same.
+    """
+
+    node: str
+    explain: Callable[[], Refusal]
+    steps: int = 0
+
+    @cached_property
+    def refusal(self) -> Refusal:
+        """Which request could not be served, and what was in the way."""
+        return self.explain()
+
+
+class Refused(Unfit):
     """The claims do not fit the node; the refusal says why."""
 
-    node: str
-    refusal: Refusal
-    steps: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class NodeFailure:
+class NodeFailure(Unfit):
     """The claims do not fit, and pools of the node are invalid: repairing them may help."""
-
-    node: str
-    refusal: Refusal
-    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from .explanation import Reasons
 from .node import NodeState
 from .obstacle import ENDS_WITH_ANOTHER_POD, Kind, Obstacle
 from .pause import SLICE, Elapsed, Pause
-from .question import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Question
+from .question import EXPLANATION_STEPS, Faulty, Fits, Lacking, NodeAnswer, Obstructed, Question
 from .score import enough, ideal, rank
 
 UNAVAILABLE = Obstacle(Kind.CLAIM_ELSEWHERE)
@@ -47,6 +47,8 @@ class Attempt:
         self._asked: set[str] = set()
         self._steps = 0
         self._reasons = Reasons()
+        self._lacking: list[Lacking] = []
+        """Nodes whose devices do not serve the claims; why is worked out if no node fits."""
         self._unavailable: set[str] = set()
         self._elsewhere: set[Kind] = set()
         """Obstacles on nodes where the pod could run if its allocated claims were allocated anew."""
@@ -74,13 +76,17 @@ class Attempt:
     def refuse(self) -> Generator[Pause, Elapsed, NoPlace]:
         """The answer when no node fits."""
         nodes = len(self._nodes)
+        demands: list[tuple[Demand, Candidates]] = []
         if self._allocations.nodes is not None:
             self._refuse_unpinned(nodes - len(self._asked))
         elif len(self._asked) < nodes:
             demands = [(demand, demand.candidates) for demand in self._demands.all() if demand.candidates is not None]
             yield from self._ask_some(demands)
-            for demand, candidates in demands:
-                self._refuse_excluded(demand, candidates)
+        for answer in self._lacking:
+            self._reasons.refuse(answer.refusal)
+            yield from self._pause(EXPLANATION_STEPS)
+        for demand, candidates in demands:
+            self._refuse_excluded(demand, candidates)
         kinds = self._elsewhere.union(obstacle.kind for obstacle in self._reasons.obstacles)
         return NoPlace(
             self._reasons.line(nodes),
@@ -136,7 +142,7 @@ class Attempt:
             self._unavailable |= answer.elsewhere
             self._reasons.add(answer.obstacle)
         elif isinstance(answer, Lacking):
-            self._reasons.refuse(answer.refusal)
+            self._lacking.append(answer)
         elif isinstance(answer, Faulty):
             raise answer.error
         else:

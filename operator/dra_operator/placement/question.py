@@ -16,7 +16,7 @@ import math
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, Outcome, Refusal
+from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, NodeFailure, Outcome, Refusal, Refused
 
 from .answer import Plan
 from .demand import Demand, Demands
@@ -29,6 +29,7 @@ from .pause import SLICE, Elapsed, Pause
 from .wording import text
 
 DECISION_STEPS = 10  # what a decision costs even if there is nothing to search
+EXPLANATION_STEPS = 5  # what it costs to find out why a node lacks devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,15 @@ class Obstructed:
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """``refusal`` is in the words of the pod's author."""
+    """``outcome`` knows why, and works it out when it is asked."""
 
     demand: Demand
-    refusal: Refusal
+    outcome: Refused | NodeFailure
+
+    @property
+    def refusal(self) -> Refusal:
+        """Why, in the words of the pod's author."""
+        return self.demand.told(self.outcome.refusal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,7 @@ def _answer(state: NodeState, demand: Demand, outcome: Outcome) -> NodeAnswer:
         return Faulty(outcome.error)
     if isinstance(outcome, GaveUp):
         return Undecided(str(outcome))
-    return Lacking(demand, demand.told(outcome.refusal))
+    return Lacking(demand, outcome)
 
 
 def answer_text(answer: NodeAnswer) -> str:
@@ -137,8 +143,8 @@ def answer_text(answer: NodeAnswer) -> str:
             return "fits"
         case Obstructed(obstacle):
             return text(obstacle)
-        case Lacking(_, refusal):
-            return refusal.line()
+        case Lacking():
+            return answer.refusal.line()
         case Faulty(error):
             return str(error)
         case Undecided(why):
