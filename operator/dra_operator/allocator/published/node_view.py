@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from dra_api.core import Node
+from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dra_api.resource import Device
 
 from dra_operator.allocator.basics.bits import each
@@ -54,6 +54,8 @@ class NodeView:
         self.outdated = outdated
         """Pools whose slices for this node are all of older generations."""
         self.name = node.metadata.name
+        self.only_this_node = _only(self.name)
+        """What an AllocationResult says of devices that can be used on this node only."""
         self.troubled = [view for view in (*views, *foreign) if view.status is not Status.USABLE]
         self.invalid = any(view.status is Status.INVALID for view in self.troubled)
         usable = [view for view in views if view.status is Status.USABLE]
@@ -161,3 +163,8 @@ class NodeView:
                     if view.origin[number].spec.per_device_node_selection and not device_is_for(device, self.node):
                         here &= ~(1 << (offset + number))
         return here
+
+
+def _only(node: str) -> NodeSelector:
+    name = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
+    return NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(name,)),))

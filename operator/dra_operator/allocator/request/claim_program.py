@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dra_api.quantity import Quantity
 from dra_api.resource import (
+    DeviceAllocationConfiguration,
     DeviceClass,
     DeviceConstraint,
     DeviceRequest,
@@ -25,6 +26,7 @@ from dra_api.resource import (
 
 from dra_operator.allocator.basics.errors import AllocationError, ClaimError
 from dra_operator.allocator.basics.features import Features
+from dra_operator.allocator.basics.memo import Memo
 
 from .selectors import Selector
 
@@ -76,7 +78,7 @@ class Stage:
     prioritized: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ClaimProgram:
     """All stages in the order of the search, up to the first fault."""
 
@@ -86,6 +88,10 @@ class ClaimProgram:
     fault_claim: int = -1
     wants_admin_access: bool = field(init=False)
     """Some request has admin access."""
+    configurations: Memo[tuple[int, ...], tuple[tuple[DeviceAllocationConfiguration, ...], ...]] = field(
+        init=False, default_factory=Memo
+    )
+    """By the chosen alternatives; kept for ``configuration``, which works them out."""
 
     def __post_init__(self) -> None:
         wants = any(alternative.admin for stage in self.stages for alternative in stage.alternatives)
