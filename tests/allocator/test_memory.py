@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 from allocator_agreement import comparable, laboratory
-from allocator_lab import KINDS, claim, device, lab, pool, request
+from allocator_lab import KINDS, claim, device, device_class, lab, make_node, pool, request
 from allocator_problems import Maker, make_case
 from dra_api.codec import convert
 from dra_api.core import Node
-from dra_api.resource import AllocationResult, ResourceClaim, ResourceSlice
-from dra_operator.allocator import Allocated, Outcome
+from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
+from dra_operator.allocator import Allocated, Failed, Outcome, Refused
 from dra_operator.allocator.basics.journal import Journal
 from dra_operator.allocator.basics.memo import Memo
 from dra_operator.allocator.nodes.node_index import NodeIndex
@@ -68,6 +68,25 @@ def said(outcome: Outcome) -> tuple[object, ...]:
     results = comparable(outcome.results) if isinstance(outcome, Allocated) else None
     why = getattr(outcome, "refusal", None) or str(getattr(outcome, "error", ""))
     return KINDS[type(outcome)], outcome.steps, results, why
+
+
+def test_claims_that_ask_for_the_same_are_compiled_once_and_named_in_errors_each() -> None:
+    failing = request("r", 'device.attributes["drv"].nothing == 1')
+    made = lab(pool(device("a")), [claim(failing, name=name) for name in "ab"])
+    programs = [made.allocator.compile([one]) for one in made.claims]
+    assert programs[0].stages[0] is programs[1].stages[0]
+    for one, name in zip(made.claims, "ab", strict=True):
+        outcome = made.allocator.allocate(make_node("n1"), [one], made.usage)
+        assert isinstance(outcome, Failed)
+        assert str(outcome.error).startswith(f"claim default/{name}: selector #0")
+        assert f"(claim default/{name}, request r; device drv/p/a publishes" in str(outcome.error)
+
+
+def test_a_class_that_changes_is_looked_at_again() -> None:
+    made = lab(pool(device("a")), [claim(request("r"), name=name) for name in "ab"])
+    assert isinstance(made.allocator.allocate(make_node("n1"), made.claims[:1], made.usage), Allocated)
+    made.allocator.inventory.put_class(convert(DeviceClass, device_class("any", "false")))
+    assert isinstance(made.allocator.allocate(make_node("n1"), made.claims[1:], made.usage), Refused)
 
 
 @settings(max_examples=60, deadline=None)

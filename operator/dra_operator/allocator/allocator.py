@@ -23,7 +23,7 @@ from .problem.node_state import NodeStates
 from .problem.problem import Problem
 from .pruning.pruner import Pruner
 from .published.inventory import Inventory
-from .request.claim_program import ClaimProgram, compile_claims
+from .request.claim_program import ClaimCompiler, ClaimProgram
 from .result import NewShareId, Results
 from .search.search import Search
 from .usage import Usage
@@ -124,7 +124,8 @@ class Allocator:
         self._budget = budget
         self._new_share_id = new_share_id
         self._programs: dict[tuple[int, ...], ClaimProgram] = {}
-        self._compiled_for = -1
+        self._compiler = ClaimCompiler(inventory.device_class, inventory.features)
+        self._compiled_for = inventory.class_version
         self._index = NodeIndex(inventory)
         self._states = NodeStates(inventory.features, inventory.compiled)
 
@@ -145,11 +146,13 @@ class Allocator:
         inventory = self.inventory
         if self._compiled_for != inventory.class_version or len(self._programs) >= self._PROGRAMS:
             self._programs.clear()
+        if self._compiled_for != inventory.class_version:
+            self._compiler = ClaimCompiler(inventory.device_class, inventory.features)
             self._compiled_for = inventory.class_version
         key = tuple(map(id, claims))
         program = self._programs.get(key)
         if program is None:  # a program holds its claims, so no other object can get their ids meanwhile
-            program = self._programs[key] = compile_claims(claims, inventory.device_class, inventory.features)
+            program = self._programs[key] = self._compiler.program(claims)
         return program
 
     def search(

@@ -51,7 +51,8 @@ def in_full(refusal: Refusal, node: Node, inventory: Inventory, program: ClaimPr
     """The refusal's own lines, with selectors and devices if no device matches, and holders if devices are in use."""
     more = [f"{device} is held by {held[device]}" for device in refusal.held if device in held]
     if refusal.rule is Rule.SELECTOR:
-        more += selector_report(_selectors(refusal, program), inventory.view(node), inventory.compiled)
+        selectors = _selectors(refusal, program)
+        more += selector_report(selectors, refusal.claim.key, inventory.view(node), inventory.compiled)
     yield from refusal.explain(more).splitlines()
 
 

@@ -17,13 +17,13 @@ from dra_operator.wording import counted, listed
 SHOWN = 3  # values of an attribute, names of attributes
 
 
-def selector_report(selectors: Sequence[Selector], view: NodeView, compiled: Compiled) -> Iterator[str]:
-    """How many devices of the node each selector matches, and what they publish of the names that it reads."""
+def selector_report(selectors: Sequence[Selector], claim: str, view: NodeView, compiled: Compiled) -> Iterator[str]:
+    """How many devices of the node each selector of a claim matches, and what they publish of the names it reads."""
     total = len(view.devices)
     for selector in selectors:
         count = view.selected((selector.expression,), compiled).true.bit_count()
         text = " ".join(selector.expression.split())
-        yield f"{selector} matches {count} of {counted(total, 'device')}: {text}"
+        yield f"{selector.of(claim)} matches {count} of {counted(total, 'device')}: {text}"
     if any("device.driver" in selector.expression for selector in selectors):
         drivers = Counter(view.driver(number) for number in range(total))
         yield f"drivers of the devices: {_values(drivers)}"

@@ -38,7 +38,8 @@ def _selectors(shortage: Shortage) -> Hint:
     idle = [one for one in selectors if not problem.view.selected((one.expression,), problem.node.compiled).true]
     if not idle:
         return Hint(f"; no device matches all {len(selectors)} selectors", "change selectors that exclude each other")
-    one = str(idle[0]) if idle[0].is_foreign else f"selector #{idle[0].position} of the request"
+    claim = problem.program.claims[domain.claim].key
+    one = idle[0].of(claim) if idle[0].class_ else f"selector #{idle[0].position} of the request"
     return Hint(f"; {one} matches none", f"change {one}, or publish devices that it matches")
 
 

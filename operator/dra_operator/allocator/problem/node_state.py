@@ -74,7 +74,7 @@ class NodeState:
             try:
                 self.compiled.predicate(selector.expression)(id_.driver, published)
             except Exception as error:
-                return selector.error(id_, published, error)
+                return selector.error(claim, id_, published, error)
         return SelectorError(
             f"claim {claim}, request {alternative.request}: a selector failed on device {id_}, but not when it was "
             f"evaluated once more: its language is not deterministic"

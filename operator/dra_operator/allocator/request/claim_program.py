@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dra_api.quantity import Quantity
 from dra_api.resource import (
@@ -98,16 +98,44 @@ class ClaimProgram:
         object.__setattr__(self, "wants_admin_access", wants)
 
 
-def compile_claims(claims: Sequence[ResourceClaim], class_of: ClassLookup, features: Features) -> ClaimProgram:
-    """Checks the claims and spells out their alternatives."""
-    stages: list[Stage] = []
-    for number, claim in enumerate(claims):
+class ClaimCompiler:
+    """Compiles claims. Those that ask for the same, such as all claims of one template, get the same stages.
+
+    It knows the classes and gates of its time: when they change, it takes a new one.
+    """
+
+    _KEPT: Final = 1024
+
+    def __init__(self, class_of: ClassLookup, features: Features) -> None:
+        self._class_of = class_of
+        self._features = features
+        self._known: Memo[Hashable, tuple[Stage, ...]] = Memo(self._KEPT)
+
+    def program(self, claims: Sequence[ResourceClaim]) -> ClaimProgram:
+        """Checks the claims and spells out their alternatives."""
+        stages: list[Stage] = []
+        for number, claim in enumerate(claims):
+            try:
+                self._add(stages, number, claim)
+            except AllocationError as error:
+                return ClaimProgram(tuple(claims), tuple(stages), error, number)
+        return ClaimProgram(tuple(claims), tuple(stages))
+
+    def _add(self, stages: list[Stage], number: int, claim: ResourceClaim) -> None:
+        asked = claim.spec.devices
+        key: Hashable = (number, asked.requests, asked.constraints)
         try:
-            for stage in _Compiler(number, claim, class_of, features).stages():
-                stages.append(stage)  # noqa: PERF402  # the stages before a fault count
-        except AllocationError as error:
-            return ClaimProgram(tuple(claims), tuple(stages), error, number)
-    return ClaimProgram(tuple(claims), tuple(stages))
+            known = self._known.get(key)
+        except TypeError:  # amounts of capacity are a dictionary
+            known = key = None
+        if known is not None:
+            stages += known
+            return
+        before = len(stages)
+        for stage in _Compiler(number, claim, self._class_of, self._features).stages():
+            stages.append(stage)  # one by one: the stages before a fault count
+        if key is not None:
+            self._known.put(key, tuple(stages[before:]))
 
 
 class _Compiler:
@@ -153,7 +181,7 @@ class _Compiler:
             if not self._features.basic:
                 raise self._error(name, "has capacity requests, but the DRAConsumableCapacity feature is disabled")
             requested = {}
-        own = self._selectors(f"claim {self._claim.key}", name, wanted.selectors)
+        own = self._selectors("", name, wanted.selectors)
         admin = wanted.admin_access if isinstance(wanted, ExactDeviceRequest) else None
         if admin is not None and not self._features.admin_access:
             raise self._error(name, "admin access is requested, but the feature is disabled")
@@ -163,7 +191,7 @@ class _Compiler:
         return Alternative(
             request=name,
             class_=class_,
-            selectors=self._selectors(f"class {class_.metadata.name}", name, class_.spec.selectors) + own,
+            selectors=self._selectors(class_.metadata.name, name, class_.spec.selectors) + own,
             everything=wanted.allocation_mode == "All",
             count=wanted.count,
             admin=bool(admin),
@@ -176,14 +204,16 @@ class _Compiler:
             ),
         )
 
-    def _selectors(self, owner: str, name: str, selectors: Sequence[DeviceSelector] | None) -> tuple[Selector, ...]:
+    def _selectors(self, class_: str, name: str, selectors: Sequence[DeviceSelector] | None) -> tuple[Selector, ...]:
         for position, selector in enumerate(selectors or ()):
             if selector.cel is None:
                 raise self._error(name, f"selector #{position}: CEL expression empty (unsupported selector type?)")
         return tuple(
-            Selector(owner, position, selector.cel.expression, f"claim {self._claim.key}, request {name}")
-            for position, selector in enumerate(selectors or ())
-            if selector.cel is not None
+            [
+                Selector(class_, position, selector.cel.expression, name)
+                for position, selector in enumerate(selectors or ())
+                if selector.cel is not None
+            ]
         )
 
     def _class(self, name: str, class_name: str) -> DeviceClass:

@@ -12,30 +12,33 @@ from dra_operator.allocator.published.predicates import MISSING_NAME, CompileFai
 
 
 class Selector(NamedTuple):
-    """One selector of a class or request; all fields but the expression are for messages."""
+    """One selector of a class or request; all fields but the expression are for messages.
 
-    owner: str
-    """The claim, or the class."""
+    It does not say of which claim: claims that ask for the same have the same selectors.
+    """
+
+    class_: str
+    """The class that it comes from; empty if it is the request's own."""
     position: int
     expression: str
-    request: str = ""
+    request: str
     """The request that uses it."""
 
-    def __str__(self) -> str:
-        return f"selector #{self.position} of {self.owner if self.is_foreign else self.request}"
+    def of(self, claim: str) -> str:
+        """Its name in a sentence about a claim."""
+        return f"selector #{self.position} of {f'class {self.class_}' if self.class_ else self._user(claim)}"
 
-    @property
-    def is_foreign(self) -> bool:
-        """It comes from a class, not from the request itself."""
-        return not self.request.startswith(f"{self.owner}, ")
+    def _user(self, claim: str) -> str:
+        return f"claim {claim}, request {self.request}"
 
-    def error(self, device: DeviceId, published: Device, cause: Exception) -> SelectorError:
+    def error(self, claim: str, device: DeviceId, published: Device, cause: Exception) -> SelectorError:
         """The fatal error of this selector on a device, with what the device does publish."""
+        owner = f"class {self.class_}" if self.class_ else f"claim {claim}"
         attributes = ", ".join(sorted(published.attributes or ())) or "none"
         capacity = ", ".join(sorted(published.capacity or ())) or "none"
         return SelectorError(
-            f"{self.owner}: selector #{self.position}: CEL {_kind(cause)} error: {cause} "
-            f"({self.request}; device {device} publishes attributes: {attributes}; capacity: {capacity}); "
+            f"{owner}: selector #{self.position}: CEL {_kind(cause)} error: {cause} "
+            f"({self._user(claim)}; device {device} publishes attributes: {attributes}; capacity: {capacity}); "
             f"{_remedy(cause)}"
         )
 
