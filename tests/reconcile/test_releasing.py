@@ -44,6 +44,23 @@ async def test_the_garbage_collector_may_come_in_between(world: World, placed: O
     assert world.api.of(RESOURCE_CLAIMS) == []
 
 
+async def test_a_claim_that_went_with_its_finalizer_is_not_asked_for_again(world: World, placed: Obj) -> None:
+    """Real servers answer with the resourceVersion that it had before, and the event about the mark may come late."""
+    key = f"ns/{placed['metadata']['name']}"
+    world.start()
+    async with world.running():
+        world.api.drop(PODS, "ns/pod")
+        world.api.change(RESOURCE_CLAIMS, key, mark_deleted)
+        late = [event for event in world.api.events if event[1] == RESOURCE_CLAIMS]
+        world.api.events = [event for event in world.api.events if event[1] == PODS]
+        world.bring_events()
+        await world.control.queues.idle()
+        assert world.cluster.claims.get(key) is None
+        world.api.events = late + world.api.events
+        await world.quiet()
+    assert calls(world) == [("patch", "resourceclaims", "status"), ("patch", "resourceclaims", None)]
+
+
 async def test_a_consumer_that_the_view_does_not_have_yet_keeps_its_devices(world: World, placed: Obj) -> None:
     key = f"ns/{placed['metadata']['name']}"
     other = {"resource": "pods", "name": "other", "uid": "uid-other"}

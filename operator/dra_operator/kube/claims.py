@@ -280,7 +280,10 @@ class ClaimWriter:
 
     def _took(self, raw: Object) -> ResourceClaim:
         claim = convert(ResourceClaim, raw)
-        self._seen(claim)
+        if claim.metadata.deletion_timestamp is not None and not claim.metadata.finalizers:
+            self._gone(claim)  # with its last finalizer; the answer may have an old resourceVersion
+        else:
+            self._seen(claim)
         return claim
 
 
