@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.app.known import KnownEvents, Version, unknown_items
 from hypothesis import given
 from hypothesis import strategies as st
 from live_cluster import LiveCluster
 from objects import Obj
 from supervised import Supervising
+from waiting import becomes
 
 
 def pod(name: str, version: str = "1") -> Obj:
@@ -26,7 +27,9 @@ def bookmark(version: str) -> bytes:
     return b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%s"}}}\n' % version.encode()
 
 
-def knows(version: Version) -> bool:
+def knows(version: Version, is_deleted: bool) -> bool:
+    if is_deleted:
+        return version.name == "gone"
     return version in (Version("old", "uid-old", "1", "ns"), Version("cluster-wide", "uid", "1"))
 
 
@@ -38,6 +41,7 @@ EVENTS = {
     "another object": (line("ADDED", pod("new")), None),
     "a successor of the same name": (line("ADDED", pod("old") | {"metadata": {"name": "old", "uid": "2"}}), None),
     "a deletion": (line("DELETED", pod("old")), None),
+    "a known deletion": (line("DELETED", pod("gone", "3")), bookmark("3")),
     "a bookmark": (line("BOOKMARK", {"metadata": {"resourceVersion": "7"}}), None),
     "an error": (line("ERROR", {"kind": "Status", "code": 410}), None),
     "metadata that are none": (line("MODIFIED", {"metadata": 3}), None),
@@ -103,3 +107,31 @@ async def test_kopf_hears_of_other_writers_and_not_of_the_operator(
         await cluster.heard()
         assert f"{RESOURCE_CLAIMS} {name}" in heard
         assert not [what for what in heard if what.startswith((str(NODES), str(RESOURCE_SLICES)))]
+
+
+async def test_the_view_knows_its_version_older_ones_and_the_ends_it_has_seen(
+    cluster: LiveCluster, supervising: Supervising
+) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        await cluster.add_pod("pod")
+        await cluster.bound("pod")
+        (claim,) = await cluster.claims()
+        operator, meta = site.operator, claim["metadata"]
+        uid, revision = meta["uid"], int(meta["resourceVersion"])
+
+        def knows(version: int, uid: str = uid, *, is_deleted: bool = False) -> bool:
+            return operator.knows(RESOURCE_CLAIMS, Version(meta["name"], uid, str(version), "ns"), is_deleted)
+
+        assert [knows(revision + change) for change in (-1, 0, 1)] == [True, True, False]
+        assert not knows(revision + 1, "another")
+        assert not knows(revision, is_deleted=True)
+        await cluster.api.delete(PODS, "pod", "ns", grace_seconds=0)
+        await cluster.gone(RESOURCE_CLAIMS, meta["name"])
+        store = operator.control.cluster.claims
+        await becomes(lambda: store.get(f"ns/{meta['name']}") is None)
+        assert knows(revision + 100, is_deleted=True)
+        assert knows(revision + 100)
+        assert not knows(revision + 100, "a successor")

@@ -1,10 +1,10 @@
-"""Spares Kopf the versions of objects that the view has already.
+"""Spares Kopf what the view has already.
 
 Two of three events are echoes: the operator listed the object before Kopf did, or wrote it and took the answer in. Kopf
 would make a task for each and call a handler, whose view would drop it. So what Kopf reads is looked through: a known
 version is left out of a list, and in a watch it becomes a bookmark, which says where the watch continues after an
-interruption and has no handler. Everything else passes through byte by byte, in its order: deletions, errors, versions
-that are unknown, and what cannot be read.
+interruption and has no handler. So does the deletion of an object whose end the answer to a write has shown. Everything
+else passes through byte by byte, in its order: errors, what is unknown, and what cannot be read.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Version(msgspec.Struct, rename="camel", frozen=True):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-Knows = Callable[[Version], bool]
-"""Whether the view has this version, so that Kopf need not be told of it."""
+Knows = Callable[[Version, bool], bool]
+"""Whether the view has this version of an object, or (True) its deletion, so that Kopf need not be told."""
 
 
 class _Object(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class KnownEvents:
         except msgspec.MsgspecError:
             return line + b"\n"
         version = event.object.metadata
-        if event.type in ("ADDED", "MODIFIED") and self._knows(version):
+        if event.type in ("ADDED", "MODIFIED", "DELETED") and self._knows(version, event.type == "DELETED"):
             return BOOKMARK % version.resource_version.encode()
         return line + b"\n"
 
@@ -99,5 +99,5 @@ def _unknown(items: list[msgspec.Raw], knows: Knows) -> Iterator[msgspec.Raw]:
         except msgspec.MsgspecError:
             yield item
         else:
-            if not knows(version):
+            if not knows(version, False):
                 yield item

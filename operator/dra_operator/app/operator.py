@@ -207,16 +207,23 @@ class Operator:
         """The kinds to watch, each with the version in which the server has it; between ``start`` and ``stop``."""
         return self._running.loader.served
 
-    def knows(self, resource: Resource, version: Version) -> bool:
-        """Whether the view has this version of an object, and nothing depends on when the watch shows it."""
+    def knows(self, resource: Resource, version: Version, is_deleted: bool) -> bool:
+        """Whether a version of an object, or its deletion, is no news, and nothing waits for the watch to show it."""
         if self._parts is None:
             return False
-        control = self._parts.control
-        known = control.cluster.store_of(self.kinds[resource]).get(version.key)
-        if known is None or version != Version.of(known.metadata) or control.awaits(known):
+        control, store = self._parts.control, self._parts.control.cluster.store_of(self.kinds[resource])
+        if resource == RESOURCE_CLAIMS and version.key in self._parts.quarantine.salvaged:
             return False
+        if is_deleted:
+            return version.uid in store.deleted
+        if not store.knows(version.key, version.uid, version.resource_version):
+            return False
+        known = store.get(version.key)
+        if known is not None and version == Version.of(known.metadata):
+            if control.awaits(known):
+                return False
+            control.shown(known)
         self._parts.audit.saw(resource, version.resource_version)
-        control.shown(known)
         return True
 
     def received(self, resource: Resource, version: str, event_type: str | None, raw: dict[str, Any]) -> None:

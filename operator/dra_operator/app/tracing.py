@@ -7,6 +7,7 @@ already (``known``).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import SimpleNamespace
@@ -19,6 +20,8 @@ from dra_kube import Resource
 from .known import KnownEvents, Knows, Version, unknown_items
 from .streams import Stream, Streams
 
+ANSWERS = 0.005
+"""Seconds that an event waits: the answer to the operator's own write, which often comes behind it, makes it known."""
 _WRONG_VERSION = (
     410,
     504,
@@ -27,11 +30,11 @@ _REASONS = 200  # characters of a refusal that are told
 
 
 def trace_of(
-    streams: Streams, knows: Callable[[Resource, Version], bool] = lambda _resource, _version: False
+    streams: Streams, knows: Callable[[Resource, Version, bool], bool] = lambda *_: False
 ) -> aiohttp.TraceConfig:
     """The configuration of a session whose requests ``streams`` is to know about.
 
-    ``knows`` says which versions of objects Kopf need not be told of.
+    ``knows`` says which versions of objects, and which deletions (True), Kopf need not be told of.
     """
     trace = aiohttp.TraceConfig()
     watcher = _Requests(streams, knows)
@@ -45,7 +48,7 @@ def trace_of(
 class _Requests:
     """``ctx`` lives as long as a request: its resource and stream, what was asked, and the status of the answer."""
 
-    def __init__(self, streams: Streams, knows: Callable[[Resource, Version], bool]) -> None:
+    def __init__(self, streams: Streams, knows: Callable[[Resource, Version, bool], bool]) -> None:
         self._streams, self._knows = streams, knows
 
     async def start(self, _: Any, ctx: SimpleNamespace, params: aiohttp.TraceRequestStartParams) -> None:
@@ -128,6 +131,7 @@ class _Reported:
         try:
             async for chunk in self._content.iter_chunked(size):
                 self._stream.received(self._streams.clock())
+                await asyncio.sleep(ANSWERS)
                 if lines := self._events.passed_on(chunk):
                     yield lines
             if rest := self._events.end():

@@ -56,16 +56,20 @@ class Store(Generic[T]):
         self.deleted = UidMemory(memory)
 
     def put(self, obj: T) -> Change[T] | None:
-        """Take ``obj`` in; None if the store has a newer version."""
-        if obj.metadata.uid and obj.metadata.uid in self.deleted:
-            return None
+        """Take ``obj`` in; None if that is no news."""
         old = self._objects.get(obj.key)
-        if old is not None and not _is_newer(obj, old):
+        if self.knows(obj.key, obj.metadata.uid, obj.metadata.resource_version):
             return None
         if old is not None and old.metadata.uid != obj.metadata.uid:
             self.deleted.add(old.metadata.uid)
         self._objects[obj.key] = obj
         return Change(old, obj)
+
+    def knows(self, key: str, uid: str, resource_version: str) -> bool:
+        """Whether the store has seen this version of the object, a newer one, or its end."""
+        old = self._objects.get(key)
+        is_older = old is not None and not _is_newer(resource_version, old.metadata.resource_version)
+        return is_older or bool(uid and uid in self.deleted)
 
     def remove(self, key: str, uid: str | None = None) -> Change[T] | None:
         """Forget the object; None if it is not there, or has another UID than ``uid``."""
@@ -105,8 +109,8 @@ def revision(resource_version: str) -> int | None:
     return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else None
 
 
-def _is_newer(new: Object, old: Object) -> bool:
-    after, before = revision(new.metadata.resource_version), revision(old.metadata.resource_version)
+def _is_newer(new: str, old: str) -> bool:
+    after, before = revision(new), revision(old)
     if after is None or before is None:  # versions are opaque here: they can only be compared for equality
-        return new.metadata.resource_version != old.metadata.resource_version
+        return new != old
     return after > before
