@@ -1,7 +1,8 @@
 """The cluster's default scheduler: puts a pod on the fitting node that has the fewest pods.
 
-It does not allocate devices: the operator does, for pods that name it as their scheduler. A pod with claims that names
-no scheduler gets a condition that says so.
+It does not allocate devices: the operator does. A pod with claims has to name the operator as its scheduler, or to be
+held back by the operator's scheduling gate until its claims are reserved for it. Any other gets a condition that says
+so.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from .worker import Worker
 
 NAME = "default-scheduler"
 NEEDS_DEVICES = (
-    "the pod has resource claims, which only the operator can allocate: set spec.schedulerName to dra-scheduler"
+    "the pod has resource claims, which only the operator can allocate: set spec.schedulerName to dra-scheduler, or "
+    "add the scheduling gate dra.kopf.dev/allocate"
 )
 
 
@@ -35,6 +37,7 @@ class DefaultScheduler(Worker[Key]):
         self._resource = registry.resource("", "v1", "pods")
         self._pods = registry.store.collection("", "pods")
         self._nodes = registry.store.collection("", "nodes")
+        self._claims = registry.store.collection("resource.k8s.io", "resourceclaims")
         self._waiting: set[Key] = set()
         for stored in self._pods.all():
             self.add(stored.key)
@@ -56,7 +59,7 @@ class DefaultScheduler(Worker[Key]):
         spec = pod["spec"]
         if spec.get("schedulerName") != NAME or spec.get("nodeName") or spec.get("schedulingGates") or has_ended(pod):
             return
-        if spec.get("resourceClaims"):
+        if not self._has_its_claims(pod):
             self._refuse(stored, pod, NEEDS_DEVICES)
             return
         nodes = [node.name for node in self._nodes.all() if takes(node.decode(), spec)]
@@ -66,6 +69,19 @@ class DefaultScheduler(Worker[Key]):
         else:
             self._waiting.add(key)
             self._refuse(stored, pod, f"0/{sum(1 for _ in self._nodes.all())} nodes are available")
+
+    def _has_its_claims(self, pod: Json) -> bool:
+        recorded = dig(pod, "status.resourceClaimStatuses") or ()
+        made = {entry["name"]: entry.get("resourceClaimName") for entry in recorded}
+        for entry in pod["spec"].get("resourceClaims") or ():
+            name = entry.get("resourceClaimName") or made.get(entry["name"], "")
+            if name is None:
+                continue  # recorded as not needed
+            claim = self._claims.get(pod["metadata"]["namespace"], name)
+            consumers = dig(claim.decode(), "status.reservedFor") or () if claim is not None else ()
+            if all(consumer.get("uid") != pod["metadata"]["uid"] for consumer in consumers):
+                return False
+        return True
 
     def _refuse(self, stored: Stored, pod: Json, message: str) -> None:
         conditions = pod.setdefault("status", {}).get("conditions") or []
