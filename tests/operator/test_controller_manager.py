@@ -164,8 +164,9 @@ async def test_each_change_is_one_line_in_the_log(caplog: pytest.LogCaptureFixtu
         for shown in (lease("1"), lease("2"), ABSENT, ABSENT):
             await scene.look(1, shown)
     assert [record.message for record in caplog.records] == [
-        "kube-controller-manager works in this cluster and has templates, release, eviction; ours: placement",
-        "no kube-controller-manager works in this cluster; ours: templates, release, placement, eviction",
+        "kube-controller-manager works in this cluster and has templates, release, eviction; "
+        "ours: placement, allocation",
+        "no kube-controller-manager works in this cluster; ours: templates, release, placement, eviction, allocation",
     ]
 
 

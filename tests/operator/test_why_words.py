@@ -39,6 +39,7 @@ BROKEN = {
     "conditions": [{"type": "broken", "status": "True", "reason": "Loose", "message": "no cable"}],
 }
 ELSEWHERE = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]}
+AT_GATE = "pod ns/web waits for devices at the scheduling gate dra.kopf.dev/allocate, which the operator then removes"
 USER = {"resource": "pods", "name": "web", "uid": "uid-web"}
 
 
@@ -95,6 +96,37 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         pod(schedulingGates=[{"name": "one"}, {"name": "two"}]),
         [],
         ["pod ns/web waits for its scheduling gates to be removed: one, two"],
+    ),
+    "it waits for its turn at our gate": (
+        pod(schedulingGates=[{"name": "one"}, {"name": "dra.kopf.dev/allocate"}]),
+        [],
+        [
+            "pod ns/web waits for its scheduling gates to be removed: one; the operator allocates its devices when "
+            "dra.kopf.dev/allocate is the last one"
+        ],
+    ),
+    "it waits at our gate": (
+        pod(schedulerName="", schedulingGates=[{"name": "dra.kopf.dev/allocate"}]),
+        [claim()],
+        [
+            AT_GATE,
+            "pod ns/web would fit 1 of 1 node: n1",
+            "  nothing holds it back any more; if it stays, look at the operator's log",
+        ],
+    ),
+    "it waits at our gate with what its scheduler has to decide": (
+        pod(
+            schedulerName="",
+            schedulingGates=[{"name": "dra.kopf.dev/allocate"}],
+            volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "p"}}],
+        ),
+        [claim()],
+        [
+            AT_GATE,
+            "pod ns/web is not tried: spec.volumes[0].persistentVolumeClaim is not supported by dra-operator yet; use "
+            "a volume that any node can mount, or remove the scheduling gate dra.kopf.dev/allocate, so that the pod's "
+            "scheduler allocates its devices",
+        ],
     ),
     "another scheduler places it": (
         pod(schedulerName=""),

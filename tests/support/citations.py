@@ -25,7 +25,7 @@ _FOLDERS = "benchmarks cel conformance devcluster docs examples kube kubeletplug
 _SUFFIXES = ("", ".md", ".py", ".toml", ".txt", ".yaml")
 _LEFT_OUT = "test_citations.py"  # shows citations that lead nowhere
 
-_RULE = re.compile(r"\b(?:CC|SC|AL|TE|NR|KM|PH|RS|TD|E2E|NOD|INT|PRJ)-\d+\b")
+_RULE = re.compile(r"\b(?:CC|SC|AL|TE|AA|NR|KM|PH|RS|TD|E2E|NOD|INT|PRJ)-\d+\b")
 _DEFINITION = re.compile(rf"^(?:\| )?({_RULE.pattern}) ", re.MULTILINE)
 _HEADING = re.compile(r"^#+ (\d+(?:\.\d+)?)\.? ", re.MULTILINE)
 _NUMBER = r"\d{1,2}(?:\.\d{1,2})?(?![\w]|\.\d)"
@@ -33,7 +33,7 @@ _NUMBERS = rf"{_NUMBER}(?:(?:, and |, | and | or | to ){_NUMBER})*"
 _PAGE = "|".join(map(re.escape, PAGES))
 _OF_PAGE = re.compile(rf"(?<![\w-])({_PAGE})(?:\]\([^)]*\))? (?:sections? )?({_NUMBERS})")
 _ALONE = re.compile(rf"\b[Ss]ections? ({_NUMBERS})|\((\d{{1,2}}\.\d{{1,2}})(?:, steps? [^)]*)?\)")
-_AREA = re.compile(r"\b(?:CC|SC|AL|TE|KM|PH|RS|TD) \d[\d.]*")  # an area is no page
+_AREA = re.compile(r"\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD) \d[\d.]*")  # an area is no page
 _FOREIGN = re.compile(r"\bRFC \d+,? sections? [\d.]+")
 
 

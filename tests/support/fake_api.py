@@ -135,6 +135,8 @@ class FakeApi(FakeStore):
         async with self._call("create", resource, subresource, name):
             assert subresource == "binding"
             pod = copy.deepcopy(self.find(resource, namespace, name))
+            if pod["spec"].get("schedulingGates"):
+                raise Conflict(409, "Conflict", f"pod {name} has non-empty .spec.schedulingGates")
             if pod["spec"].get("nodeName") or pod["metadata"]["uid"] != body["metadata"]["uid"]:
                 raise Conflict(409, "Conflict", f"pod {name} is already assigned to a node")
             pod["spec"]["nodeName"] = body["target"]["name"]

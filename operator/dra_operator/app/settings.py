@@ -58,8 +58,8 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     concerns: Annotated[
         str,
         _about(
-            "what is ours; auto: only placement where kube-controller-manager works, else everything",
-            "some of templates, release, placement and eviction, separated by commas, or auto",
+            "what is ours; auto: placement and allocation, and the others where no kube-controller-manager works",
+            "some of templates, release, placement, eviction and allocation, separated by commas, or auto",
         ),
     ] = "auto"
     legacy_claim_names: Annotated[

@@ -16,7 +16,7 @@ from dra_api.resource import AllocationResult, DeviceClass, DeviceTaintRule, Res
 
 from dra_operator.allocator import Allocator, DeviceId, Inventory
 from dra_operator.eviction import DeviceTaints
-from dra_operator.placement import BINDING_TIMEOUT, Nodes, Snapshot, pod_requests
+from dra_operator.placement import BINDING_TIMEOUT, Nodes, Snapshot, is_at_gate, pod_requests
 
 from .contention import Contention, drivers_in
 from .hinted import Hinted
@@ -48,7 +48,7 @@ class State:
         self._bound: set[str] = set()
         """UIDs of pods whose binding was answered; the watch has not shown it yet."""
         self.waiting: dict[str, Interest] = {}
-        """Pods of ours without a node, in order of arrival, and what can help them."""
+        """Pods without a node that wait for us, in order of arrival, and what can help them."""
         self.hinted = Hinted()
         self._contention = Contention()
         self.pods_by_claim: Index[str] = Index()
@@ -101,6 +101,10 @@ class State:
             and not pod_is_done(pod)
             and not pod.spec.scheduling_gates
         )
+
+    def waits_for_us(self, pod: Pod) -> bool:
+        """Whether the pod waits for us to give it a node, or to give it devices and open its scheduling gate."""
+        return self.is_ours_to_place(pod) or (is_at_gate(pod) and not pod.spec.node_name and not pod_is_done(pod))
 
     def snapshot(self, allocator: Allocator, now: datetime, binding_timeout: float = BINDING_TIMEOUT) -> Snapshot:
         """What a decision looks at, as it is now."""

@@ -148,7 +148,7 @@ class Cluster(State):
         self.pods_by_claim.file(key, (f"{namespace}/{use.name}" for use in claims_of_pod(pod)))
         templates = (entry.resource_claim_template_name for entry in pod.spec.resource_claims or ())
         self.pods_by_template.file(key, (f"{namespace}/{name}" for name in templates if name))
-        if self.is_ours_to_place(pod):
+        if self.waits_for_us(pod):
             self.waiting.setdefault(key, EVERYTHING)
             self.pods_by_resource.file(key, extended_resources(pod))
         else:
@@ -194,7 +194,8 @@ class Cluster(State):
             self._contention.file(claim.key, classes=triggers.classes_of(claim))
 
     def _is_foreign(self, pod: Pod) -> bool:
-        return pod.spec.scheduler_name != self.scheduler_name
+        """Whether another scheduler may allocate for the pod; it does not look at gated pods."""
+        return pod.spec.scheduler_name != self.scheduler_name and not pod.spec.scheduling_gates
 
     def _absorb_node(self, change: Change[Node]) -> Keys:
         old, new = change

@@ -12,6 +12,7 @@ from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocator, Refusal
 from dra_operator.cluster import Cluster
 from dra_operator.placement import (
+    GATE,
     Case,
     Demand,
     Fits,
@@ -21,39 +22,41 @@ from dra_operator.placement import (
     Question,
     decided,
     examine,
+    is_at_gate,
     plan,
     settled,
     text,
 )
+from dra_operator.reconcile import Concerns
 from dra_operator.wording import counted, listed
 
 from .refusal_report import grouped, holders, names
 from .verdicts import before_nodes, error_of
 
 
-def why_pod(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime, *, places: bool = True) -> Iterator[str]:
-    """Lines about one pod. ``places``: placing pods is the operator's concern."""
+def why_pod(
+    cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime, concerns: Concerns | None = None
+) -> Iterator[str]:
+    """Lines about one pod. ``concerns``: what is the operator's; None: everything."""
     if pod_is_done(pod):
         yield f"pod {pod.key} is done ({pod.status.phase or 'deleted before it got a node'})"
     elif pod.spec.node_name:
         yield f"pod {pod.key} is assigned to node {pod.spec.node_name}"
         for use, claim in cluster.claims_of(pod):
             yield f"  claim {use.name}: {_holding(claim)}"
-    elif pod.spec.scheduling_gates:
-        gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
-        yield f"pod {pod.key} waits for its scheduling gates to be removed: {gates}"
+    elif pod.spec.scheduling_gates and not is_at_gate(pod):
+        yield _gated_by_others(pod)
     else:
-        if pod.spec.scheduler_name != cluster.scheduler_name:
-            name = pod.spec.scheduler_name or "default-scheduler"
-            yield f"pod {pod.key} is placed by {name}, not by {cluster.scheduler_name}; what we would do:"
-            places = False
-        elif not places:
-            yield f"pod {pod.key} is not placed: placement is none of the operator's concerns; what it would do:"
-        yield from _why_waiting(cluster, allocator, pod, now, places=places)
+        who_else = _not_ours(cluster, pod, concerns or Concerns())
+        if who_else:
+            yield f"pod {pod.key} {who_else}:"
+        elif is_at_gate(pod):
+            yield f"pod {pod.key} waits for devices at the scheduling gate {GATE}, which the operator then removes"
+        yield from _why_waiting(cluster, allocator, pod, now, places=not who_else)
 
 
 def why_claim(
-    cluster: Cluster, allocator: Allocator, claim: ResourceClaim, now: datetime, *, places: bool = True
+    cluster: Cluster, allocator: Allocator, claim: ResourceClaim, now: datetime, concerns: Concerns | None = None
 ) -> Iterator[str]:
     """Lines about one claim."""
     yield f"claim {claim.key}: {_holding(claim)}"
@@ -67,7 +70,25 @@ def why_claim(
     if not pods:
         yield "  no pod uses it; devices are allocated when one does"
     for pod in pods:
-        yield from (f"  {line}" for line in why_pod(cluster, allocator, pod, now, places=places))
+        yield from (f"  {line}" for line in why_pod(cluster, allocator, pod, now, concerns))
+
+
+def _gated_by_others(pod: Pod) -> str:
+    gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
+    others = ", ".join(name for name in gates if name != GATE)
+    then = f"; the operator allocates its devices when {GATE} is the last one" if GATE in gates else ""
+    return f"pod {pod.key} waits for its scheduling gates to be removed: {others}{then}"
+
+
+def _not_ours(cluster: Cluster, pod: Pod, concerns: Concerns) -> str:
+    """Why the operator does nothing for the pod; empty if it does."""
+    if is_at_gate(pod):
+        gated = f"waits at the scheduling gate {GATE}, but allocation is none of the operator's concerns"
+        return "" if concerns.allocation else f"{gated}; what it would do"
+    if pod.spec.scheduler_name != cluster.scheduler_name:
+        name = pod.spec.scheduler_name or "default-scheduler"
+        return f"is placed by {name}, not by {cluster.scheduler_name}; what we would do"
+    return "" if concerns.placement else "is not placed: placement is none of the operator's concerns; what it would do"
 
 
 def _holding(claim: ResourceClaim | None) -> str:

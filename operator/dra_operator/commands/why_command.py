@@ -21,24 +21,25 @@ from dra_operator.intake.language import CelSelectors
 from dra_operator.intake.loading import Loader
 from dra_operator.intake.malformed import Quarantine
 from dra_operator.intake.watched import watched_kinds
-from dra_operator.reconcile import UnknownConcern, concerns_of
+from dra_operator.reconcile import Concerns, UnknownConcern, concerns_of
 
 from .why import why_claim, why_pod
 
 
 class AsTheOperator(NamedTuple):
-    """What the answer takes over from the operator's settings; ``places``: placing pods is its concern."""
+    """What the answer takes over from the operator's settings."""
 
     scheduler_name: str
     features: Features
-    places: bool
+    concerns: Concerns
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the answer; 1 when there is no such object, or the server cannot be used, 2 for wrong settings."""
     try:
         features, concerns = features_of(options.feature_gates), concerns_of(options.concerns)
-        operator = AsTheOperator(options.scheduler_name, features, concerns is None or "placement" in concerns)
+        ours = Concerns() if concerns is None else Concerns.of(concerns)
+        operator = AsTheOperator(options.scheduler_name, features, ours)
         for line in asyncio.run(_ask(options, operator, connection(options.kubeconfig, options.context))):
             print(line)
     except UnknownGate as error:
@@ -69,7 +70,7 @@ async def _ask(options: argparse.Namespace, operator: AsTheOperator, where: Conn
     allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()))
     key, now = f"{options.namespace}/{options.name}", datetime.now(UTC)
     if options.kind == "pod" and (pod := cluster.pods.get(key)) is not None:
-        return why_pod(cluster, allocator, pod, now, places=operator.places)
+        return why_pod(cluster, allocator, pod, now, operator.concerns)
     if options.kind == "claim" and (claim := cluster.claims.get(key)) is not None:
-        return why_claim(cluster, allocator, claim, now, places=operator.places)
+        return why_claim(cluster, allocator, claim, now, operator.concerns)
     raise LookupError(f"there is no {options.kind} {options.name} in namespace {options.namespace}")

@@ -5,7 +5,7 @@ from .claims import ClaimChanged, ClaimWriter
 from .client import Client
 from .event_reasons import EventReason
 from .events import EventRecorder
-from .pods import PodWriter
+from .pods import PodChanged, PodWriter
 from .rewrite import rewrite
 from .taint_rules import RuleWriter
 
@@ -15,6 +15,7 @@ __all__ = [
     "Client",
     "EventReason",
     "EventRecorder",
+    "PodChanged",
     "PodWriter",
     "RuleWriter",
     "may_have_happened",

@@ -21,6 +21,11 @@ class EventReason(Enum):
         "BindingConditionsPending",
         "The pod has its devices and waits for them to get ready.",
     )
+    GATE_REMOVED = (
+        "Normal",
+        "SchedulingGateRemoved",
+        "The pod has its devices, and its scheduler may place it.",
+    )
     FAILED_SCHEDULING = (
         "Warning",
         "FailedScheduling",

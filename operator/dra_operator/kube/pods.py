@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dra_api.codec import convert, to_dict
-from dra_api.core import Pod, PodExtendedResourceClaimStatus, PodResourceClaimStatus
+from dra_api.core import NodeSelectorTerm, Pod, PodExtendedResourceClaimStatus, PodResourceClaimStatus
 from dra_api.meta import Object as Struct
 from dra_kube import PODS, Object
 
 from .client import Client
+from .gate import open_gate
+from .rewrite import rewrite
 
 CLAIMS_MANAGER = "ResourceClaimController"
 PLACEMENT_MANAGER = "dra-scheduler"
@@ -20,6 +22,10 @@ DISRUPTION = {
     "reason": "DeletionByDeviceTaintManager",
     "message": "Device Taint manager: deleting due to NoExecute taint",
 }
+
+
+class PodChanged(Exception):
+    """The pod is not what was planned for any more."""
 
 
 class PodWriter:
@@ -109,6 +115,27 @@ class PodWriter:
             self._took(answer)
         else:
             self._gone(pod)  # no container and no finalizer holds it
+
+    async def open_gate(self, pod: Pod, gate: str, reach: NodeSelectorTerm) -> Pod:
+        """Remove a scheduling gate and have the pod run only where ``reach`` says, in one write.
+
+        Nothing is written if the gate is open already. Raises PodChanged, and NotFound when the pod is gone.
+        """
+        meta = pod.metadata
+
+        def edit(raw: Object) -> bool:
+            current = convert(Pod, raw)
+            if current.metadata.uid != meta.uid or current.metadata.deletion_timestamp is not None:
+                self._seen(current)
+                raise PodChanged(f"pod {pod.key} is being deleted, or was replaced by another one of the same name")
+            if not any(item.name == gate for item in current.spec.scheduling_gates or ()):
+                return False
+            if current.spec != pod.spec:
+                self._seen(current)
+                raise PodChanged(f"pod {pod.key} got another spec in the meantime")
+            return open_gate(raw["spec"], gate, reach)
+
+        return self._took(await rewrite(self._client, PODS, meta.namespace, meta.name, edit))
 
     async def _apply(self, pod: Pod, status: Object, manager: str) -> Pod:
         meta = pod.metadata

@@ -9,6 +9,7 @@ from .elsewhere import Allocations
 from .examination import Case, Examination, GettingReady, NotTried, Stolen, WriteUnderWay, examine, is_alone
 from .extended import ExtendedClaim, ExtendedResources
 from .filters import NodeFilter
+from .gate import GATE, is_at_gate, reach
 from .hints import Elsewhere, Hint, PodsChange, RepellerGone, Turn
 from .node import NodeState
 from .nodes import Nodes
@@ -34,6 +35,7 @@ from .wording import text
 
 __all__ = [
     "BINDING_TIMEOUT",
+    "GATE",
     "POD_SLOTS",
     "Allocations",
     "Amounts",
@@ -84,9 +86,11 @@ __all__ = [
     "examine",
     "extended_claims",
     "is_alone",
+    "is_at_gate",
     "node_requests",
     "plan",
     "pod_requests",
+    "reach",
     "ready_claims",
     "served_resources",
     "settled",

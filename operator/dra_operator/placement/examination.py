@@ -101,10 +101,11 @@ def examine(pod: Pod, snapshot: Snapshot) -> Examination:
     coming_first = _coming_first(pod, held, snapshot)
     if coming_first is not None:
         return coming_first
-    obstacle = _obstacle(pod, held, snapshot)
+    serving = snapshot.classes_serving(pod)
+    obstacle = _obstacle(pod, held, snapshot) or _not_at_gate(pod, serving)
     if obstacle is not None:
         return NotTried(obstacle, tuple(claims))
-    extended = ExtendedResources(pod, snapshot.classes_serving(pod), made)
+    extended = ExtendedResources(pod, serving, made)
     states = {claim.metadata.uid: binding_state(claim, snapshot.now, snapshot.binding_timeout) for claim in held}
     failed = {uid: binding for uid, binding in states.items() if binding.state is Binding.FAILED}
     return Case(pod, tuple(claims), extended, snapshot.nodes, snapshot.allocator, snapshot.usage(), failed)
@@ -129,6 +130,13 @@ def _coming_first(
     has_failed = any(binding.state is Binding.FAILED for _, binding in states)
     if pending and not has_failed and all(is_reserved_for(pod, claim) for claim in claims):
         return GettingReady(tuple(claim for claim, _ in pending), min(seconds for _, seconds in pending))
+    return None
+
+
+def _not_at_gate(pod: Pod, serving: Mapping[str, str]) -> Obstacle | None:
+    """Schedulers make the claim for extended resources together with the binding, and delete one that is there."""
+    if pod.spec.scheduling_gates and serving:
+        return Obstacle(Kind.EXTENDED_AT_GATE, ", ".join(serving))
     return None
 
 

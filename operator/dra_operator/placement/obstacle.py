@@ -41,6 +41,7 @@ class Kind(StrEnum):
     CLASS_MISSING = "class-missing"
     ALTERNATIVES_OFF = "alternatives-off"
     UNSUPPORTED = "unsupported"
+    EXTENDED_AT_GATE = "extended-at-gate"
 
 
 ENDS_WITH_ANOTHER_POD: Final = frozenset({Kind.PORT, Kind.POD_SLOTS, Kind.RESOURCE})

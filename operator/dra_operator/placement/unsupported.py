@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from dra_api.core import Pod, Volume
 from msgspec import structs
 
+from .gate import GATE
 from .obstacle import Kind, Obstacle
 
 
 def unsupported(pod: Pod) -> Obstacle | None:
     """The first such field, with a remedy; None if there is none."""
-    return next((Obstacle(Kind.UNSUPPORTED, field, remedy) for field, remedy in _fields(pod)), None)
+    gated = f"remove the scheduling gate {GATE}, so that the pod's scheduler allocates its devices"
+    other = "have kube-scheduler place the pod (spec.schedulerName: default-scheduler)"
+    way_out = gated if pod.spec.scheduling_gates else other
+    return next((Obstacle(Kind.UNSUPPORTED, field, f"{remedy}, or {way_out}") for field, remedy in _fields(pod)), None)
 
 
 def _fields(pod: Pod) -> Iterator[tuple[str, str]]:

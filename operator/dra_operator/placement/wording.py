@@ -6,6 +6,7 @@ from typing import Final
 
 from dra_api.resource import RESERVED_FOR_LIMIT
 
+from .gate import GATE
 from .obstacle import Kind, Obstacle
 
 _TEXTS: Final[dict[Kind, str]] = {
@@ -36,9 +37,10 @@ _TEXTS: Final[dict[Kind, str]] = {
     Kind.STALE_CLAIM: "waiting for stale extended-resource claim {subject} to be deleted",
     Kind.CLASS_MISSING: "{subject}: device class {detail} does not exist: create it, or correct deviceClassName",
     Kind.ALTERNATIVES_OFF: "resource {subject}: has subrequests, but the DRAPrioritizedList feature is disabled",
-    Kind.UNSUPPORTED: (
-        "{subject} is not supported by dra-operator yet; {detail}, "
-        "or have kube-scheduler place the pod (spec.schedulerName: default-scheduler)"
+    Kind.UNSUPPORTED: "{subject} is not supported by dra-operator yet; {detail}",
+    Kind.EXTENDED_AT_GATE: (
+        f"the pod's scheduler allocates devices for the extended resource {{subject}}: remove the scheduling gate "
+        f"{GATE}, or ask for the devices by a claim (spec.resourceClaims)"
     ),
 }
 

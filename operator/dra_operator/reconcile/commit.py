@@ -1,4 +1,6 @@
-"""Carrying out a plan: take its devices, write, bind; take back what failed (scheduling.md 4.5 to 4.7).
+"""Carrying out a plan: take its devices, write, end; take back what failed (scheduling.md 4.5 to 4.7).
+
+What a commit ends with is its ``Ending``: the binding of the pod, or the opening of its scheduling gate.
 
 The ledger holds each allocation until its write is over. What is over depends on the answer:
 
@@ -41,7 +43,8 @@ from dra_operator.placement import ExtendedClaim, Plan, PodClaim
 
 from .claim_body import claim_for_extended_resources
 from .confirmation import Confirmations
-from .errors import BoundElsewhere, CommitFailed, CommitRefused, PodVanished
+from .ending import Ending
+from .errors import CommitFailed, CommitRefused, PodVanished
 from .logbook import devices_in, tell
 from .metrics import PlacementMetrics
 
@@ -66,8 +69,8 @@ class Commit:
     ``wake`` gets the keys of those who may use what a failed commit gives back.
     """
 
-    def __init__(self, cluster: Cluster, writing: Writing, wake: Callable[[Keys], None]) -> None:
-        self._cluster, self._wake = cluster, wake
+    def __init__(self, cluster: Cluster, writing: Writing, ending: Ending, wake: Callable[[Keys], None]) -> None:
+        self._cluster, self._ending, self._wake = cluster, ending, wake
         self._claims, self._pods, self._metrics, self._confirmations = writing
         self._reserved: list[ResourceClaim] = []
         self._extended: ResourceClaim | None = None
@@ -91,18 +94,19 @@ class Commit:
             raise
         self._wake(self._cluster.assume_placed(pod, plan.node, plan.served))
 
-    async def write(self, may_bind: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
-        """Allocations, reservations, binding; False if the claims as written are not ready for the binding.
+    async def write(self, may_end: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
+        """Allocations, reservations, the ending; False if the claims as written are not ready for that.
 
         Raises CommitFailed, after everything was given back that can be; whatever else a bug raises, unchanged.
         """
         try:
             claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
             claims += await self._serve_extended_resources()
-            if not may_bind(claims):
+            if not may_end(claims):
                 return False
+            self._step = self._ending.step(self._plan.node)
             self._check_recorded()
-            await self._bind()
+            await self._ending.write(self._pod, self._plan.node, claims)
         except Exception as error:
             if is_over(error):
                 await self._undo(vanished=isinstance(error, PodVanished))
@@ -112,8 +116,6 @@ class Commit:
                 raise self._failure(error) from error
             raise
         self._confirmations.forget(claims)
-        self._cluster.assume_bound(self._pod)
-        tell(logger, logging.INFO, "pod bound", pod=self._pod.key, node=self._plan.node)
         return True
 
     def _failure(self, error: Exception) -> CommitFailed:
@@ -191,7 +193,6 @@ class Commit:
 
     def _check_recorded(self) -> None:
         """The kubelet goes by the claims that the pod records; another controller may have recorded others."""
-        self._step = "bind the pod"
         pod = self._cluster.pods.get(self._pod.key)
         if pod is None or pod.metadata.uid != self._pod.metadata.uid:
             return  # the server knows better
@@ -199,33 +200,6 @@ class Commit:
         for entry, claim in self._pod_claims:
             if entry is not None and claim.metadata.name not in recorded:
                 raise ClaimChanged(f"pod {pod.key} records another claim than {claim.metadata.name} by now")
-
-    async def _bind(self) -> None:
-        node = self._plan.node
-        self._step = f"bind the pod to node {node}"
-        try:
-            await self._pods.bind(self._pod, node)
-        except NotFound as error:
-            raise PodVanished(str(error)) from error
-        except Conflict as conflict:
-            await self._check_bound_to(node, conflict)
-
-    async def _check_bound_to(self, node: str, conflict: Conflict) -> None:
-        """The pod may be assigned already: by a binding of ours whose answer was lost, or by another writer."""
-        try:
-            pod = await self._pods.read(self._pod.metadata.namespace, self._pod.metadata.name)
-        except NotFound as error:
-            raise PodVanished(str(error)) from error
-        if pod.metadata.uid != self._pod.metadata.uid:
-            raise PodVanished(f"pod {self._pod.key} was replaced by another one of the same name")
-        if not pod.spec.node_name:
-            if pod.metadata.deletion_timestamp is not None:
-                raise PodVanished(f"pod {self._pod.key} is being deleted") from conflict
-            raise conflict
-        if pod.spec.node_name != node:
-            raise BoundElsewhere(
-                f"another writer bound pod {self._pod.key} to node {pod.spec.node_name}, not {node}"
-            ) from conflict
 
     async def _undo(self, *, vanished: bool) -> None:
         """The reverse of everything done (4.6). A pod that vanished uses none of its claims any more."""
@@ -256,4 +230,4 @@ class Commit:
 
 def is_over(error: BaseException) -> bool:
     """Whether a write that ended so is over, and did not happen."""
-    return isinstance(error, ClaimChanged | BoundElsewhere | PodVanished) or not may_have_happened(error)
+    return isinstance(error, ClaimChanged | CommitFailed) or not may_have_happened(error)

@@ -5,9 +5,10 @@
 ``release``             drops reservations, takes devices back, deletes generated claims
 ``placement``           gives the pods of our scheduler name a node and devices
 ``eviction``            deletes pods whose devices have a ``NoExecute`` taint, reports in DeviceTaintRules
+``allocation``          gives devices to pods of other schedulers that wait at our scheduling gate
 ======================  ==============================================================================================
 
-kube-controller-manager has all but placement (eviction from 1.36 on), so that beside one only placement is ours. Two
+kube-controller-manager has templates, release and eviction (from 1.36 on), so that beside one the others are ours. Two
 things go with placement whichever controller has the others, since only the one who places a pod can tell: which of two
 claims for one entry counts (``repair``), and which claim for extended resources was made in vain (``upkeep``).
 
@@ -20,7 +21,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal, Self, get_args
 
-ConcernName = Literal["templates", "release", "placement", "eviction"]
+ConcernName = Literal["templates", "release", "placement", "eviction", "allocation"]
 NAMES: Final[tuple[ConcernName, ...]] = get_args(ConcernName)
 
 
@@ -36,6 +37,7 @@ class Concerns:
     release: bool = True
     placement: bool = True
     eviction: bool = True
+    allocation: bool = True
 
     @classmethod
     def of(cls, names: Collection[str]) -> Self:

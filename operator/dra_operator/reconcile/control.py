@@ -92,7 +92,9 @@ class Control:
         self._grace = pace.grace
         self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
         writing = Writing(claims, pods, PlacementMetrics(registry), self._confirmations)
-        self.placer = PodPlacer(cluster, allocator, writing, self.events, placing, self.queues.add, now, pace)
+        self.placer = PodPlacer(
+            cluster, allocator, writing, self.events, placing, self.queues.add, now, pace, self.concerns
+        )
         rules = RuleReporter(cluster, RuleWriter(client, self._take_in), usual["rule"], self.concerns, now, stamp)
         counts = EvictionMetrics(registry)
         evictor = PodEvictor(cluster, pods, self.events, usual["evict"], rules, counts, self.concerns, now)
@@ -114,7 +116,7 @@ class Control:
         )
 
     async def _decide(self, key: str) -> Decided | Postponed:
-        return await self.placer.decide(key) if self.concerns.placement else Decided()
+        return await self.placer.decide(key)
 
     def look_at_everything(self) -> None:
         """Have all pods, claims and evictions looked at: some of them became ours."""

@@ -1,5 +1,8 @@
 """A waiting pod gets a node and devices: decide, then carry out (scheduling.md section 4).
 
+A pod of another scheduler that waits at our scheduling gate gets its devices in the same way, and then its gate is
+opened instead of a node assigned (``ending``).
+
 Concern ``place`` of the queue. The dispatcher asks for one decision at a time (``decide``); a plan takes its devices
 and its room before the next decision starts, which so sees them as used. What a decision calls for (writing the plan,
 telling why the pod waits, asking what became of an unanswered write) comes back as a follow-up, and is carried out
@@ -36,6 +39,7 @@ from dra_operator.cluster import (
 )
 from dra_operator.kube import ClaimChanged, EventReason, EventRecorder
 from dra_operator.placement import (
+    GATE,
     Binding,
     Case,
     GettingReady,
@@ -52,14 +56,19 @@ from dra_operator.placement import (
     binding_state,
     examine,
     is_alone,
+    is_at_gate,
     plan,
     text,
 )
 
+from .bind import Bind
 from .commit import Commit, Writing
+from .concerns import Concerns
 from .dispatcher import Decided, FollowUp, Postponed
+from .ending import Ending
 from .errors import CommitRefused, PlacementFailed
 from .logbook import devices_in, tell
+from .open_gate import OpenGate
 from .pace import Pace
 from .planning import PlanInProgress
 from .queue import WorkQueue
@@ -68,6 +77,8 @@ logger = logging.getLogger(__name__)
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
+GATED = "SchedulingGated"
+"""The reason that the API server gives to a gated pod; people and autoscalers know it."""
 UNSEEN = 5.0  # seconds between two looks whether the watch has brought an allocation
 
 
@@ -84,13 +95,15 @@ class PodPlacer:
         wake: Callable[[Sequence[Key]], None],
         clock: Callable[[], datetime],
         pace: Pace,
+        concerns: Concerns,
     ) -> None:
-        self._pace = pace
+        self._pace, self._concerns = pace, concerns
         is_limited = cluster.features.filter_timeout and pace.filter_timeout
         self._filter_timeout = pace.filter_timeout if is_limited else math.inf
         self._cluster, self._allocator, self._queue, self._clock = cluster, allocator, queue, clock
         self._writing, self._events, self._wake = writing, events, wake
         self._claims, self._pods, _, self._confirmations = writing
+        self._bind, self._open_gate = Bind(cluster, writing.pods), OpenGate(cluster, writing.pods)
         self._put_aside: dict[str, PlanInProgress] = {}
 
     async def decide(self, key: str) -> Decided | Postponed:
@@ -99,7 +112,7 @@ class PodPlacer:
         if self._cluster.ledger.in_flight_for(key):
             return Decided(partial(self._settle, key))
         pod = self._cluster.pods.get(key)
-        if pod is None or not self._cluster.is_ours_to_place(pod) or self._cluster.is_bound(pod):
+        if pod is None or not self._is_ours(pod) or self._cluster.is_bound(pod):
             return Decided()
         if attempt is None or not attempt.is_of(self._cluster):
             begun = self._begin(pod)
@@ -107,6 +120,13 @@ class PodPlacer:
                 return begun
             attempt = begun
         return await self._go_on(attempt)
+
+    def _is_ours(self, pod: Pod) -> bool:
+        concern = self._concerns.allocation if is_at_gate(pod) else self._concerns.placement
+        return concern and self._cluster.waits_for_us(pod)
+
+    def _ending(self, pod: Pod) -> Ending:
+        return self._open_gate if is_at_gate(pod) else self._bind
 
     # --- deciding ---
 
@@ -116,6 +136,8 @@ class PodPlacer:
         found = examine(pod, self._cluster.snapshot(self._allocator, self._clock(), self._pace.binding_timeout))
         match found:
             case Case():
+                if is_at_gate(pod) and not found.claims:
+                    return Decided(partial(self._let_pass, pod))
                 hints = found.nodes.neighbours_of(pod).hints()
                 self._cluster.note_waiting(pod.key, EVERYTHING._replace(hints=hints))
                 unsure = [claim for claim in found.resource_claims if self._may_change_yet(pod, claim)]
@@ -167,7 +189,7 @@ class PodPlacer:
         self._cluster.note_waiting(pod.key, NONE)  # it has a plan: a failure has its back-off, and nothing else helps
         if not attempt.is_current(decision, self._cluster):
             raise PlacementFailed(f"the cluster changed while pod {pod.key} was being planned")
-        commit = Commit(self._cluster, self._writing, self._wake)
+        commit = Commit(self._cluster, self._writing, self._ending(pod), self._wake)
         try:
             commit.take(pod, attempt.case.claims, decision)
         except DeviceTaken as error:  # by another writer's allocation that came in while the plan was made
@@ -199,21 +221,26 @@ class PodPlacer:
 
     async def _carry_out(self, pod: Pod, decision: Plan, commit: Commit) -> None:
         try:
-            is_bound = await commit.write(partial(self._may_bind, pod))
+            is_done = await commit.write(partial(self._may_end, pod))
         except CommitRefused as refused:
             await self._report(pod, SCHEDULER_ERROR, f"{refused}; tried again with growing pauses")
             raise
-        if is_bound:
-            self._events.post(pod, EventReason.SCHEDULED, f"Successfully assigned {pod.key} to {decision.node}")
+        if is_done:
+            self._events.post(pod, *self._ending(pod).news(pod, decision.node))
             return
         self._look_again(pod, decision)
 
-    def _may_bind(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
-        """Whether all devices are ready for the pod to be bound to them, and certainly its own."""
+    def _may_end(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
+        """Whether all devices are ready for the pod to run with them, and certainly its own."""
         now, timeout = self._clock(), self._pace.binding_timeout
         if any(binding_state(claim, now, timeout).state is not Binding.READY for claim in claims):
             return False
         return self._confirmations.wait(claims) <= 0 and not any(self._must_give_way(pod, claim) for claim in claims)
+
+    async def _let_pass(self, pod: Pod) -> None:
+        """A pod at the gate that uses no claims needs nothing from us, wherever it runs."""
+        await self._open_gate.write(pod, "", ())
+        self._events.post(pod, EventReason.GATE_REMOVED, f"Scheduling gate {GATE} removed: the pod uses no claims")
 
     def _look_again(self, pod: Pod, decision: Plan) -> None:
         """The pod has its devices but cannot be bound yet: come back when that may have changed."""
@@ -293,6 +320,7 @@ class PodPlacer:
 
     async def _report(self, pod: Pod, reason: str, message: str) -> None:
         """Tell in status and event, once per reason: a pod that waits in vain must cost nothing."""
+        reason = GATED if is_at_gate(pod) else reason
         current = self._cluster.pods.get(pod.key) or pod
         for condition in current.status.conditions or ():
             if (condition.type, condition.status) == ("PodScheduled", "False") and (

@@ -1,0 +1,43 @@
+"""Pods of other schedulers that get their devices from us: held back by our scheduling gate, and then let go.
+
+A pod at the gate has no node, and its scheduler does not look at it. It is examined and planned like a pod of ours,
+and its claims are allocated and reserved. Then the gate is removed, and with the same write the pod's choice of nodes
+is narrowed to where its devices can be reached. Its scheduler chooses among these nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dra_api.core import Node, NodeSelector, NodeSelectorTerm, Pod
+
+from dra_operator.allocator.published.node_selectors import first_match, parse
+
+GATE = "dra.kopf.dev/allocate"
+"""The name in ``spec.schedulingGates``."""
+
+
+def is_at_gate(pod: Pod) -> bool:
+    """Whether only our gate holds the pod back.
+
+    While others do, too, it is not its turn: a queue such as Kueue has not admitted the pod, and may still say where
+    it has to run.
+    """
+    return [gate.name for gate in pod.spec.scheduling_gates or ()] == [GATE]
+
+
+def reach(selectors: Iterable[NodeSelector | None], node: Node | None) -> NodeSelectorTerm | None:
+    """What a node must have to reach the devices of all these allocations, in one term; None if ``node`` lacks it.
+
+    Each allocation adds the requirements of its first term that ``node`` matches: of alternatives the one that was
+    chosen. Devices without a selector can be reached from anywhere. Raises NodeSelectionError.
+    """
+    wanted = [parse(selector) for selector in selectors if selector is not None]
+    matched = [first_match(terms, node) for terms in wanted] if node is not None else []
+    terms = [term.source for term in matched if term is not None]
+    if len(terms) < len(wanted):
+        return None
+    return NodeSelectorTerm(
+        match_expressions=tuple(dict.fromkeys(item for term in terms for item in term.match_expressions or ())),
+        match_fields=tuple(dict.fromkeys(item for term in terms for item in term.match_fields or ())),
+    )

@@ -1,0 +1,61 @@
+"""A pod of another scheduler that has its devices is let go: its gate is removed, its nodes are narrowed.
+
+Both are one write, after the claims are allocated and reserved, so there is nothing to lose between the two:
+
+* Before it, the pod is gated. Whatever became of earlier writes, the next attempt finds what its claims have.
+* After it, the pod is its scheduler's. Its claims are reserved for it, so that kubelets accept the pod even if its
+  scheduler knows nothing of claims, and that whoever has the release of claims takes the devices back when it ends.
+
+The choice of nodes is narrowed for schedulers that do not know claims; kube-scheduler would find the nodes by itself.
+There the narrowing prevents something: kube-scheduler gives devices back when a pod fits only nodes that cannot reach
+them, and it never sees such nodes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim
+from dra_kube import NotFound
+
+from dra_operator.cluster import Cluster
+from dra_operator.kube import EventReason, PodChanged, PodWriter
+from dra_operator.placement import GATE, reach
+
+from .ending import News
+from .errors import CommitFailed, PodVanished
+from .logbook import tell
+
+logger = logging.getLogger(__name__)
+
+
+class OpenGate:
+    """Lets pods of other schedulers go."""
+
+    def __init__(self, cluster: Cluster, pods: PodWriter) -> None:
+        self._cluster, self._pods = cluster, pods
+
+    def step(self, node: str) -> str:
+        """See ``Ending``."""
+        return f"remove the scheduling gate {GATE}"
+
+    def news(self, pod: Pod, node: str) -> News:
+        """See ``Ending``."""
+        return News(EventReason.GATE_REMOVED, f"Scheduling gate {GATE} removed: claims allocated for node {node}")
+
+    async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
+        """See ``Ending``. A pod that asks for other nodes than it did, or has other gates, is planned anew."""
+        allocations = [claim.status.allocation for claim in claims]
+        selectors = [allocation.node_selector for allocation in allocations if allocation is not None]
+        where = reach(selectors, self._cluster.nodes.get(node))
+        if where is None:
+            raise CommitFailed(f"node {node} reaches the devices of pod {pod.key} no more")
+        try:
+            await self._pods.open_gate(pod, GATE, where)
+        except NotFound as error:
+            raise PodVanished(str(error)) from error
+        except PodChanged as error:
+            raise CommitFailed(str(error)) from error
+        tell(logger, logging.INFO, "gate opened", pod=pod.key, node=node)
