@@ -40,6 +40,7 @@ BROKEN = {
 }
 ELSEWHERE = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]}
 AT_GATE = "pod ns/web waits for devices at the scheduling gate dra.kopf.dev/allocate, which the operator then removes"
+NOW_ANYWAY = {"annotations": {"dra.kopf.dev/allocate": "immediate"}}
 USER = {"resource": "pods", "name": "web", "uid": "uid-web"}
 
 
@@ -258,6 +259,48 @@ CLAIMS: dict[str, tuple[ResourceClaim, list[Object], list[str]]] = {
             "        the node has 1 device",
             "        1 matches the selectors",
             "      nearest fix: ask for at most 1 device; 1 more would have to be published",
+        ],
+    ),
+    "it is immediate and has devices": (
+        claim({"allocation": GIVEN}, NOW_ANYWAY),
+        [],
+        [
+            "claim ns/c: allocated (drv/n1/a), not reserved",
+            "  keeps its devices as long as it has the annotation dra.kopf.dev/allocate: immediate",
+        ],
+    ),
+    "it is immediate and waits": (
+        claim(None, NOW_ANYWAY, count=2),
+        [],
+        [
+            "claim ns/c: not allocated",
+            "  is to be allocated at once",
+            "  claim ns/c would fit 0 of 1 node",
+            "    node n1: does not fit (selector)",
+            '      claim ns/c request "r" needs 2 devices',
+            "        the node has 1 device",
+            "        1 matches the selectors",
+            "      nearest fix: ask for at most 1 device; 1 more would have to be published",
+        ],
+    ),
+    "it is immediate and a pod of another scheduler waits with it": (
+        claim(None, NOW_ANYWAY),
+        [pod(schedulerName="")],
+        [
+            "claim ns/c: not allocated",
+            "  is allocated together with a node for one of its waiting pods: web",
+            "  pod ns/web is placed by default-scheduler, not by dra-scheduler; what we would do:",
+            "  pod ns/web would fit 1 of 1 node: n1",
+        ],
+    ),
+    "its annotation is wrong": (
+        claim(None, {"annotations": {"dra.kopf.dev/allocate": "soon"}}),
+        [],
+        [
+            "claim ns/c: not allocated",
+            '  metadata.annotations[dra.kopf.dev/allocate]: "soon" is not supported: use "immediate", or remove the '
+            "annotation",
+            "  no pod uses it; devices are allocated when one does",
         ],
     ),
 }

@@ -11,6 +11,7 @@ from dra_api.references import pod_is_done
 from dra_api.resource import FINALIZER, POD_CLAIM_NAME_ANNOTATION, AllocationResult
 
 from dra_operator.allocator import DeviceId, Usage
+from dra_operator.placement import HOLD
 
 from .view import Cluster
 
@@ -25,7 +26,7 @@ def violations(cluster: Cluster) -> Iterator[str]:
     yield from _wrong_totals(cluster)
     for claim in cluster.claims:
         finalizers = claim.metadata.finalizers or ()
-        if claim.status.allocation is not None and FINALIZER not in finalizers:
+        if claim.status.allocation is not None and not {FINALIZER, HOLD}.intersection(finalizers):
             yield f"claim {claim.key} is allocated without the finalizer {FINALIZER}"
         generated = POD_CLAIM_NAME_ANNOTATION in (claim.metadata.annotations or {})
         if generated and claim.metadata.controller is None:

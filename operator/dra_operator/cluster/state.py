@@ -16,7 +16,15 @@ from dra_api.resource import AllocationResult, DeviceClass, DeviceTaintRule, Res
 
 from dra_operator.allocator import Allocator, DeviceId, Inventory
 from dra_operator.eviction import DeviceTaints
-from dra_operator.placement import BINDING_TIMEOUT, Nodes, Snapshot, is_at_gate, pod_requests
+from dra_operator.placement import (
+    BINDING_TIMEOUT,
+    Nodes,
+    Snapshot,
+    claim_behind,
+    is_at_gate,
+    is_stand_in,
+    pod_requests,
+)
 
 from .contention import Contention, drivers_in
 from .hinted import Hinted
@@ -47,6 +55,8 @@ class State:
         self.loads = NodeLoads(self.residents)
         self._bound: set[str] = set()
         """UIDs of pods whose binding was answered; the watch has not shown it yet."""
+        self.stand_ins: dict[str, Pod] = {}
+        """Those of immediate claims, which wait among the pods as long as they have no devices."""
         self.waiting: dict[str, Interest] = {}
         """Pods without a node that wait for us, in order of arrival, and what can help them."""
         self.hinted = Hinted()
@@ -102,8 +112,30 @@ class State:
             and not pod.spec.scheduling_gates
         )
 
+    def applicant(self, key: str) -> Pod | None:
+        """A pod, or the stand-in of an immediate claim."""
+        return self.pods.get(key) or self.stand_ins.get(key)
+
+    def awaiting(self, claim: ResourceClaim) -> Iterator[Pod]:
+        """Pods without a node that use the claim: what it needs is decided with them, by their scheduler or by us."""
+        for key in self.pods_by_claim.keys(claim.key):
+            pod = self.pods.get(key)
+            if pod is None or pod.spec.node_name or pod_is_done(pod):
+                continue
+            if is_at_gate(pod) or not pod.spec.scheduling_gates:
+                yield pod
+
     def waits_for_us(self, pod: Pod) -> bool:
-        """Whether the pod waits for us to give it a node, or to give it devices and open its scheduling gate."""
+        """Whether the pod waits for us to give it a node, or to give it devices and open its scheduling gate.
+
+        A stand-in does when its claim has no devices and no pod waits with it, or when another claim has one of them.
+        """
+        if is_stand_in(pod):
+            claim = self.claims.get(claim_behind(pod))
+            if claim is None or claim.status.reserved_for:
+                return False
+            is_open = claim.status.allocation is None
+            return not any(self.awaiting(claim)) if is_open else bool(self.ledger.clashes(claim))
         return self.is_ours_to_place(pod) or (is_at_gate(pod) and not pod.spec.node_name and not pod_is_done(pod))
 
     def snapshot(self, allocator: Allocator, now: datetime, binding_timeout: float = BINDING_TIMEOUT) -> Snapshot:

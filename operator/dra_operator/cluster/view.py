@@ -18,7 +18,7 @@ from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 from dra_operator.allocator import Inventory
-from dra_operator.placement import NodeState, node_requests, served_resources
+from dra_operator.placement import NodeState, is_immediate, node_requests, served_resources, stand_in, stand_in_key
 
 from . import evictions, triggers
 from .contention import drivers_in
@@ -216,6 +216,7 @@ class Cluster(State):
 
     def _absorb_claim(self, change: Change[ResourceClaim]) -> Keys:
         old, new = change
+        self._file_stand_in(change)
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             self.ledger.stored(old.metadata.uid, None)
         if new is None:
@@ -231,6 +232,24 @@ class Cluster(State):
             self.claims_by_class.file(new.key, triggers.classes_of(new))
             self._file_foreign(new)
         return (*triggers.on_claim(self, change), *evictions.on_claim(self, change))
+
+    def _file_stand_in(self, change: Change[ResourceClaim]) -> None:
+        """An immediate claim waits among the pods: what could help a pod that uses it, wakes its stand-in."""
+        new = change.new
+        is_new = new is not None and is_immediate(new)
+        claim = new or change.old
+        if claim is None or not (is_new or self.stand_ins):
+            return
+        key = stand_in_key(claim)
+        if not is_new and self.stand_ins.pop(key, None) is None:
+            return
+        self.pods_by_claim.file(key, (claim.key,) if is_new else ())
+        if is_new:
+            self.stand_ins[key] = stand_in(claim)
+        if is_new and claim.status.allocation is None:
+            self.waiting.setdefault(key, EVERYTHING)
+        else:
+            self._wait_no_more(key)
 
     def _absorb_slice(self, change: Change[ResourceSlice]) -> Keys:
         if change.new is not None:

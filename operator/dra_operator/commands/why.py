@@ -12,7 +12,9 @@ from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocator, Refusal
 from dra_operator.cluster import Cluster
 from dra_operator.placement import (
+    ANNOTATION,
     GATE,
+    IMMEDIATE,
     Case,
     Demand,
     Fits,
@@ -20,12 +22,16 @@ from dra_operator.placement import (
     NoPlace,
     Obstructed,
     Question,
+    annotation_fault,
     decided,
     examine,
     is_at_gate,
+    is_immediate,
     plan,
     settled,
+    stand_in,
     text,
+    title,
 )
 from dra_operator.reconcile import Concerns
 from dra_operator.wording import counted, listed
@@ -64,13 +70,36 @@ def why_claim(
         users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ())
         waits = f"waits for its consumers to end: {users}" if users else "waits for its finalizers"
         yield f"  being deleted; {waits}"
+    yield from (f"  {line}" for line in _ahead(cluster, allocator, claim, now, concerns or Concerns()))
     if claim.status.allocation is not None:
         return
     pods = [pod for key in cluster.pods_by_claim.keys(claim.key) if (pod := cluster.pods.get(key)) is not None]
-    if not pods:
+    if not pods and not is_immediate(claim):
         yield "  no pod uses it; devices are allocated when one does"
     for pod in pods:
         yield from (f"  {line}" for line in why_pod(cluster, allocator, pod, now, concerns))
+
+
+def _ahead(
+    cluster: Cluster, allocator: Allocator, claim: ResourceClaim, now: datetime, concerns: Concerns
+) -> Iterator[str]:
+    """What the annotation of an immediate claim leads to, or what is wrong with it."""
+    if fault := annotation_fault(claim):
+        yield fault
+    if not is_immediate(claim):
+        return
+    if claim.status.allocation is not None:
+        yield f"keeps its devices as long as it has the annotation {ANNOTATION}: {IMMEDIATE}"
+        return
+    if not concerns.allocation:
+        yield "is to be allocated at once, but allocation is none of the operator's concerns"
+        return
+    waiting = sorted(pod.metadata.name for pod in cluster.awaiting(claim))
+    if waiting:
+        yield f"is allocated together with a node for one of its waiting pods: {', '.join(waiting)}"
+        return
+    yield "is to be allocated at once"
+    yield from _why_waiting(cluster, allocator, stand_in(claim), now, places=True)
 
 
 def _gated_by_others(pod: Pod) -> str:
@@ -105,13 +134,13 @@ def _holding(claim: ResourceClaim | None) -> str:
 def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime, *, places: bool) -> Iterator[str]:
     found = examine(pod, cluster.snapshot(allocator, now))
     if not isinstance(found, Case):
-        yield f"pod {pod.key} {before_nodes(found)}"
+        yield f"{title(pod)} {before_nodes(found)}"
         return
     for binding in found.failed.values():
-        yield f"pod {pod.key} gives its devices back and is placed again: {binding.text}"
+        yield f"{title(pod)} gives its devices back and is placed again: {binding.text}"
     answer = decided(plan(found))
     if isinstance(answer, NoPlace) and answer.is_error:
-        yield f"pod {pod.key} is held back on all nodes by an error: {answer.message}"
+        yield f"{title(pod)} is held back on all nodes by an error: {answer.message}"
         return
     yield from _node_by_node(cluster, found, places=places)
 
@@ -134,7 +163,7 @@ def _node_by_node(cluster: Cluster, case: Case, *, places: bool) -> Iterator[str
         else:
             texts.setdefault(error_of(state, answer), []).append(state.name)
     pod, nodes = case.pod, len(case.nodes)
-    yield f"pod {pod.key} would fit {len(good)} of {counted(nodes, 'node')}" + (f": {names(good)}" if good else "")
+    yield f"{title(pod)} would fit {len(good)} of {counted(nodes, 'node')}" + (f": {names(good)}" if good else "")
     for reason, where in texts.items():
         yield f"  {names(where)}: {reason}"
         if (domains := pods.get(reason)) is not None:

@@ -21,6 +21,8 @@ from dra_api.resource import (
 )
 from dra_kube import RESOURCE_CLAIMS, Conflict, Invalid, NotFound, Object
 
+from dra_operator.placement import HOLD
+
 from .answers import may_have_happened
 from .client import Client
 from .reservations import Reservations
@@ -88,21 +90,32 @@ class ClaimWriter:
         """
         if allocation is None:
             return _with_consumer(await self._scheduled.add(claim, consumer), consumer)
+        written = await self._allocate(claim, allocation, FINALIZER, [to_dict(consumer)])
+        return _with_consumer(written, consumer)
+
+    async def allocate_ahead(self, claim: ResourceClaim, allocation: AllocationResult) -> ResourceClaim:
+        """Write the allocation of an immediate claim, for no consumer yet. As ``commit`` otherwise."""
+        return await self._allocate(claim, allocation, HOLD, ())
+
+    async def _allocate(
+        self, claim: ResourceClaim, allocation: AllocationResult, finalizer: str, consumers: Sequence[Object]
+    ) -> ResourceClaim:
         known = self._fresh.pop(claim.metadata.uid, None)
         wanted = to_dict(allocation)
-        known = await self._rewrite(claim, lambda raw: _add_finalizer(_expect(raw, claim, wanted)), known=known)
+        known = await self._rewrite(
+            claim, lambda raw: _add_finalizer(_expect(raw, claim, wanted), finalizer), known=known
+        )
 
         def edit(raw: Object) -> bool:
             status = _expect(raw, claim, wanted).setdefault("status", {})
-            if FINALIZER not in raw["metadata"].get("finalizers", ()):
+            if finalizer not in raw["metadata"].get("finalizers", ()):
                 raise ClaimChanged(f"claim {claim.key} lost its finalizer in the meantime")
             is_new = status.get("allocation") is None
             status.setdefault("allocation", wanted)
             stamped = self._stamp(status["allocation"])
-            return _add_consumers(status, [to_dict(consumer)]) or stamped or is_new
+            return _add_consumers(status, consumers) or stamped or is_new
 
-        written = self._took(await self._rewrite(claim, edit, "status", known))
-        return _with_consumer(written, consumer)
+        return self._took(await self._rewrite(claim, edit, "status", known))
 
     async def reserve(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> ResourceClaim:
         """Add a pod that has its node to an allocated claim (claim-controller.md 5.5). Raises ClaimChanged."""
@@ -120,17 +133,19 @@ class ClaimWriter:
 
         return self._took(await self._rewrite(claim, edit, "status"))
 
-    async def release(self, claim: ResourceClaim, consumers: Collection[str], *, deallocate: bool) -> ResourceClaim:
+    async def release(
+        self, claim: ResourceClaim, consumers: Collection[str], *, deallocate: bool, finalizer: str = FINALIZER
+    ) -> ResourceClaim:
         """Drop the consumers with these UIDs; with ``deallocate`` the allocation too, after the last one.
 
-        Claims without the built-in finalizer keep their allocation (claim-controller.md 6.2, CC-06).
+        Claims without the finalizer keep their allocation (claim-controller.md 6.2, CC-06).
         """
 
         def edit(raw: Object) -> bool:
             status = _same(raw, claim).setdefault("status", {})
             before = status.get("reservedFor") or []
             status["reservedFor"] = [entry for entry in before if entry.get("uid") not in consumers]
-            frees = deallocate and not status["reservedFor"] and FINALIZER in raw["metadata"].get("finalizers", ())
+            frees = deallocate and not status["reservedFor"] and finalizer in raw["metadata"].get("finalizers", ())
             freed = frees and status.pop("allocation", None) is not None
             return freed or len(before) != len(status["reservedFor"])
 
@@ -189,15 +204,28 @@ class ClaimWriter:
 
         return self._took(await self._rewrite(claim, edit, "status"))
 
-    async def remove_finalizer(self, claim: ResourceClaim) -> ResourceClaim:
+    async def swap_finalizers(self, claim: ResourceClaim, former: str, finalizer: str) -> ResourceClaim:
+        """Have another finalizer protect an allocated claim; in one write, so that one of both always does."""
+
+        def edit(raw: Object) -> bool:
+            meta = _same(raw, claim)["metadata"]
+            before = meta.get("finalizers") or []
+            if raw.get("status", {}).get("allocation") is None or meta.get("deletionTimestamp"):
+                return False
+            meta["finalizers"] = [name for name in before if name not in (former, finalizer)] + [finalizer]
+            return sorted(meta["finalizers"]) != sorted(before)
+
+        return self._took(await self._rewrite(claim, edit))
+
+    async def remove_finalizer(self, claim: ResourceClaim, finalizer: str = FINALIZER) -> ResourceClaim:
         """Let an unallocated claim be deleted; a claim allocated in the meantime keeps its finalizer."""
 
         def edit(raw: Object) -> bool:
             meta = _same(raw, claim)["metadata"]
             finalizers = meta.get("finalizers") or []
-            if FINALIZER not in finalizers or raw.get("status", {}).get("allocation") is not None:
+            if finalizer not in finalizers or raw.get("status", {}).get("allocation") is not None:
                 return False
-            meta["finalizers"] = [name for name in finalizers if name != FINALIZER]
+            meta["finalizers"] = [name for name in finalizers if name != finalizer]
             return True
 
         return self._took(await self._rewrite(claim, edit))
@@ -317,11 +345,11 @@ def _is_same_allocation(one: Object, other: Object) -> bool:
     return first == second
 
 
-def _add_finalizer(raw: Object) -> bool:
+def _add_finalizer(raw: Object, finalizer: str) -> bool:
     finalizers = raw["metadata"].get("finalizers") or []
-    if FINALIZER in finalizers:
+    if finalizer in finalizers:
         return False
-    raw["metadata"]["finalizers"] = [*finalizers, FINALIZER]
+    raw["metadata"]["finalizers"] = [*finalizers, finalizer]
     return True
 
 

@@ -31,6 +31,16 @@ class EventReason(Enum):
         "FailedScheduling",
         "The pod waits, and why; written when the condition `PodScheduled` changes.",
     )
+    CLAIM_ALLOCATED = (
+        "Normal",
+        "ClaimAllocated",
+        "An immediate claim has its devices.",
+    )
+    FAILED_ALLOCATION = (
+        "Warning",
+        "FailedAllocation",
+        "An immediate claim waits for devices, and why; or the annotation of a claim is wrong.",
+    )
     FAILED_CLAIM_CREATION = (
         "Warning",
         "FailedResourceClaimCreation",

@@ -11,6 +11,18 @@ from .extended import ExtendedClaim, ExtendedResources
 from .filters import NodeFilter
 from .gate import GATE, is_at_gate, reach
 from .hints import Elsewhere, Hint, PodsChange, RepellerGone, Turn
+from .immediate import (
+    ANNOTATION,
+    HOLD,
+    IMMEDIATE,
+    annotation_fault,
+    claim_behind,
+    is_immediate,
+    is_stand_in,
+    stand_in,
+    stand_in_key,
+    title,
+)
 from .node import NodeState
 from .nodes import Nodes
 from .obstacle import Kind, Obstacle
@@ -34,8 +46,11 @@ from .unsupported import unsupported
 from .wording import text
 
 __all__ = [
+    "ANNOTATION",
     "BINDING_TIMEOUT",
     "GATE",
+    "HOLD",
+    "IMMEDIATE",
     "POD_SLOTS",
     "Allocations",
     "Amounts",
@@ -78,8 +93,10 @@ __all__ = [
     "Undecided",
     "WriteUnderWay",
     "add",
+    "annotation_fault",
     "answer_text",
     "binding_state",
+    "claim_behind",
     "counts_alike",
     "crowded",
     "decided",
@@ -87,6 +104,8 @@ __all__ = [
     "extended_claims",
     "is_alone",
     "is_at_gate",
+    "is_immediate",
+    "is_stand_in",
     "node_requests",
     "plan",
     "pod_requests",
@@ -94,8 +113,11 @@ __all__ = [
     "ready_claims",
     "served_resources",
     "settled",
+    "stand_in",
+    "stand_in_key",
     "subtract",
     "text",
+    "title",
     "unready",
     "unservable",
     "unsupported",

@@ -13,12 +13,13 @@ from dra_api.extended_resources import may_be_devices
 from dra_operator.allocator.published.node_selectors import matches
 
 from .features import needed_features
+from .immediate import is_stand_in
 from .neighbours import Neighbours
 from .node import NodeState
 from .obstacle import Kind, Obstacle
 from .ports import host_ports
 from .requests import POD_SLOTS, pod_requests
-from .tolerations import UNSCHEDULABLE, untolerated
+from .tolerations import NODE_CONDITION, UNSCHEDULABLE, untolerated
 
 
 class NodeFilter:
@@ -28,12 +29,13 @@ class NodeFilter:
         self._neighbours = neighbours
         self._node_name = pod.spec.node_name
         self._tolerations = pod.spec.tolerations or ()
+        self._is_stand_in = is_stand_in(pod)
         self._labels = tuple((pod.spec.node_selector or {}).items())
         affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
         self._required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
         self._features = tuple(needed_features(pod))
         self._ports = tuple(host_ports(pod))
-        self._wanted = tuple(sorted(pod_requests(pod).items()))
+        self._wanted = () if self._is_stand_in else tuple(sorted(pod_requests(pod).items()))
 
     def obstacle(self, state: NodeState, served: Collection[str] = ()) -> Obstacle | None:
         """Why the pod cannot run on the node; None if it can.
@@ -43,7 +45,10 @@ class NodeFilter:
         """
         if self._node_name and self._node_name != state.name:
             return Obstacle(Kind.OTHER_NODE)
-        if state.taints and (taint := untolerated(state.taints, self._tolerations)) is not None:
+        taints = state.taints
+        if taints and self._is_stand_in:
+            taints = tuple(taint for taint in taints if taint.key.startswith(NODE_CONDITION))
+        if taints and (taint := untolerated(taints, self._tolerations)) is not None:
             if taint == UNSCHEDULABLE:
                 return Obstacle(Kind.CORDONED)
             return Obstacle(Kind.TAINT, taint.key, taint.value)

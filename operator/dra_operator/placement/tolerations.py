@@ -9,6 +9,8 @@ from dra_api.core import Taint, Toleration
 from dra_operator.allocator.published.taints import tolerates
 
 _REPELLING = ("NoSchedule", "NoExecute")  # PreferNoSchedule is only a preference
+NODE_CONDITION = "node.kubernetes.io/"
+"""The keys of taints that say how a node is; others say what it is for."""
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 

@@ -31,7 +31,7 @@ class Bind:
 
     def news(self, pod: Pod, node: str) -> News:
         """See ``Ending``."""
-        return News(EventReason.SCHEDULED, f"Successfully assigned {pod.key} to {node}")
+        return News(pod, EventReason.SCHEDULED, f"Successfully assigned {pod.key} to {node}")
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
         """See ``Ending``. Raises BoundElsewhere and PodVanished."""

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from dra_api.core import Pod, PodExtendedResourceClaimStatus
 from dra_api.references import claims_of_pod, consumer_of, is_reserved_for, pod_as_consumer
-from dra_api.resource import AllocationResult, ResourceClaim, ResourceClaimConsumerReference
+from dra_api.resource import AllocationResult, ResourceClaim
 from dra_kube import (
     ApiError,
     Conflict,
@@ -39,7 +39,7 @@ from dra_kube import (
 
 from dra_operator.cluster import Cluster, DeviceTaken, Keys
 from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter, may_have_happened
-from dra_operator.placement import ExtendedClaim, Plan, PodClaim
+from dra_operator.placement import ExtendedClaim, Plan, PodClaim, is_stand_in, title
 
 from .claim_body import claim_for_extended_resources
 from .confirmation import Confirmations
@@ -92,7 +92,8 @@ class Commit:
         except DeviceTaken:
             self._give_back_devices()
             raise
-        self._wake(self._cluster.assume_placed(pod, plan.node, plan.served))
+        if not is_stand_in(pod):
+            self._wake(self._cluster.assume_placed(pod, plan.node, plan.served))
 
     async def write(self, may_end: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
         """Allocations, reservations, the ending; False if the claims as written are not ready for that.
@@ -121,28 +122,34 @@ class Commit:
     def _failure(self, error: Exception) -> CommitFailed:
         if isinstance(error, ApiError) and is_over(error) and not isinstance(error, _PASSING):
             return CommitRefused(f"cannot {self._step}: the API server refused: {error}")
-        return CommitFailed(f"pod {self._pod.key} to node {self._plan.node}: cannot {self._step}: {error}")
+        return CommitFailed(f"{title(self._pod)} to node {self._plan.node}: cannot {self._step}: {error}")
 
     async def _reserve(self, entry: str | None, claim: ResourceClaim) -> ResourceClaim:
         allocation = self._plan.allocations.get(claim.metadata.uid)
+        if is_stand_in(self._pod):
+            if allocation is not None:
+                claim = await self._allocate(claim, allocation, self._claims.allocate_ahead(claim, allocation))
+            return claim
         if allocation is None and is_reserved_for(self._pod, claim):
             return claim
         pod_entry = next(item for item in self._pod.spec.resource_claims or () if item.name == entry)
-        written = await self._allocate(claim, allocation, consumer_of(self._pod, None, pod_entry))
+        consumer = consumer_of(self._pod, None, pod_entry)
+        written = await self._allocate(claim, allocation, self._claims.commit(claim, allocation, consumer))
         self._reserved.append(written)
         return written
 
     async def _allocate(
-        self, claim: ResourceClaim, allocation: AllocationResult | None, consumer: ResourceClaimConsumerReference
+        self, claim: ResourceClaim, allocation: AllocationResult | None, writing: Awaitable[ResourceClaim]
     ) -> ResourceClaim:
         self._step = f"{'reserve' if allocation is None else 'allocate'} claim {claim.key}"
         try:
-            written = await self._claims.commit(claim, allocation, consumer)
+            written = await writing
         except BaseException as error:
             if not is_over(error):
                 self._unknown.add(claim.metadata.uid)
             raise
-        fields = {"claim": claim.key, "pod": self._pod.key, "node": self._plan.node}
+        pod = "" if is_stand_in(self._pod) else self._pod.key
+        fields = {"claim": claim.key, "pod": pod, "node": self._plan.node}
         if allocation is not None:
             self._confirmations.wrote(written)
             tell(logger, logging.INFO, "claim allocated", **fields, devices=lambda: devices_in(allocation))
@@ -160,7 +167,8 @@ class Commit:
             return []
         self._extended = made = await self._create(plan.extended)
         allocation = plan.allocations[plan.extended.claim.metadata.uid]
-        written = await self._allocate(made, allocation, pod_as_consumer(self._pod))
+        writing = self._claims.commit(made, allocation, pod_as_consumer(self._pod))
+        written = await self._allocate(made, allocation, writing)
         await self._record(
             PodExtendedResourceClaimStatus(
                 resource_claim_name=made.metadata.name, request_mappings=plan.extended.mappings

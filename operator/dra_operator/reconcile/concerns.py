@@ -5,7 +5,7 @@
 ``release``             drops reservations, takes devices back, deletes generated claims
 ``placement``           gives the pods of our scheduler name a node and devices
 ``eviction``            deletes pods whose devices have a ``NoExecute`` taint, reports in DeviceTaintRules
-``allocation``          gives devices to pods of other schedulers that wait at our scheduling gate
+``allocation``          gives devices to pods of other schedulers at our scheduling gate, and to immediate claims
 ======================  ==============================================================================================
 
 kube-controller-manager has templates, release and eviction (from 1.36 on), so that beside one the others are ours. Two

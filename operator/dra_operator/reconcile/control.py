@@ -27,6 +27,7 @@ from .dispatcher import Decided, Dispatcher, Postponed
 from .evict import PodEvictor
 from .failures import Failures
 from .generate import ClaimGenerator
+from .hold import ClaimHold
 from .metrics import ClaimCollector, ClaimMetrics, EvictionMetrics, PlacementMetrics
 from .pace import Pace
 from .place import PodPlacer
@@ -88,7 +89,8 @@ class Control:
         created = ClaimMetrics(registry)
         self.generator = ClaimGenerator(cluster, claims, pods, self.events, created, self.concerns)
         self.generator.legacy_names = legacy_claim_names
-        self.upkeep = ClaimUpkeep(cluster, claims, pods, self.concerns)
+        hold = ClaimHold(claims, self.events, self.queues.add)
+        self.upkeep = ClaimUpkeep(cluster, claims, pods, hold, self.concerns)
         self._grace = pace.grace
         self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
         writing = Writing(claims, pods, PlacementMetrics(registry), self._confirmations)
@@ -161,7 +163,7 @@ class Control:
 
     def _rank(self, key: Key) -> Rank:
         """The order in which pods are placed: the highest priority first, then the oldest."""
-        pod = self.cluster.pods.get(key.object)
+        pod = self.cluster.applicant(key.object)
         if pod is None:
             return (0, "")
         return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "")

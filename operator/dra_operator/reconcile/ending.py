@@ -3,8 +3,9 @@
 ::
 
     Ending
-    ├── Bind        a pod of our scheduler gets its node
-    └── OpenGate    a pod of another scheduler goes there, among the nodes that reach its devices
+    ├── Bind             a pod of our scheduler gets its node
+    ├── OpenGate         a pod of another scheduler goes there, among the nodes that reach its devices
+    └── AllocateAhead    a claim that no pod uses yet has its devices
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from dra_api.core import Pod
+from dra_api.meta import Object
 from dra_api.resource import ResourceClaim
 
 from dra_operator.kube import EventReason
@@ -21,6 +23,7 @@ from dra_operator.kube import EventReason
 class News(NamedTuple):
     """The event that tells of it."""
 
+    about: Object
     reason: EventReason
     message: str
 
@@ -36,6 +39,6 @@ class Ending(Protocol):
         """Do it; that it is done already is fine. Raises CommitFailed if it cannot be any more, and KubeError."""
         ...
 
-    def news(self, pod: Pod, node: str) -> News:
+    def news(self, pod: Pod, node: str) -> News | None:
         """What to tell when it is done."""
         ...

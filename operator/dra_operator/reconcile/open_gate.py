@@ -43,7 +43,7 @@ class OpenGate:
 
     def news(self, pod: Pod, node: str) -> News:
         """See ``Ending``."""
-        return News(EventReason.GATE_REMOVED, f"Scheduling gate {GATE} removed: claims allocated for node {node}")
+        return News(pod, EventReason.GATE_REMOVED, f"Scheduling gate {GATE} removed: claims allocated for node {node}")
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
         """See ``Ending``. A pod that asks for other nodes than it did, or has other gates, is planned anew."""

@@ -23,7 +23,7 @@ from functools import partial
 
 from dra_api.core import Pod
 from dra_api.references import is_reserved_for
-from dra_api.resource import ResourceClaim
+from dra_api.resource import FINALIZER, ResourceClaim
 from dra_kube import NotFound
 
 from dra_operator.allocator import Allocator, DeviceId
@@ -40,6 +40,7 @@ from dra_operator.cluster import (
 from dra_operator.kube import ClaimChanged, EventReason, EventRecorder
 from dra_operator.placement import (
     GATE,
+    HOLD,
     Binding,
     Case,
     GettingReady,
@@ -57,10 +58,14 @@ from dra_operator.placement import (
     examine,
     is_alone,
     is_at_gate,
+    is_immediate,
+    is_stand_in,
     plan,
     text,
+    title,
 )
 
+from .allocate_ahead import AllocateAhead
 from .bind import Bind
 from .commit import Commit, Writing
 from .concerns import Concerns
@@ -72,13 +77,12 @@ from .open_gate import OpenGate
 from .pace import Pace
 from .planning import PlanInProgress
 from .queue import WorkQueue
+from .report import WaitingReport
 
 logger = logging.getLogger(__name__)
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
-GATED = "SchedulingGated"
-"""The reason that the API server gives to a gated pod; people and autoscalers know it."""
 UNSEEN = 5.0  # seconds between two looks whether the watch has brought an allocation
 
 
@@ -104,6 +108,8 @@ class PodPlacer:
         self._writing, self._events, self._wake = writing, events, wake
         self._claims, self._pods, _, self._confirmations = writing
         self._bind, self._open_gate = Bind(cluster, writing.pods), OpenGate(cluster, writing.pods)
+        self._allocate_ahead = AllocateAhead(cluster)
+        self._report = WaitingReport(cluster, writing.pods, events)
         self._put_aside: dict[str, PlanInProgress] = {}
 
     async def decide(self, key: str) -> Decided | Postponed:
@@ -111,7 +117,7 @@ class PodPlacer:
         attempt = self._put_aside.pop(key, None)
         if self._cluster.ledger.in_flight_for(key):
             return Decided(partial(self._settle, key))
-        pod = self._cluster.pods.get(key)
+        pod = self._cluster.applicant(key)
         if pod is None or not self._is_ours(pod) or self._cluster.is_bound(pod):
             return Decided()
         if attempt is None or not attempt.is_of(self._cluster):
@@ -122,10 +128,13 @@ class PodPlacer:
         return await self._go_on(attempt)
 
     def _is_ours(self, pod: Pod) -> bool:
-        concern = self._concerns.allocation if is_at_gate(pod) else self._concerns.placement
+        is_ahead = is_at_gate(pod) or is_stand_in(pod)
+        concern = self._concerns.allocation if is_ahead else self._concerns.placement
         return concern and self._cluster.waits_for_us(pod)
 
     def _ending(self, pod: Pod) -> Ending:
+        if is_stand_in(pod):
+            return self._allocate_ahead
         return self._open_gate if is_at_gate(pod) else self._bind
 
     # --- deciding ---
@@ -188,7 +197,7 @@ class PodPlacer:
         pod = attempt.pod
         self._cluster.note_waiting(pod.key, NONE)  # it has a plan: a failure has its back-off, and nothing else helps
         if not attempt.is_current(decision, self._cluster):
-            raise PlacementFailed(f"the cluster changed while pod {pod.key} was being planned")
+            raise PlacementFailed(f"the cluster changed while {title(pod)} was being planned")
         commit = Commit(self._cluster, self._writing, self._ending(pod), self._wake)
         try:
             commit.take(pod, attempt.case.claims, decision)
@@ -223,15 +232,24 @@ class PodPlacer:
         try:
             is_done = await commit.write(partial(self._may_end, pod))
         except CommitRefused as refused:
-            await self._report(pod, SCHEDULER_ERROR, f"{refused}; tried again with growing pauses")
+            await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; tried again with growing pauses")
             raise
         if is_done:
-            self._events.post(pod, *self._ending(pod).news(pod, decision.node))
+            self._report.forget(pod)
+            if news := self._ending(pod).news(pod, decision.node):
+                self._events.post(*news)
             return
         self._look_again(pod, decision)
 
     def _may_end(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
-        """Whether all devices are ready for the pod to run with them, and certainly its own."""
+        """Whether all devices are ready for the pod to run with them, and certainly its own.
+
+        An immediate claim waits for nothing; where they may not be its own, it is looked at once more.
+        """
+        if is_stand_in(pod):
+            if self._confirmations.wait(claims):
+                self._queue.add_after(Key("place", pod.key), UNSEEN)
+            return True
         now, timeout = self._clock(), self._pace.binding_timeout
         if any(binding_state(claim, now, timeout).state is not Binding.READY for claim in claims):
             return False
@@ -293,8 +311,8 @@ class PodPlacer:
 
     async def _wait(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> None:
         """No node takes the pod: say why, and give back what it holds in the wrong place (4.3)."""
-        await self._report(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
-        stuck = [held for held in claims if _may_clear(pod, held.claim, decision)][:1]
+        await self._report.waits(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
+        stuck = [held for held in claims if self._may_clear(pod, held.claim, decision)][:1]
         in_vain = [*decision.leftovers, *(held.claim for held in stuck if held.entry is None)]
         try:
             if in_vain:
@@ -311,26 +329,19 @@ class PodPlacer:
         freed = partial(devices_in, claim.status.allocation)
         tell(logger, logging.INFO, "claim released", claim=claim.key, pod=pod.key, because=because, freed=freed)
 
+    def _may_clear(self, pod: Pod, claim: ResourceClaim, decision: NoPlace) -> bool:
+        """Whether the pod may give the claim's devices back; an immediate claim keeps them, unless they failed."""
+        is_stuck = claim.metadata.uid in decision.unavailable and is_alone(pod, claim)
+        if not is_stuck or not is_immediate(claim):
+            return is_stuck
+        return binding_state(claim, self._clock(), self._pace.binding_timeout).state is Binding.FAILED
+
     async def _discard(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         """Delete claims for extended resources, unless the pod turns out to be bound with them. Raises NotFound."""
         current = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
         if current.metadata.uid == pod.metadata.uid and not current.spec.node_name:
             for claim in claims:
                 await self._claims.discard(claim, pod.metadata.uid)
-
-    async def _report(self, pod: Pod, reason: str, message: str) -> None:
-        """Tell in status and event, once per reason: a pod that waits in vain must cost nothing."""
-        reason = GATED if is_at_gate(pod) else reason
-        current = self._cluster.pods.get(pod.key) or pod
-        for condition in current.status.conditions or ():
-            if (condition.type, condition.status) == ("PodScheduled", "False") and (
-                condition.reason,
-                condition.message,
-            ) == (reason, message):
-                return
-        tell(logger, logging.INFO, "pod refused", pod=pod.key, reason=reason, message=message)
-        self._events.post(pod, EventReason.FAILED_SCHEDULING, message)
-        await self._pods.report_waiting(pod, reason, message)
 
     async def _settle(self, key: str) -> None:
         """Allocations of an earlier attempt whose write was not answered: find out what became of them.
@@ -341,10 +352,6 @@ class PodPlacer:
         """
         for entry in self._cluster.ledger.in_flight_for(key):
             with suppress(NotFound, ClaimChanged):  # gone, or replaced: with it the old write's object
-                await self._claims.remove_finalizer(entry.claim)
+                await self._claims.remove_finalizer(entry.claim, HOLD if is_stand_in(entry.pod) else FINALIZER)
             self._wake(self._cluster.settle(entry.claim.metadata.uid))
         self._queue.add([Key("place", key)])
-
-
-def _may_clear(pod: Pod, claim: ResourceClaim, decision: NoPlace) -> bool:
-    return claim.metadata.uid in decision.unavailable and is_alone(pod, claim)

@@ -52,7 +52,7 @@ class PlanInProgress:
 
     def is_of(self, cluster: Cluster) -> bool:
         """Whether the pod and its claims are still those for which the plan is made."""
-        if cluster.pods.get(self.pod.key) is not self.pod:
+        if cluster.applicant(self.pod.key) is not self.pod:
             return False
         return all(cluster.claims.get(claim.key) is claim for claim in self.case.resource_claims)
 

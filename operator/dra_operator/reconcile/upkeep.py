@@ -13,9 +13,10 @@ from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimConsumerRefe
 from dra_kube import NotFound
 
 from dra_operator.cluster import Cluster, is_in_use
-from dra_operator.kube import ClaimWriter, PodWriter
+from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
 
 from .concerns import Concerns
+from .hold import ClaimHold
 from .logbook import devices_in, tell
 
 logger = logging.getLogger(__name__)
@@ -24,14 +25,22 @@ logger = logging.getLogger(__name__)
 class ClaimUpkeep:
     """Handles ``claim:`` keys."""
 
-    def __init__(self, cluster: Cluster, claims: ClaimWriter, pods: PodWriter, concerns: Concerns) -> None:
+    def __init__(
+        self, cluster: Cluster, claims: ClaimWriter, pods: PodWriter, hold: ClaimHold, concerns: Concerns
+    ) -> None:
         self._cluster, self._claims, self._pods, self._concerns = cluster, claims, pods, concerns
+        self._hold = hold
 
     async def handle(self, key: str) -> None:
         """Bring one claim's status in line with who still uses it."""
         claim = self._cluster.claims.get(key)
         if claim is None:
             return
+        if self._concerns.allocation:
+            try:
+                claim = await self._hold.handle(claim)
+            except (NotFound, ClaimChanged):
+                return  # another one may have its name now, whose event brings the key here again
         if not self._concerns.release:
             if self._concerns.placement and not is_in_use(claim) and self._is_made_in_vain(claim):
                 await self._claims.delete(claim)

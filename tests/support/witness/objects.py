@@ -23,6 +23,8 @@ class SeenClaim:
     """The uid of the pod it was generated for, if it was."""
     entry: str
     has_finalizer: bool
+    is_held: bool
+    """An immediate claim keeps its devices without consumers, by a finalizer of its own."""
     is_deleted: bool
 
 
@@ -61,6 +63,7 @@ def seen_claim(obj: Object) -> SeenClaim:
         reserved_for=frozenset(consumer["uid"] for consumer in status.get("reservedFor") or []),
         owner=owners[0] if owners else "",
         entry=(meta.get("annotations") or {}).get(_ENTRY, ""),
+        is_held="dra.kopf.dev/immediate" in (meta.get("finalizers") or []),
         has_finalizer="resource.kubernetes.io/delete-protection" in (meta.get("finalizers") or []),
         is_deleted="deletionTimestamp" in meta,
     )

@@ -27,7 +27,7 @@ def violations(state: State) -> Iterator[str]:
     yield from _bound_without_claims(state)
     yield from _generated_twice(state)
     for claim in state.claims.values():
-        if claim.is_allocated and not claim.has_finalizer:
+        if claim.is_allocated and not (claim.has_finalizer or claim.is_held):
             yield f"claim {claim.key} is allocated without finalizer"
 
 
@@ -78,7 +78,7 @@ def leaks(state: State) -> Iterator[str]:
             yield f"claim {claim.key} was generated for a pod that is gone"
         if stale := claim.reserved_for - needed:
             yield f"claim {claim.key} is reserved for pods that are gone: {', '.join(sorted(stale))}"
-        if claim.is_allocated and not claim.reserved_for:
+        if claim.is_allocated and not claim.reserved_for and not claim.is_held:
             yield f"claim {claim.key} is allocated for no pod"
         if claim.has_finalizer and not claim.is_allocated:
             yield f"claim {claim.key} has the finalizer, but no devices"

@@ -1,0 +1,58 @@
+"""Telling why a pod, or an immediate claim, waits: once per reason, since what waits in vain must cost nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+
+from dra_api.core import Pod
+
+from dra_operator.cluster import Cluster
+from dra_operator.kube import EventReason, EventRecorder, PodWriter
+from dra_operator.placement import claim_behind, is_at_gate, is_stand_in
+
+from .logbook import tell
+
+logger = logging.getLogger(__name__)
+
+GATED = "SchedulingGated"
+"""The reason that the API server gives to a gated pod; people and autoscalers know it."""
+TOLD = 1000  # claims remembered that wait
+
+
+class WaitingReport:
+    """A pod has a condition and an event, a claim an event: its status has no conditions of its own."""
+
+    def __init__(self, cluster: Cluster, pods: PodWriter, events: EventRecorder) -> None:
+        self._cluster, self._pods, self._events = cluster, pods, events
+        self._told: OrderedDict[str, str] = OrderedDict()
+
+    async def waits(self, pod: Pod, reason: str, message: str) -> None:
+        """Tell it, unless it was the last that was told. Raises KubeError when the condition cannot be written."""
+        if is_stand_in(pod):
+            self._tell_of_claim(pod, message)
+            return
+        reason = GATED if is_at_gate(pod) else reason
+        current = self._cluster.pods.get(pod.key) or pod
+        for condition in current.status.conditions or ():
+            if (condition.type, condition.status) == ("PodScheduled", "False") and (
+                condition.reason,
+                condition.message,
+            ) == (reason, message):
+                return
+        tell(logger, logging.INFO, "pod refused", pod=pod.key, reason=reason, message=message)
+        self._events.post(pod, EventReason.FAILED_SCHEDULING, message)
+        await self._pods.report_waiting(pod, reason, message)
+
+    def forget(self, pod: Pod) -> None:
+        """It has what it waited for: the same reason is news again."""
+        self._told.pop(pod.key, None)
+
+    def _tell_of_claim(self, pod: Pod, message: str) -> None:
+        claim = self._cluster.claims.get(claim_behind(pod))
+        if claim is not None and self._told.get(pod.key) != message:
+            self._told[pod.key] = message
+            if len(self._told) > TOLD:
+                self._told.popitem(last=False)
+            tell(logger, logging.INFO, "claim refused", claim=claim.key, message=message)
+            self._events.post(claim, EventReason.FAILED_ALLOCATION, message)
