@@ -5,7 +5,7 @@ async with Api(connection()) as api:
 """
 
 from .api import Api, Object, PatchKind, TypedList
-from .connection import Connection, connection, contexts
+from .connection import Connection, connection, contexts, namespace_of
 from .election import Election, LeaseLost, NotLeading, Timing
 from .errors import (
     AlreadyExists,
@@ -90,6 +90,7 @@ __all__ = [
     "WatchEvent",
     "connection",
     "contexts",
+    "namespace_of",
     "unguarded",
     "unobserved",
 ]

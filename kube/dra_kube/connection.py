@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kubernetes import config as kubernetes_config
 from kubernetes.client import Configuration
@@ -35,13 +36,28 @@ class Connection:
 
 def contexts(kubeconfig: str | None = None) -> list[str]:
     """The names of the contexts in a kubeconfig, by default in ``KUBECONFIG``. Raises ConnectionSettingsError."""
+    return [context["name"] for context in _contexts(kubeconfig)[0]]
+
+
+def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
+    """The namespace of a context, by default of the current one; ``default`` if it names none, or is not there."""
     try:
-        found, _ = kubernetes_config.list_kube_config_contexts(  # type: ignore[no-untyped-call]  # the package is untyped
+        known, current = _contexts(kubeconfig)
+    except ConnectionSettingsError:
+        return "default"  # inside a cluster, for instance; ``connection`` reports what is wrong
+    chosen = current if context is None else next((one for one in known if one["name"] == context), {})
+    return str(chosen.get("context", {}).get("namespace") or "default")
+
+
+def _contexts(kubeconfig: str | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """All contexts, and the current one. Raises ConnectionSettingsError."""
+    try:
+        found, current = kubernetes_config.list_kube_config_contexts(  # type: ignore[no-untyped-call]  # an untyped package
             kubeconfig or os.environ.get("KUBECONFIG")
         )
     except Exception as error:  # the loader passes on YAML errors of a broken file
         raise ConnectionSettingsError(f"cannot read the kubeconfig: {error}") from error
-    return [context["name"] for context in found]
+    return found, current
 
 
 def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> Connection:

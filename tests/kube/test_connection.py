@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from dra_kube import ConnectionSettingsError, connection
+from dra_kube import ConnectionSettingsError, connection, contexts, namespace_of
 
 
 def write(folder: Path, **user: str) -> Path:
@@ -57,3 +57,33 @@ def test_an_unusable_kubeconfig_is_named_with_the_remedy(tmp_path: Path, content
 def test_the_environment_variable_is_used_without_an_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(write(tmp_path, token="from-env")))
     assert connection().authorization() == "Bearer from-env"
+
+
+def with_contexts(folder: Path) -> str:
+    """Two contexts, of which the current one names a namespace."""
+    config = yaml.safe_load(write(folder).read_text())
+    config["contexts"][0]["context"]["namespace"] = "team"
+    config["contexts"].append({"name": "other", "context": {"cluster": "dev", "user": "dev"}})
+    (folder / "config").write_text(yaml.safe_dump(config))
+    return str(folder / "config")
+
+
+@pytest.mark.parametrize(
+    ("context", "namespace"),
+    [(None, "team"), ("dev", "team"), ("other", "default"), ("unknown", "default")],
+)
+def test_the_namespace_is_that_of_the_context(tmp_path: Path, context: str | None, namespace: str) -> None:
+    assert namespace_of(with_contexts(tmp_path), context) == namespace
+
+
+def test_without_a_kubeconfig_the_namespace_is_default(tmp_path: Path) -> None:
+    assert namespace_of(str(tmp_path / "missing")) == "default"
+
+
+def test_contexts_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = with_contexts(tmp_path)
+    assert contexts(file) == ["dev", "other"]
+    monkeypatch.setenv("KUBECONFIG", file)
+    assert contexts() == ["dev", "other"]
+    with pytest.raises(ConnectionSettingsError, match="cannot read the kubeconfig"):
+        contexts(str(tmp_path / "missing"))

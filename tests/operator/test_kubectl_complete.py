@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from dra_kube import Api, Unreachable
 from dra_operator.commands.kubectl_complete import main
 from kubectl import kubectl_for
@@ -66,6 +67,9 @@ async def test_names_come_from_the_cluster(
     assert await complete(capsys, *given, "-n", "n") == ["ns", ":4"]
     assert await complete(capsys, *given, "--namespace=n") == ["ns", ":4"]
     assert await complete(capsys, *given, "--context", "") == ["dra-devcluster", ":4"]
+    choose_namespace(kubeconfig, "ns")
+    assert await complete(capsys, *given, "pod", "o") == ["one", "other", ":4"]
+    assert await complete(capsys, *given, "pod", "-n", "default", "") == [":4"]
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     assert await complete(capsys, "why", "pod", "-n", "ns", "t") == ["two", ":4"]
     assert await complete(capsys, "why", "--context", "") == ["dra-devcluster", ":4"]
@@ -102,6 +106,13 @@ async def test_kubectl_finds_it(
     await cluster.add_pod("one")
     assert lines(await kubectl("__complete", "dra", "why", "")) == ["claim", "pod", ":4"]
     assert lines(await kubectl("__complete", "dra", "why", "-n", "ns", "pod", "")) == ["one", ":4"]
+
+
+def choose_namespace(kubeconfig: Path, namespace: str) -> None:
+    """As ``kubectl config set-context --current --namespace`` does."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["contexts"][0]["context"]["namespace"] = namespace
+    kubeconfig.write_text(yaml.safe_dump(config))
 
 
 def lines(shown: str) -> list[str]:

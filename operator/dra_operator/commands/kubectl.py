@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     why = commands.add_parser("why", help="why a pod or claim is pending, or what it holds")
     why.add_argument("kind", choices=("pod", "claim"))
     why.add_argument("name")
-    why.add_argument("-n", "--namespace", default="default")
+    why.add_argument("-n", "--namespace", help="namespace of the pod or claim (that of the context)")
     why.add_argument("--kubeconfig", help="path to the kubeconfig file")
     why.add_argument("--context", help="context of the kubeconfig")
     given = "as given to the operator (%(default)s)"

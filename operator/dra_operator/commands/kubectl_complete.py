@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dra_kube import NAMESPACES, PODS, RESOURCE_CLAIMS, Api, KubeError, Resource, connection, contexts
+from dra_kube import NAMESPACES, PODS, RESOURCE_CLAIMS, Api, KubeError, Resource, connection, contexts, namespace_of
 
 from .console import finish
 from .kubectl import parser
@@ -105,7 +105,8 @@ class Place:
 
 def _names(values: Values) -> list[str]:
     kind = KINDS.get(values.get("kind", ""))
-    return _listed(values, kind, values.get("namespace", "default")) if kind is not None else []
+    namespace = values.get("namespace") or namespace_of(values.get("kubeconfig"), values.get("context"))
+    return _listed(values, kind, namespace) if kind is not None else []
 
 
 def _namespaces(values: Values) -> list[str]:

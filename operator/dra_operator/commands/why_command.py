@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dra_api.gates import UnknownGate
 from dra_api.meta import Object
-from dra_kube import Api, Connection, KubeError, connection
+from dra_kube import Api, Connection, KubeError, connection, namespace_of
 
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cluster import Cluster
@@ -68,9 +68,10 @@ async def _ask(options: argparse.Namespace, operator: AsTheOperator, where: Conn
     async with Api(where) as api:
         await Loader(api, watched_kinds(features), load, Quarantine(cluster.ledger.stored)).load_all()
     allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()))
-    key, now = f"{options.namespace}/{options.name}", datetime.now(UTC)
+    namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
+    key, now = f"{namespace}/{options.name}", datetime.now(UTC)
     if options.kind == "pod" and (pod := cluster.pods.get(key)) is not None:
         return why_pod(cluster, allocator, pod, now, operator.concerns)
     if options.kind == "claim" and (claim := cluster.claims.get(key)) is not None:
         return why_claim(cluster, allocator, claim, now, operator.concerns)
-    raise LookupError(f"there is no {options.kind} {options.name} in namespace {options.namespace}")
+    raise LookupError(f"there is no {options.kind} {options.name} in namespace {namespace}")
