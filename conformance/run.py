@@ -116,7 +116,12 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("program", nargs="+", help="command that answers cases, after --")
     made.add_argument("--part", choices=PARTS, default="allocator", help="what is tested (default: %(default)s)")
-    made.add_argument("--semantics", choices=SEMANTICS, default=SEMANTICS[0], help="default: %(default)s")
+    made.add_argument(
+        "--semantics",
+        choices=SEMANTICS,
+        default=SEMANTICS[0],
+        help="which answers an allocator should give where Kubernetes and its documentation differ (%(default)s)",
+    )
     made.add_argument(
         "--compare",
         choices=list(dict.fromkeys(DEPTHS + CEL_DEPTHS)),

@@ -109,7 +109,7 @@ class Audit:
         for obj in list(self._control.cluster.store_of(kind)):
             uid = obj.metadata.uid
             if present.get(obj.key) != uid and _is_older(obj.metadata.resource_version, at):
-                logger.info("%s %s was deleted, and no event said so", resource.kind, obj.key)
+                logger.info("%s %s was deleted without an event", resource.kind, obj.key)
                 self._control.remove(kind, obj.key, uid)
         if resource == RESOURCE_CLAIMS:
             for key, claim in list(self._quarantine.salvaged.items()):

@@ -50,7 +50,7 @@ class Quarantine:
         self._counted(resource)
         name = "/".join(str(part) for part in (meta.get("namespace"), meta.get("name")) if part) or "(without a name)"
         kept = self._salvage(name, obj) if resource == RESOURCE_CLAIMS else ""
-        logger.warning("%s %s is malformed and left out until it is mended%s: %s", resource.kind, name, kept, error)
+        logger.warning("%s %s is malformed and left out until it is corrected%s: %s", resource.kind, name, kept, error)
 
     def deleted(self, key: str, uid: str | None) -> None:
         """A claim is gone; its devices are free."""
