@@ -1,8 +1,8 @@
-"""The way in: claims and a node, an outcome out.
+"""The entry point: takes claims and a node, gives an outcome.
 
-``allocate`` decides in one go; ``search`` hands out the same decision in slices of work, so that a caller
-in an event loop can let others run, and can enforce deadlines and cancellation, which this room without a
-clock cannot. Both are bounded by a budget of steps: spent means ``GaveUp``, never "does not fit".
+``allocate`` decides at once; ``search`` gives the same decision in slices of work. An event loop can run other work
+between slices, and enforce deadlines and cancellation, for which this package has no clock. Both have a budget of
+steps. When it is spent the outcome is ``GaveUp``, never "does not fit".
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SLICE: Final = 500
 
 
 class Decision:
-    """One decision on its way. ``advance`` until there is an outcome; deterministic for equal inputs.
+    """One decision in progress. Call ``advance`` until there is an outcome; equal inputs give equal outcomes.
 
-    Claims with admin access may be decided twice: first as the reference does it, where admin access needs
-    free counters and capacity and keeps devices from later requests; then, when nothing was found, without
+    Claims with admin access may be decided twice: first as the reference does it, where admin access needs free
+    counters and capacity and keeps devices from later requests; if that finds nothing, again without these limits
     (section 15). The second attempt may find a solution, but never adds an error.
     """
 
@@ -67,7 +67,7 @@ class Decision:
         self._begin(admin_exempt=False)
 
     def advance(self, steps: int = SLICE) -> Outcome | None:
-        """Works on for at most so many steps; None when that was not enough."""
+        """Works for at most so many steps; None if that was not enough."""
         if self.outcome is None and self._search is not None:
             try:
                 self._run(self._search, steps)
@@ -112,7 +112,7 @@ class Decision:
 
 
 class Allocator:
-    """Decides over one inventory. ``new_share_id`` makes the UUIDs of shares: the room knows no randomness.
+    """Decides over one inventory. ``new_share_id`` makes the UUIDs of shares, because this package is deterministic.
 
     ``budget`` are the steps after which a decision gives up, unless it has a budget of its own.
     """
@@ -130,19 +130,19 @@ class Allocator:
         self._states = NodeStates(inventory.features, inventory.compiled)
 
     def catch_up(self, claims: Sequence[ResourceClaim] | ClaimProgram, usage: Usage) -> Iterator[None]:
-        """Does the work of ``candidates`` in pieces of a few milliseconds, so that others can run in between.
+        """Does the work of ``candidates`` in pieces of a few milliseconds, so that other work can run in between.
 
-        Selectors that nobody asked for before are evaluated on all devices of the cluster here.
+        It evaluates new selectors on all devices of the cluster.
         """
         return self._index.catch_up(claims if isinstance(claims, ClaimProgram) else self.compile(claims), usage)
 
     def candidates(self, claims: Sequence[ResourceClaim] | ClaimProgram, usage: Usage) -> Candidates:
-        """The nodes worth trying for the claims; cheap as long as each ``usage`` is of the lineage of the last."""
+        """The nodes worth trying for the claims; cheap while each ``usage`` has the lineage of the last one."""
         program = claims if isinstance(claims, ClaimProgram) else self.compile(claims)
         return self._index.candidates(program, usage)
 
     def compile(self, claims: Sequence[ResourceClaim]) -> ClaimProgram:
-        """Checks the claims, once for the same objects as long as no class changes."""
+        """Compiles the claims; the same objects only once, unless a class changes."""
         inventory = self.inventory
         if self._compiled_for != inventory.class_version or len(self._programs) >= self._PROGRAMS:
             self._programs.clear()

@@ -38,11 +38,11 @@ class NodeState:
         self.features = features
         self.compiled = compiled
         self.admin_exempt = admin_exempt
-        """Ordinary allocations do not concern admin access, nor does it concern them."""
+        """Admin access and ordinary allocations ignore each other."""
         self.in_use = 0
         """Devices that are held."""
         self.consumed = 0
-        """Devices that give less than they have."""
+        """Devices of which capacity is consumed."""
         for pool, usage, offset in zip(view.pools, usages, view.offsets, strict=True):
             if usage.exclusive:
                 self.in_use |= pool.bits(usage.exclusive) << offset
@@ -55,7 +55,7 @@ class NodeState:
         self._counters: dict[int, Counters] = {}
 
     def exempt(self, domain: Domain) -> bool:
-        """Ordinary allocations do not concern the domain, nor does it concern others."""
+        """The domain and ordinary allocations ignore each other."""
         return self.admin_exempt and domain.alternative.admin
 
     def left(self, number: int) -> dict[str, int]:

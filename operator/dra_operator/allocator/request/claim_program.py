@@ -1,8 +1,8 @@
 """What the claims of a pod ask for, checked once and independent of any node (allocator.md section 4).
 
-Each request becomes a ``Stage`` with one ``Alternative`` (``exactly``) or several (``firstAvailable``). A
-fault of the claims does not end the compilation at once, since faults of the pools, and of ``All`` requests
-of earlier claims, are reported first: ``ClaimProgram.fault`` keeps it, and the stages before it.
+Each request becomes a ``Stage`` with one ``Alternative`` (``exactly``) or several (``firstAvailable``). A fault of the
+claims does not end the attempt at once, because faults of pools, and of ``All`` requests of earlier claims, are
+reported first: ``ClaimProgram`` keeps ``fault`` and the stages before it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Alternative:
     expressions: tuple[str, ...] = field(init=False)
     """The texts of the selectors."""
     offer: Hashable = field(init=False)
-    """Equal for alternatives to which a node offers the same devices, whatever is allocated, constraints aside."""
+    """Equal for alternatives to which a node offers the same devices, regardless of allocations and constraints."""
 
     def __post_init__(self) -> None:
         expressions = tuple(selector.expression for selector in self.selectors)
@@ -112,7 +112,7 @@ class ClaimCompiler:
         self._known: Memo[Hashable, tuple[Stage, ...]] = Memo(self._KEPT)
 
     def program(self, claims: Sequence[ResourceClaim]) -> ClaimProgram:
-        """Checks the claims and spells out their alternatives."""
+        """Checks the claims and lists their alternatives."""
         stages: list[Stage] = []
         for number, claim in enumerate(claims):
             try:

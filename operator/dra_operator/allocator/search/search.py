@@ -7,8 +7,8 @@
         subrequests in order
           devices one after the other        one DeviceFrame per device; one AllDevicesFrame for all
 
-The stack of frames is explicit, so the search can stop after any step and go on later, and is not bound
-by Python's recursion limit.
+The stack of frames is explicit, so the search can stop after any step and continue later, and Python's recursion limit
+does not matter.
 
 A branch ends in one of two ways: it fails, or it would exceed the 32 results of a claim (``LIMIT``). The
 latter skips an alternative, or abandons the previous request at once, since no other device changes it.
@@ -33,7 +33,7 @@ PRUNED_COST: Final = 25
 
 
 class Search:
-    """A search that can be continued: ``run`` until it has an answer or has done so many steps."""
+    """A search that can be interrupted: ``run`` until it has an answer or has done so many steps."""
 
     def __init__(self, problem: Problem, make_pruner: MakePruner) -> None:
         self.problem = problem
@@ -48,7 +48,7 @@ class Search:
             self._begin(None)
 
     def run(self, steps: int) -> bool | None:
-        """True: solved, ``state.grants`` is the solution. False: there is none. None: not known yet.
+        """True: ``state.grants`` is the solution. False: there is none. None: not known yet.
 
         Raises AllocationError when the search meets something fatal.
         """
