@@ -1,15 +1,14 @@
-"""What kube-controller-manager does in this cluster, so that this operator must not.
+"""Finds out what kube-controller-manager does in this cluster, so that the operator does not do it, too.
 
-Its Lease in kube-system says whether it works: a controller manager that works renews it every two seconds, and one
-that is dead leaves it as it was. Only changes count, by the local clock; the times in the Lease are those of another
-machine. A Lease that is seen for the first time counts as renewed until the contrary is proven, since two claim
-controllers do more harm than none for half a minute.
+Its Lease in kube-system shows whether it works: a working controller manager renews it every two seconds. Only changes
+count, by the local clock, because the times in the Lease come from another machine. A Lease that is seen for the first
+time counts as renewed for a while, because two claim controllers do more harm than none for half a minute.
 
 Every controller manager of a cluster that serves resource.k8s.io in a version we speak (1.32 and later) has the claim
-controller. From 1.36 on it evicts from tainted devices, too: before, the gate DRADeviceTaints is off by default. Where
-it was switched on in an older cluster both evict, which is harmless: they delete the same pods, each once. It cannot be
-seen from outside when a controller is switched off there, nor that a controller manager works which elects no leader
-and has no Lease (k3s with a single server): ``--concerns`` says it then.
+controller. From 1.36 on it evicts from tainted devices, too: before, the gate DRADeviceTaints is off by default. If it
+was switched on in an older cluster both evict, which is harmless: they delete the same pods, each once. Two cases are
+not visible from outside, and need ``--concerns``: a controller that is switched off there, and a controller manager
+without leader election and Lease (k3s with a single server).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ logger = logging.getLogger(__name__)
 NAMESPACE, NAME = "kube-system", "kube-controller-manager"
 PATIENCE = 30.0  # seconds without a change until it counts as gone; a standby takes over within 17
 WHILE_THEIRS = 10.0  # seconds between two looks
-WHILE_OURS = 2.0  # the same when claims are ours: one that starts must find us gone soon
+WHILE_OURS = 2.0  # the same while claims are ours, so that we soon leave them to one that starts
 CLAIMS: Final[frozenset[ConcernName]] = frozenset({"templates", "release"})
 EVICTION: Final[frozenset[ConcernName]] = frozenset({"eviction"})
 EVICTS_FROM: Final = (1, 36)
@@ -72,7 +71,7 @@ class ControllerManager:
         self._is_denied = False
 
     async def look(self) -> None:
-        """Find out what is whose now. What cannot be found out stays as it was, at first another one's."""
+        """Find out which concerns are ours now. What cannot be found out stays as it was, at first not ours."""
         theirs: frozenset[ConcernName] = frozenset()
         if await self._works():
             theirs = CLAIMS | EVICTION if await self._evicts() else CLAIMS
@@ -80,7 +79,7 @@ class ControllerManager:
             self._change(theirs)
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Look until cancelled."""
         while True:
             await asyncio.sleep(WHILE_THEIRS if self._theirs else WHILE_OURS)
             await self.look()
@@ -100,7 +99,8 @@ class ControllerManager:
         return works
 
     async def _evicts(self) -> bool:
-        """Whether a controller manager of the server's version evicts by default; not known counts as yes, at first."""
+        """Whether a controller manager of the server's version evicts by default; at first an unknown version counts as
+        yes."""
         try:
             version = await self._api.raw_get("/version")
         except KubeError as error:
@@ -137,4 +137,4 @@ def _numbers(version: Any) -> tuple[int, int]:
     try:
         return int(version["major"]), int(re.sub(r"\D.*", "", version["minor"]))
     except (KeyError, TypeError, ValueError):
-        return EVICTS_FROM  # what does not say is no release that we know, so a newer one
+        return EVICTS_FROM  # a version without numbers is no known release, so it counts as newer

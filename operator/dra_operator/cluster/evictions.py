@@ -1,8 +1,8 @@
 """Which pods a change of taints, claims or pods may evict or spare, and what a DeviceTaintRule concerns (TE-05).
 
-Like ``triggers``: questions only. A pod is named when the taints of its devices, its claims, or whether it runs may
-have changed; who has to go, and when, decides ``dra_operator.eviction`` when the key is handled. Changes of claims and
-pods without tainted devices name none, so a cluster without ``NoExecute`` taints pays next to nothing.
+Like ``triggers``, it only answers questions. It names a pod when the taints of its devices, its claims, or its phase
+may have changed; ``dra_operator.eviction`` decides which pods have to go, and when, once the key is handled. Changes of
+claims and pods without tainted devices name no pod, so a cluster without ``NoExecute`` taints pays next to nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
 
 
 def is_same_rule(change: Change[DeviceTaintRule]) -> bool:
-    """Whether the rule says what it said before: only its metadata or status changed."""
+    """Whether only the rule's metadata or status changed."""
     old, new = change
     return old is not None and new is not None and old.metadata.uid == new.metadata.uid and old.spec == new.spec
 
@@ -87,7 +87,8 @@ def eviction_of(cluster: State, pod: Pod, undated: datetime) -> Eviction | None:
 
 
 def counts_of(cluster: State, rule: DeviceTaintRule, now: datetime) -> RuleCounts:
-    """What a rule concerns; a rule with the effect None as if it had ``NoExecute``, and no other rule were there."""
+    """What a rule affects; a rule with the effect None counts as if it had ``NoExecute``, and as if there were no other
+    rule."""
     is_dry_run = rule.spec.taint.effect == "None"
     spec = structs.replace(rule.spec, taint=structs.replace(rule.spec.taint, effect="NoExecute"))
     acting = structs.replace(rule, spec=spec) if is_dry_run else rule
@@ -153,7 +154,7 @@ def _devices(claim: ResourceClaim) -> Iterator[DeviceId]:
 
 
 def _essence(claim: ResourceClaim | None) -> object:
-    """What of a claim decides about evictions."""
+    """The parts of a claim that decide about evictions."""
     if claim is None:
         return None
     meta, status = claim.metadata, claim.status
@@ -161,7 +162,7 @@ def _essence(claim: ResourceClaim | None) -> object:
 
 
 def _state(pod: Pod | None) -> object:
-    """What of a pod decides about its eviction."""
+    """The parts of a pod that decide about its eviction."""
     if pod is None:
         return None
     status, is_going = pod.status, pod.metadata.deletion_timestamp is not None or pod.is_terminal

@@ -1,6 +1,6 @@
-"""Which pods have to leave their tainted devices, why, and when (scheduling.md section 10). Pure.
+"""Decides which pods have to leave their tainted devices, why, and when (scheduling.md section 10). Pure.
 
-A section without a page, in this package, is one of scheduling.md.
+In this package, a section without a page is a section of scheduling.md.
 """
 
 from .cause import Cause, Eviction

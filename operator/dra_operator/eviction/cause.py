@@ -1,4 +1,4 @@
-"""Why a pod has to go, and when."""
+"""Why a pod is evicted, and when."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Cause(NamedTuple):
 
 
 class Eviction(NamedTuple):
-    """From ``due`` on the pod may be deleted; ``causes`` are sorted and each is there once."""
+    """The pod may be deleted from ``due`` on; ``causes`` are sorted, without repetition."""
 
     due: datetime
     causes: tuple[Cause, ...]

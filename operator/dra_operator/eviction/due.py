@@ -1,4 +1,4 @@
-"""When the pods of a claim have to go: taints and tolerations in, due time and causes out (TE-01 to TE-04).
+"""Computes from taints and tolerations when the pods of a claim are due for eviction, and why (TE-01 to TE-04).
 
 A taint evicts from the moment it was added, later by the seconds that the claim tolerates it, and never if the claim
 tolerates it without a limit. The tolerations that count are those that the allocator copied into the allocation result.
@@ -38,7 +38,7 @@ def evicts(rule: DeviceTaintRule) -> bool:
 
 
 def selects(rule: DeviceTaintRule, device: DeviceId) -> bool:
-    """Whether the rule is about the device, which need not be published (any more)."""
+    """Whether the rule selects the device, which need not be published (any more)."""
     selector = rule.spec.device_selector
     if selector is None:
         return False
@@ -60,8 +60,8 @@ def pod_eviction(
 ) -> Eviction | None:
     """When the pod has to go, None if it may stay; ``claims`` are those it uses, for extended resources too (PRJ-011).
 
-    Claims count that are reserved for this very pod and, if generated, were made for it (TE-04). ``undated``: since
-    when a taint without a time counts.
+    Only claims count that are reserved for this very pod and, if generated, were made for it (TE-04). ``undated``: the
+    time from which a taint without a time counts.
     """
     if not pod.spec.node_name:
         return None
@@ -77,7 +77,7 @@ def pod_eviction(
 def claim_eviction(
     allocation: AllocationResult, taints: DeviceTaints, rules: Rules, undated: datetime
 ) -> Eviction | None:
-    """When the pods of a claim with this allocation have to go; admin access does not exempt (TE-02, TE-03)."""
+    """When the pods of a claim with this allocation have to go, also with admin access (TE-02, TE-03)."""
     rules = tuple(rules)
     found: list[Eviction] = []
     for result in allocation.devices.results or ():
@@ -98,7 +98,8 @@ def _causes(result: DeviceRequestAllocationResult, taints: DeviceTaints, rules: 
 
 
 def _tolerated_for(taint: DeviceTaint, tolerations: Iterable[DeviceToleration]) -> int | None:
-    """Seconds, the smallest of several; None for ever. An empty effect, fine for scheduling, is not enough here."""
+    """The smallest toleration in seconds; None: without a limit. An empty effect, enough for scheduling, is not enough
+    here."""
     seconds: list[int] = []
     for toleration in tolerations:
         if toleration.effect == NO_EXECUTE and tolerates(toleration, taint):
@@ -118,7 +119,7 @@ def _is_used_by(pod: Pod, use: ClaimUse, claim: ResourceClaim) -> bool:
 
 
 def _moment(text: str | None) -> datetime | None:
-    """A time of the API; None where none is given, or one that cannot be read."""
+    """A time of the API; None if it is missing or malformed."""
     try:
         moment = datetime.fromisoformat(text or "")
     except ValueError:

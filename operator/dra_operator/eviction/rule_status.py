@@ -1,4 +1,4 @@
-"""What the condition ``EvictionInProgress`` of a DeviceTaintRule says (10.5)."""
+"""The condition ``EvictionInProgress`` of a DeviceTaintRule (10.5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _NO_MORE = "This information will not be updated again. Recreate the DeviceTaint
 
 
 class RuleCounts(NamedTuple):
-    """What a rule concerns; for a rule with effect None what it would concern with ``NoExecute``."""
+    """How many pods and devices a rule affects; for a rule with effect None, how many it would affect with
+    ``NoExecute``."""
 
     pods: int = 0
     namespaces: int = 0
@@ -32,10 +33,10 @@ def condition_of(rule: DeviceTaintRule) -> Condition | None:
 
 
 def eviction_condition(rule: DeviceTaintRule, counts: RuleCounts, evicted: int, now: str) -> Condition | None:
-    """The condition that the rule should have; None if it has that one already.
+    """The condition that the rule should have; None if it already has it.
 
-    ``evicted``: pods evicted because of the rule since this process started. What a process before completed stays
-    completed. The time changes with any change, since it says when the condition was last written.
+    ``evicted``: pods evicted because of the rule since this process started. An eviction that an earlier process
+    completed stays completed. The time changes with every change, because it says when the condition was last written.
     """
     known = condition_of(rule)
     status, reason, message = _verdict(rule, counts, evicted, known)

@@ -1,8 +1,8 @@
 """The ``NoExecute`` taints that drivers publish, by device, kept up to date one slice at a time.
 
 Only slices of a pool's highest generation count, wherever in the cluster they are; whether the pool is complete does
-not matter (TE-01). So a slice may change which taints of *another* slice count, by a new generation: ``replace`` says
-on which devices the taints that count have become other ones.
+not matter (TE-01). So a slice with a new generation may change which taints of *another* slice count: ``replace``
+returns the devices whose effective taints changed.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _Taints = tuple[TaintOfDevice, ...]
 
 
 class _Published(NamedTuple):
-    """What counts of one slice."""
+    """The part of one slice that counts."""
 
     generation: int
     devices: Mapping[str, _Taints]
 
 
 class DeviceTaints:
-    """Taints of devices that evict. Devices without one cost nothing but the generation of their slice."""
+    """Taints of devices that evict. For devices without one only the generation of their slice is kept."""
 
     def __init__(self) -> None:
         self._slices: dict[PoolId, dict[str, _Published]] = {}
         self._tainted: dict[PoolId, Mapping[str, _Taints]] = {}
-        """What counts; only pools that have something."""
+        """The taints that count, only for pools that have some."""
 
     def replace(self, old: ResourceSlice | None, new: ResourceSlice | None) -> set[DeviceId]:
         """A slice appeared (no ``old``), disappeared (no ``new``) or changed; the devices whose taints changed."""

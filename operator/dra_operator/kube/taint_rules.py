@@ -1,4 +1,4 @@
-"""Writing DeviceTaintRules: the condition that says what the rule does to pods."""
+"""Writes the condition of DeviceTaintRules that says what the rule does to pods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RuleWriter:
         NotFound, and Conflict for another rule of the name.
         """
         meta = rule.metadata
-        told = {"message": "", **to_dict(condition)}  # the API wants a message, be it empty
+        told = {"message": "", **to_dict(condition)}  # the API requires a message, even an empty one
         raw = await self._client.patch(
             DEVICE_TAINT_RULES,
             meta.name,

@@ -1,18 +1,18 @@
-"""A pod on tainted devices is deleted when its time has come (scheduling.md 10.3 and 10.4).
+"""Deletes pods on tainted devices when they are due (scheduling.md 10.3 and 10.4).
 
-Concern ``evict`` of the queue. Each look computes anew from the view whether the pod has to go, and when; what was
-found is kept only to tell that a deletion was cancelled. So a restart, and events that come late, twice or never, cost
-nothing: due times follow from the taints themselves.
+Concern ``evict`` of the queue. Each look computes from the view whether the pod has to go, and when. The result is kept
+only to report that a deletion was cancelled. So restarts, and events that come late, twice or never, do no harm: due
+times follow from the taints themselves.
 
-The deletion is three requests, and a crash or a failure between any two of them is mended by the next look, which
-begins with the first again. Each names the UID of the pod, so that a successor of the same name is safe:
+A deletion takes three requests. After a crash or a failure between any two of them, the next look begins with the first
+again. Each names the UID of the pod, so that a successor of the same name is safe:
 
 1. the pod is read: gone, replaced, ended or being deleted by anyone, it is left alone. A DELETE whose answer was lost
    ends here, and is not counted;
 2. its condition ``DisruptionTarget`` is written, unless it is there;
 3. it is deleted, with its own grace period.
 
-A pod that is due later is looked at again every minute, since a clock may be set and a computer may sleep.
+A pod that is due later is checked every minute, because a clock may be set and a computer may sleep.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOOK_AGAIN = 60.0  # seconds
 
 @dataclass(slots=True)
 class _Planned:
-    """A pod that has to go. ``since``: when that was first seen; ``is_told``: an event says that it is deleted."""
+    """A pod that has to go. ``since``: when that was first seen; ``is_told``: an event has reported the deletion."""
 
     pod: Pod
     eviction: Eviction
@@ -92,7 +92,7 @@ class PodEvictor:
             await self._evict(pod)
 
     def _plan(self, pod: Pod) -> Eviction | None:
-        """When the pod has to go, as it looks now; kept, and told if that is no more."""
+        """When the pod has to go, according to the view; keeps the answer, and reports a cancellation."""
         known = self._planned.get(pod.key)
         since = known.since if known is not None else self._now()
         eviction = evictions.eviction_of(self._cluster, pod, since)
@@ -151,6 +151,6 @@ class PodEvictor:
             self._rules.look_later(planned.eviction.causes)
 
     def _is_going(self, pod: Pod) -> bool:
-        """Whether the pod has ended, or ends already; then nothing has to be done, and nothing is cancelled."""
+        """Whether the pod has ended or is ending: then nothing has to be done, and nothing is cancelled."""
         meta = pod.metadata
         return pod.is_terminal or meta.deletion_timestamp is not None or meta.uid in self._evicted

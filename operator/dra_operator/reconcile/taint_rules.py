@@ -1,8 +1,8 @@
-"""A DeviceTaintRule says what it does: how many pods it is ending, has ended, or would end (scheduling.md 10.5).
+"""Reports in a DeviceTaintRule how many pods it is ending, has ended, or would end (scheduling.md 10.5).
 
 Concern ``rule`` of the queue. The condition is written at once when the rule is new or its spec changed, afterwards at
-most every 10 seconds, and only when it says something new. Writing it again is harmless: it is one server-side apply
-that names the rule's UID. How many pods a rule has ended is known since the start of the process only.
+most every 10 seconds, and only when it says something new. A repeated write is harmless: it is one server-side apply
+that names the rule's UID. Ended pods are counted from the start of the process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class RuleReporter:
                 self._evicted[cause.rule] = (cause.rule_uid, self._count(cause.rule, cause.rule_uid) + 1)
 
     def look_later(self, causes: Iterable[Cause]) -> None:
-        """What the rules among the causes report may be out of date; more changes may follow, so not at once."""
+        """The reports of the rules among the causes may be outdated. More changes may follow, so they are not updated
+        at once."""
         for cause in causes:
             if cause.rule:
                 self._queue.add_after(Key("rule", cause.rule), PERIOD)
