@@ -2,7 +2,7 @@
 FROM python:3.13-slim AS build
 WORKDIR /src
 RUN python -m venv /opt/kopf-dra
-COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY pyproject.toml hatch_build.py requirements.lock README.md LICENSE ./
 COPY proto proto
 COPY kube kube
 COPY cel cel

@@ -6,8 +6,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n auto --dist loadscope
+# Those that speak to the outside of the allocator. The others change constants or derive classes, which compiled code
+# does not see.
+COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py candidates.py refusals.py fixes.py pools.py search.py \
+  taint_rules.py extended.py hard_problems.py all_different.py)
 
-.PHONY: help install demo test pytest lint proto settings lock clean
+.PHONY: help install demo test pytest compiled lint proto settings lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +35,14 @@ test: lint pytest  ## run every check: lint, types, import contracts, tests
 
 pytest: install  ## run the tests only
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+compiled: install  ## build a wheel with the allocator compiled, and test the answers of that
+	rm -rf build
+	KOPF_DRA_COMPILE=1 $(BIN)/python -m hatchling build --target wheel --directory build
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/site build/*.whl
+	PYTHONPATH=build/site $(BIN)/python -c \
+	  "from dra_operator.allocator import allocator as a; assert a.__file__.endswith('.so'), a.__file__"
+	PYTHONPATH=build/site $(BIN)/pytest $(PYTEST_ARGS) $(COMPILED_TESTS)
 
 lint: install  ## lint, formatting, types, import contracts, generated code
 	$(BIN)/ruff check .
@@ -59,4 +71,4 @@ lock: install  ## pin the newest allowed dependency versions in requirements.loc
 	  --no-annotate --upgrade --output-file requirements.lock pyproject.toml
 
 clean:  ## remove .venv and caches
-	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
