@@ -35,7 +35,9 @@ def script(lines: list[Line], check: str) -> str:
             steps.append(command)
         elif kubeconfig := re.search(r"dra-devcluster up .*--kubeconfig (\S+)", command):
             steps.append(f"{command} >up.log 2>&1 &")
-            steps.append(f"until [ -s {kubeconfig[1]} ]; do kill -0 $! && sleep 0.1; done")
+            # The kubeconfig comes before the folders of the nodes are printed.
+            ready = f"[ -s {kubeconfig[1]} ] && grep -q 'Ctrl-C ends' up.log"
+            steps.append(f"until {ready}; do kill -0 $! && sleep 0.1; done")
         else:
             steps.append(f"{command.removesuffix('&').strip()} >>servers.log 2>&1 &")
     return "\n".join([*steps, check])
