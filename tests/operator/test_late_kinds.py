@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from dra_api.meta import Object
 from dra_api.resource import FINALIZER
 from dra_kube import (
     DEVICE_TAINT_RULES,
-    NODES,
-    PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     NotServed,
@@ -24,7 +21,7 @@ from dra_operator.app.operator import Options
 from dra_operator.intake import loading
 from dra_operator.intake.loading import Loader
 from dra_operator.intake.malformed import Quarantine
-from dra_operator.intake.watched import WATCHED
+from dra_operator.intake.watched import REQUIRED, WATCHED
 from faults import FaultProxy, Refuse, Target
 from live_cluster import LiveCluster
 from supervised import QUICK, Supervising
@@ -78,14 +75,18 @@ class Api:
         return TypedList([resource], [], "5")
 
 
+OPTIONAL = WATCHED.keys() - REQUIRED
+CORE = {resource for resource in WATCHED if not resource.group}
+
+
 async def test_slices_without_claims_are_not_loaded_or_devices_in_use_would_look_free() -> None:
     """A group that is not served in full is not used at all, and comes into the view in one go."""
-    api = Api(*WATCHED.keys() - {RESOURCE_CLAIMS, DEVICE_TAINT_RULES})
+    api = Api(*WATCHED.keys() - {RESOURCE_CLAIMS} - OPTIONAL)
     loads: list[set[Resource]] = []
     quarantine = Quarantine(lambda *_: None)
     loader = Loader(api, WATCHED, lambda objects: loads.append(set(objects)), quarantine)  # type: ignore[arg-type]
     await loader.load_all()
-    assert loads == [{NODES, PODS}]
+    assert loads == [CORE]
     assert RESOURCE_SLICES in loader.missing()
     api.served.add(RESOURCE_CLAIMS)
     found: list[int] = []
@@ -95,10 +96,10 @@ async def test_slices_without_claims_are_not_loaded_or_devices_in_use_would_look
         return found == [2]
 
     await until("loaded", loaded)
-    assert loads[1] == WATCHED.keys() - {NODES, PODS, DEVICE_TAINT_RULES}
-    api.served.add(DEVICE_TAINT_RULES)
+    assert loads[1] == WATCHED.keys() - CORE - OPTIONAL
+    api.served |= OPTIONAL
     await asyncio.wait_for(looking, 10)
-    assert loads[2] == {DEVICE_TAINT_RULES}
+    assert loads[2] == OPTIONAL
 
 
 async def test_device_taint_rules_are_heard_of_only_with_their_gate(
@@ -111,11 +112,6 @@ async def test_device_taint_rules_are_heard_of_only_with_their_gate(
     calls = {entry.call.resource for entry in proxy.journal.entries}
     assert "pods" in calls
     assert "devicetaintrules" not in calls
-
-
-@pytest.fixture
-def server_settings() -> dict[str, Any]:
-    return {"feature_gates": {"DRADeviceTaintRules": True}}
 
 
 @pytest.mark.parametrize(
