@@ -48,6 +48,9 @@ RESOURCE_CLAIM_TEMPLATES = Resource(_DRA, _STABLE, "resourceclaimtemplates", "Re
 DEVICE_CLASSES = Resource(_DRA, _STABLE, "deviceclasses", "DeviceClass", False)
 RESOURCE_SLICES = Resource(_DRA, _STABLE, "resourceslices", "ResourceSlice", False)
 DEVICE_TAINT_RULES = Resource(_DRA, ("v1beta2", "v1", "v1alpha3"), "devicetaintrules", "DeviceTaintRule", False)
+RESOURCE_POOL_STATUS_REQUESTS = Resource(
+    _DRA, ("v1alpha3",), "resourcepoolstatusrequests", "ResourcePoolStatusRequest", False
+)
 PODS = Resource("", ("v1",), "pods", "Pod", True)
 NODES = Resource("", ("v1",), "nodes", "Node", False)
 NAMESPACES = Resource("", ("v1",), "namespaces", "Namespace", False)

@@ -212,7 +212,9 @@ async def test_an_unknown_feature_gate_is_named_with_a_remedy(gates: str) -> Non
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("gate", ["DRAResourcePoolStatus", "DynamicResourceAllocation", "DRAWorkloadResourceClaims"])
+@pytest.mark.parametrize(
+    "gate", ["DRANodeAllocatableResources", "DynamicResourceAllocation", "DRAWorkloadResourceClaims"]
+)
 def test_a_gate_that_nothing_looks_at_is_refused_with_the_names_of_those_that_are_looked_at(gate: str) -> None:
     with pytest.raises(UnknownGate) as caught:
         features_of(f"DRAAdminAccess=false,{gate}=true")

@@ -273,7 +273,7 @@ def test_what_is_set_reaches_the_rooms(write: Callable[[str], str]) -> None:
         check_invariants=True,
         concerns=frozenset({"placement"}),
         pace=Pace(
-            workers={"pod": 12, "claim": 13, "place": 14, "evict": 29, "rule": 1},
+            workers={"pod": 12, "claim": 13, "place": 14, "evict": 29, "rule": 1, "pools": 1},
             retries=Waits(15, 16, 17, 18),
             placement_retries=Waits(19, 20, 21, 22),
             turns=Turns(2.4, 25),

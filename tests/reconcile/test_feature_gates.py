@@ -8,7 +8,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
-from dra_kube import DEVICE_CLASSES, DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from dra_kube import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_POOL_STATUS_REQUESTS,
+)
 from dra_kube import RESOURCE_SLICES as SLICES
 from dra_operator.allocator import GATES
 from dra_operator.intake.gates import features_of
@@ -113,8 +121,16 @@ def hard_problem(world: World) -> None:
     world.api.add(PODS, Make.pod(claims=[Make.use("claim")]))
 
 
+def pool_status(world: World) -> None:
+    if RESOURCE_POOL_STATUS_REQUESTS in watched_kinds(world.features):
+        request = {"metadata": {"name": "request"}, "spec": {"driver": "gpu.example.com"}}
+        world.api.add(RESOURCE_POOL_STATUS_REQUESTS, request)
+    asked_by(world)
+    world.api.add(PODS, Make.pod(claims=[Make.use("claim")]))
+
+
 class Sides(NamedTuple):
-    """What is in the cluster, and what the pod ``pod`` comes to."""
+    """What is in the cluster, and what the pod ``pod`` comes to, or a ResourcePoolStatusRequest."""
 
     arrange: Callable[[World], None]
     on: str
@@ -134,6 +150,7 @@ SIDES = {
     "DRAExtendedResource": Sides(extended_resource, BOUND, "cannot fit resource"),
     "DRADeviceBindingConditions": Sides(binding_conditions, GETS_READY, NO_DEVICE),
     "DRAResourceClaimDeviceStatus": Sides(binding_conditions, GETS_READY, NO_DEVICE),
+    "DRAResourcePoolStatus": Sides(pool_status, "Calculated status for 0 pools", "device class gpu does not exist"),
     "DRASchedulerFilterTimeout": Sides(hard_problem, "node node: timed out trying to allocate devices", "gave up"),
 }
 
@@ -160,8 +177,11 @@ async def test_a_gate_decides(gate: str, is_on: bool) -> None:
 
 
 def outcome(world: World) -> str:
-    """What became of the pod: bound, or what its events say."""
+    """What became of the pod: bound, or what its events say; and what requests were answered."""
     if world.api[PODS, "ns/pod"]["spec"].get("nodeName"):
         return BOUND
     reasons = ("FailedScheduling", "FailedResourceClaimCreation", "BindingConditionsPending")
-    return " | ".join(message for reason in reasons for message in world.messages(reason))
+    told = [message for reason in reasons for message in world.messages(reason)]
+    answers = [request.get("status") or {} for request in world.api.of(RESOURCE_POOL_STATUS_REQUESTS)]
+    told += [condition["message"] for answer in answers for condition in answer.get("conditions", ())]
+    return " | ".join(told)

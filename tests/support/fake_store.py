@@ -8,7 +8,7 @@ from typing import Any
 
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
-from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourcePoolStatusRequest, ResourceSlice
 from dra_kube import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
@@ -17,6 +17,7 @@ from dra_kube import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_POOL_STATUS_REQUESTS,
     RESOURCE_SLICES,
     Conflict,
     Invalid,
@@ -37,6 +38,7 @@ KINDS: dict[Resource, type[Object]] = {
     DEVICE_CLASSES: DeviceClass,
     DEVICE_TAINT_RULES: DeviceTaintRule,
     RESOURCE_SLICES: ResourceSlice,
+    RESOURCE_POOL_STATUS_REQUESTS: ResourcePoolStatusRequest,
 }
 """The kinds that a watch reports."""
 LIST_KEYS = {"resourceClaimStatuses": "name", "conditions": "type"}

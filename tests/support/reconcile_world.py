@@ -19,7 +19,7 @@ from fake_api import FakeApi
 from fake_store import KINDS
 from prometheus_client import CollectorRegistry
 
-FEW: dict[Concern, int] = {"pod": 4, "claim": 4, "place": 20, "evict": 4, "rule": 1}
+FEW: dict[Concern, int] = {"pod": 4, "claim": 4, "place": 20, "evict": 4, "rule": 1, "pools": 1}
 
 
 class TinyLanguage:

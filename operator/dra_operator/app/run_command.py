@@ -76,6 +76,7 @@ def _pace(given: OperatorSettings) -> Pace:
             "place": given.placement_workers,
             "evict": given.eviction_workers,
             "rule": 1,
+            "pools": 1,
         },
         retries=_waits(given.retry),
         placement_retries=_waits(given.placement_retry),

@@ -6,6 +6,7 @@ from .interest import EVERYTHING, LEFTOVERS, NONE, Interest
 from .invariants import InvariantViolated, check, violations
 from .key import NOTHING, Concern, Key, Keys
 from .ledger import DeviceTaken, InFlight, Ledger
+from .pool_status import incomplete_pools, pool_answer
 from .store import Change, Store, UidMemory, revision
 from .template import ClaimTemplate
 from .triggers import classes_of
@@ -35,7 +36,9 @@ __all__ = [
     "counting_claim",
     "duplicates",
     "evictions",
+    "incomplete_pools",
     "is_in_use",
+    "pool_answer",
     "revision",
     "violations",
 ]

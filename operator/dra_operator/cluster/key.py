@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Concern = Literal["pod", "claim", "place", "evict", "rule"]
+Concern = Literal["pod", "claim", "place", "evict", "rule", "pools"]
 
 
 class Key(NamedTuple):
@@ -16,7 +16,7 @@ class Key(NamedTuple):
 
     ``pod`` makes and records the claims of a pod, ``claim`` keeps a claim's reservations honest and gives its
     devices back, ``place`` finds a node and devices for a waiting pod, ``evict`` ends a pod on tainted devices,
-    ``rule`` reports in a DeviceTaintRule what it does.
+    ``rule`` reports in a DeviceTaintRule what it does, ``pools`` answers a ResourcePoolStatusRequest.
     """
 
     concern: Concern

@@ -22,7 +22,14 @@ from dra_api.references import (
     is_reserved_for,
     pod_is_done,
 )
-from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
+from dra_api.resource import (
+    AllocationResult,
+    DeviceClass,
+    ResourceClaim,
+    ResourceClaimStatus,
+    ResourcePoolStatusRequest,
+    ResourceSlice,
+)
 
 from dra_operator.placement import Elsewhere, Place, counts_alike
 
@@ -293,5 +300,13 @@ def _place(pods: Iterable[str]) -> Keys:
     return tuple(Key("place", pod) for pod in pods)
 
 
-ONLY_KEPT: Final[Mapping[type[Object], Callable[[State, Change[Any]], Keys]]] = {ClaimTemplate: on_template}
+def on_pool_request(_: State, change: Change[ResourcePoolStatusRequest]) -> Keys:
+    """The request itself: it may want an answer, and has a time at which it is old."""
+    return tuple(Key("pools", request.key) for request in change if request is not None)
+
+
+ONLY_KEPT: Final[Mapping[type[Object], Callable[[State, Change[Any]], Keys]]] = {
+    ClaimTemplate: on_template,
+    ResourcePoolStatusRequest: on_pool_request,
+}
 """Kinds from which the view derives nothing, and whom a change of one wakes."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
-from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourcePoolStatusRequest, ResourceSlice
 from dra_kube import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
@@ -16,6 +16,7 @@ from dra_kube import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_POOL_STATUS_REQUESTS,
     RESOURCE_SLICES,
     Resource,
 )
@@ -34,12 +35,16 @@ WATCHED: Final[Kinds] = {
     RESOURCE_SLICES: ResourceSlice,
     RESOURCE_CLAIM_TEMPLATES: ClaimTemplate,
     RESOURCE_CLAIMS: ResourceClaim,
+    RESOURCE_POOL_STATUS_REQUESTS: ResourcePoolStatusRequest,
     PODS: Pod,
 }
-REQUIRED: Final = frozenset(WATCHED) - {DEVICE_TAINT_RULES}
+REQUIRED: Final = frozenset(WATCHED) - {DEVICE_TAINT_RULES, RESOURCE_POOL_STATUS_REQUESTS}
 
 
 def watched_kinds(features: Features) -> Kinds:
-    """Those that matter with these gates: DeviceTaintRules have a gate of their own."""
-    has_rules = features.taint_rules and features.device_taints
-    return {resource: kind for resource, kind in WATCHED.items() if has_rules or resource != DEVICE_TAINT_RULES}
+    """Those that matter with these gates: some kinds have a gate of their own."""
+    is_on = {
+        DEVICE_TAINT_RULES: features.taint_rules and features.device_taints,
+        RESOURCE_POOL_STATUS_REQUESTS: features.pool_status,
+    }
+    return {resource: kind for resource, kind in WATCHED.items() if is_on.get(resource, True)}

@@ -6,6 +6,7 @@ from .client import Client
 from .event_reasons import EventReason
 from .events import EventRecorder
 from .pods import PodChanged, PodWriter
+from .pool_requests import PoolRequestWriter
 from .rewrite import rewrite
 from .taint_rules import RuleWriter
 
@@ -17,6 +18,7 @@ __all__ = [
     "EventRecorder",
     "PodChanged",
     "PodWriter",
+    "PoolRequestWriter",
     "RuleWriter",
     "may_have_happened",
     "rewrite",

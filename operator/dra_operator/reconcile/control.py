@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator
 from dra_operator.cluster import Cluster, Concern, Key, evictions, violations
-from dra_operator.kube import ClaimWriter, Client, EventRecorder, PodWriter, RuleWriter
+from dra_operator.kube import ClaimWriter, Client, EventRecorder, PodWriter, PoolRequestWriter, RuleWriter
 
 from .backoff import Backoff
 from .commit import Writing
@@ -28,9 +28,10 @@ from .evict import PodEvictor
 from .failures import Failures
 from .generate import ClaimGenerator
 from .hold import ClaimHold
-from .metrics import ClaimCollector, ClaimMetrics, EvictionMetrics, PlacementMetrics
+from .metrics import ClaimCollector, ClaimMetrics, EvictionMetrics, PlacementMetrics, PoolRequestMetrics
 from .pace import Pace
 from .place import PodPlacer
+from .pool_status import PoolReporter
 from .queue import Rank, WorkQueue
 from .queues import WorkQueues
 from .taint_rules import RuleReporter
@@ -74,7 +75,7 @@ class Control:
         self.concerns = concerns or Concerns()
         clock = asyncio.get_running_loop().time
         placing = WorkQueue(Backoff(clock, pace.placement_retries), rank=self._rank, firm=True)
-        others: tuple[Concern, ...] = ("pod", "claim", "evict", "rule")
+        others: tuple[Concern, ...] = ("pod", "claim", "evict", "rule", "pools")
         usual = {concern: WorkQueue(Backoff(clock, pace.retries)) for concern in others}
         self.queues = WorkQueues({"place": placing, **usual})
         self._checks = check_invariants
@@ -97,16 +98,24 @@ class Control:
         self.placer = PodPlacer(
             cluster, allocator, writing, self.events, placing, self.queues.add, now, pace, self.concerns
         )
-        rules = RuleReporter(cluster, RuleWriter(client, self._take_in), usual["rule"], self.concerns, now, stamp)
-        counts = EvictionMetrics(registry)
-        evictor = PodEvictor(cluster, pods, self.events, usual["evict"], rules, counts, self.concerns, now)
         handlers: Mapping[Concern, Handler] = {
             "pod": self.generator.handle,
             "claim": self.upkeep.handle,
-            "rule": rules.handle,
-            "evict": evictor.handle,
+            **self._without_claims(client, pods, registry, now),
         }
         self._crews = self._hire(pace, Failures(registry), handlers)
+
+    def _without_claims(
+        self, client: Client, pods: PodWriter, registry: CollectorRegistry, now: Callable[[], datetime]
+    ) -> Mapping[Concern, Handler]:
+        """The reconcilers that write no claims: of tainted devices, and of questions about pools."""
+        cluster, queue, stamp = self.cluster, self.queues.of, partial(_stamp, now)
+        rules = RuleReporter(cluster, RuleWriter(client, self._take_in), queue("rule"), self.concerns, now, stamp)
+        counts = EvictionMetrics(registry)
+        evictor = PodEvictor(cluster, pods, self.events, queue("evict"), rules, counts, self.concerns, now)
+        requests, answers = PoolRequestWriter(client, self._take_in), PoolRequestMetrics(registry)
+        pools = PoolReporter(cluster, requests, queue("pools"), answers, now, stamp)
+        return {"rule": rules.handle, "evict": evictor.handle, "pools": pools.handle}
 
     def _hire(
         self, pace: Pace, failures: Failures, handlers: Mapping[Concern, Handler]

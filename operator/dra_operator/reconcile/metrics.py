@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from dra_api.references import is_for_extended_resources
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
@@ -76,6 +77,37 @@ class EvictionMetrics:
         """A pod was deleted, so long after it was due."""
         self._deletions.inc()
         self._seconds.observe(seconds)
+
+
+class PoolRequestMetrics:
+    """What answering ResourcePoolStatusRequests counts (claim-controller.md 12)."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        prefix, labels = "resourcepoolstatusrequest_controller", ["driver"]
+        self._processed = Counter(
+            f"{prefix}_requests_processed", "ResourcePoolStatusRequests answered", labels, registry=registry
+        )
+        self._errors = Counter(
+            f"{prefix}_request_processing_errors", "Answers that could not be written", labels, registry=registry
+        )
+        self._seconds = Histogram(
+            f"{prefix}_request_processing_duration_seconds",
+            "From the calculation of an answer to its write",
+            labels,
+            buckets=[0.001 * 2**power for power in range(15)],
+            registry=registry,
+        )
+
+    @contextmanager
+    def processing(self, driver: str) -> Iterator[None]:
+        """Around the writing of one answer."""
+        try:
+            with self._seconds.labels(driver).time():
+                yield
+        except Exception:
+            self._errors.labels(driver).inc()
+            raise
+        self._processed.labels(driver).inc()
 
 
 class ClaimCollector(Collector):

@@ -47,7 +47,7 @@ class Pace:
     """Everything about time that can be set on the reconcilers."""
 
     workers: Mapping[Concern, int] = field(
-        default_factory=lambda: {"pod": 20, "claim": 20, "place": 50, "evict": 8, "rule": 1}
+        default_factory=lambda: {"pod": 20, "claim": 20, "place": 50, "evict": 8, "rule": 1, "pools": 1}
     )
     """How many keys of a concern are worked on at the same time."""
     retries: Waits = Waits()

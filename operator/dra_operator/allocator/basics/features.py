@@ -16,6 +16,7 @@ _FIELDS: Final = {
     "DRAListTypeAttributes": "list_attributes",
     "DRAExtendedResource": "extended_resources",
     "DRASchedulerFilterTimeout": "filter_timeout",
+    "DRAResourcePoolStatus": "pool_status",
 }
 _BINDING_GATES: Final = {"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"}
 
@@ -33,6 +34,8 @@ class Features:
     device_taints: bool = True
     taint_rules: bool = False
     """Not used by the allocator: without it the operator hands it no DeviceTaintRules."""
+    pool_status: bool = False
+    """Not for the allocator itself: ResourcePoolStatusRequests are answered."""
     consumable_capacity: bool = True
     binding_conditions: bool = True
     """DRADeviceBindingConditions and DRAResourceClaimDeviceStatus, which only work together."""

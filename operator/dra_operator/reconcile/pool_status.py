@@ -1,0 +1,85 @@
+"""A ResourcePoolStatusRequest is answered once, and deleted when it is old (claim-controller.md 12).
+
+Concern ``pools`` of the queue. A pool that lacks slices may just be published, so the answer waits a few seconds for
+it; then it is given all the same, with what is missing in words. A status is never changed: a request that has one,
+from whatever controller, is only waited for until it is old. After a crash, or an answer that was lost, the next look
+finds either no status, and gives it, or the status, and is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from dra_api.resource import ResourcePoolStatusRequest
+from dra_kube import NotFound
+
+from dra_operator.cluster import Cluster, Key, incomplete_pools, pool_answer
+from dra_operator.kube import PoolRequestWriter
+
+from .metrics import PoolRequestMetrics
+from .queue import WorkQueue
+
+TRIES = 5  # looks at an incomplete pool after the first
+PAUSE = 1.0  # seconds between them
+ANSWERED, UNANSWERED = 3600.0, 86400.0  # seconds that requests are kept after their answer, or after their creation
+LOOK_AGAIN = 600.0  # seconds
+
+
+class PoolReporter:
+    """Handles ``pools:`` keys; ``stamp`` writes a time as the API does."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        requests: PoolRequestWriter,
+        queue: WorkQueue,
+        metrics: PoolRequestMetrics,
+        now: Callable[[], datetime],
+        stamp: Callable[[], str],
+    ) -> None:
+        self._cluster, self._requests, self._queue, self._metrics = cluster, requests, queue, metrics
+        self._now, self._stamp = now, stamp
+        self._tries: dict[str, tuple[str, int]] = {}
+        """By name: the UID of a request, and how often its pools were incomplete."""
+
+    async def handle(self, key: str) -> None:
+        """Answer the request, or see whether it is old."""
+        request = self._cluster.store_of(ResourcePoolStatusRequest).get(key)
+        if request is None:
+            self._tries.pop(key, None)
+            return
+        if (left := self._time_left(request)) <= 0:
+            await self._requests.delete(request)
+            return
+        if request.status is None and not await self._answer(request):
+            return
+        self._queue.add_after(Key("pools", key), min(left, LOOK_AGAIN))
+
+    async def _answer(self, request: ResourcePoolStatusRequest) -> bool:
+        """Whether the request is done with; otherwise it is looked at again by itself."""
+        key, uid, driver = request.metadata.name, request.metadata.uid, request.spec.driver
+        status = pool_answer(request, self._cluster.slices, self._cluster.ledger.usage, self._stamp())
+        known, tries = self._tries.get(key, (uid, 0))
+        tries = tries if known == uid else 0
+        if incomplete_pools(status.pools) and tries < TRIES:
+            self._tries[key] = (uid, tries + 1)
+            self._queue.add_after(Key("pools", key), PAUSE)
+            return False
+        try:
+            with self._metrics.processing(driver):
+                await self._requests.answer(request, status)
+        except NotFound:
+            return False  # deleted meanwhile
+        self._tries.pop(key, None)
+        return True
+
+    def _time_left(self, request: ResourcePoolStatusRequest) -> float:
+        """Seconds until the request is old; a time that is missing or cannot be read counts as now."""
+        conditions = request.status.conditions or () if request.status is not None else ()
+        times = [condition.last_transition_time for condition in conditions]
+        since, kept = (times[0], ANSWERED) if times else (request.metadata.creation_timestamp, UNANSWERED)
+        try:
+            return kept - (self._now() - datetime.fromisoformat(since or "")).total_seconds()
+        except (ValueError, TypeError):
+            return kept
