@@ -1,0 +1,44 @@
+"""What the operator asks for only with gates, or in clusters with tainted devices, is allowed by the manifests, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from access import Access, refused
+
+RBAC = Path(__file__).resolve().parents[2] / "manifests" / "operator" / "rbac.yaml"
+OPERATOR, DRA = "system:serviceaccount:dra-system:dra-operator", "resource.k8s.io"
+NEEDED = {
+    "eviction": [("get", "", "pods"), ("patch", "", "pods/status"), ("delete", "", "pods")],
+    "DRADeviceTaintRules": [
+        ("list", DRA, "devicetaintrules"),
+        ("watch", DRA, "devicetaintrules"),
+        ("patch", DRA, "devicetaintrules/status"),
+    ],
+    "DRAResourcePoolStatus": [
+        ("list", DRA, "resourcepoolstatusrequests"),
+        ("watch", DRA, "resourcepoolstatusrequests"),
+        ("get", DRA, "resourcepoolstatusrequests"),
+        ("update", DRA, "resourcepoolstatusrequests/status"),
+        ("delete", DRA, "resourcepoolstatusrequests"),
+    ],
+}
+
+
+def denied(*asked: tuple[str, str, str]) -> list[Access]:
+    objects = list(yaml.safe_load_all(RBAC.read_text()))
+    roles = [obj for obj in objects if obj["kind"] == "ClusterRole"]
+    bindings = [obj for obj in objects if obj["kind"] == "ClusterRoleBinding"]
+    return refused([Access(OPERATOR, *each) for each in asked], roles, bindings)
+
+
+@pytest.mark.parametrize("use", NEEDED)
+def test_it_is_allowed(use: str) -> None:
+    assert denied(*NEEDED[use]) == []
+
+
+def test_more_than_that_is_not() -> None:
+    asked = [("create", "", "pods"), ("update", DRA, "devicetaintrules"), ("get", "", "secrets")]
+    assert len(denied(*asked)) == len(asked)
