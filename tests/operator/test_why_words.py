@@ -81,11 +81,49 @@ def told_of(view: Cluster, what: Pod | ResourceClaim) -> list[str]:
     return list(why_pod(view, allocator, what, NOW) if isinstance(what, Pod) else why_claim(view, allocator, what, NOW))
 
 
+def tainted() -> ResourceSlice:
+    """A newer generation of the pool, whose device has a taint since ``TIME``."""
+    pool = {"name": "n1", "generation": 2, "resourceSliceCount": 1}
+    devices = [{"name": "a", "taints": [{"key": "broken", "effect": "NoExecute", "timeAdded": TIME}]}]
+    spec = {"driver": "drv", "nodeName": "n1", "pool": pool, "devices": devices}
+    return convert(ResourceSlice, {"metadata": {"name": "t"}, "spec": spec})
+
+
+def given(*tolerations: dict[str, Any]) -> dict[str, Any]:
+    """An allocation whose device tolerates these taints."""
+    return {"devices": {"results": [{**GIVEN["devices"]["results"][0], "tolerations": tolerations}]}}
+
+
+FOR_A_MINUTE = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
+DYING = {"deletionTimestamp": TIME}
 PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
     "it has ended": (pod(phase="Succeeded"), [], ["pod ns/web is done (Succeeded)"]),
     "it has its node, and its claim holds devices": (
         pod(nodeName="n1"),
         [claim({"allocation": GIVEN, "reservedFor": [USER]})],
+        ["pod ns/web is assigned to node n1", "  claim c: allocated (drv/n1/a), reserved for web"],
+    ),
+    "it is on a tainted device": (
+        pod(nodeName="n1"),
+        [tainted(), claim({"allocation": given(), "reservedFor": [USER]})],
+        [
+            "pod ns/web is assigned to node n1",
+            "  claim c: allocated (drv/n1/a), reserved for web",
+            "  due to be deleted now: device drv/n1/a has taint broken:NoExecute",
+        ],
+    ),
+    "it tolerates the taint for a time": (
+        pod(nodeName="n1"),
+        [tainted(), claim({"allocation": given(FOR_A_MINUTE), "reservedFor": [USER]})],
+        [
+            "pod ns/web is assigned to node n1",
+            "  claim c: allocated (drv/n1/a), reserved for web",
+            "  due to be deleted at 2030-01-01T00:01:00Z: device drv/n1/a has taint broken:NoExecute",
+        ],
+    ),
+    "it is being deleted from a tainted device": (
+        pod(nodeName="n1", about=DYING),
+        [tainted(), claim({"allocation": given(), "reservedFor": [USER]})],
         ["pod ns/web is assigned to node n1", "  claim c: allocated (drv/n1/a), reserved for web"],
     ),
     "it has its node, and its claim is gone": (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 from dra_api.core import Node, Pod
 from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import Allocator, Refusal
-from dra_operator.cluster import Cluster
+from dra_operator.cluster import Cluster, evictions
 from dra_operator.placement import (
     ANNOTATION,
     GATE,
@@ -50,6 +50,7 @@ def why_pod(
         yield f"pod {pod.key} is assigned to node {pod.spec.node_name}"
         for use, claim in cluster.claims_of(pod):
             yield f"  claim {use.name}: {_holding(claim)}"
+        yield from _eviction(cluster, pod, now)
     elif pod.spec.scheduling_gates and not is_at_gate(pod):
         yield _gated_by_others(pod)
     else:
@@ -118,6 +119,13 @@ def _not_ours(cluster: Cluster, pod: Pod, concerns: Concerns) -> str:
         name = pod.spec.scheduler_name or "default-scheduler"
         return f"is placed by {name}, not by {cluster.scheduler_name}; what we would do"
     return "" if concerns.placement else "is not placed: placement is none of the operator's concerns; what it would do"
+
+
+def _eviction(cluster: Cluster, pod: Pod, now: datetime) -> Iterator[str]:
+    eviction = evictions.eviction_of(cluster, pod, now)
+    if eviction is not None and pod.metadata.deletion_timestamp is None:
+        when = "now" if eviction.due <= now else f"at {eviction.due.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        yield f"  due to be deleted {when}: {eviction}"
 
 
 def _holding(claim: ResourceClaim | None) -> str:
