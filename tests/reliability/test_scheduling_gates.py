@@ -10,17 +10,18 @@ import asyncio
 from functools import partial
 
 import pytest
-from dra_kube import RESOURCE_CLAIMS, Object
-from faults import CutAfter, CutBefore, Target
+from dra_kube import PODS, RESOURCE_CLAIMS, Object
+from faults import CutAfter, CutBefore, Delay, Target
 from proving_ground import NAMESPACE, PATIENCE, ProvingGround
 from stock import needs_stock_control_plane
-from waiting import until
+from waiting import stays, until
 
 pytestmark = pytest.mark.timeout(300)
 
 GATE = "dra.kopf.dev/allocate"
 THEIRS: Object = {"schedulerName": "default-scheduler"}
 GATED: Object = {**THEIRS, "schedulingGates": [{"name": GATE}]}
+OPENING = Target(verbs=("update",), resource="pods")
 ALL_WRITES = Target(verbs=("create", "update", "patch"))
 
 
@@ -95,5 +96,38 @@ async def test_gated_pods_share_a_driver_with_pods_that_kube_scheduler_serves_it
         ours = [ground.add_pod(f"ours-{number}") for number in range(10)]
         await asyncio.gather(*alone, *ours, add_gated(ground, 20))
         await ground.bound(40)
+        assert await are_with_their_devices(ground)
+        await ground.emptied()
+
+
+@needs_stock_control_plane
+async def test_a_pod_whose_node_fills_up_before_it_is_bound_keeps_its_devices_and_waits(ground: ProvingGround) -> None:
+    """kube-scheduler gives up claims of pods that fit only elsewhere; a pod at our gate is narrowed, so it does not."""
+    await ground.furnish(nodes=2, devices=1, pods=1)
+    async with ground.operator() as operator:
+        await operator.becomes_ready()
+        with ground.proxy.suffering(Delay(OPENING, before=(3, 3))):
+            await ground.add_pod("gated", **GATED)
+
+            async def node_of_its_devices() -> str | None:
+                (claim,) = (await ground.api.list(RESOURCE_CLAIMS, NAMESPACE))[0] or [{}]
+                results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results")
+                return str(results[0]["pool"]) if results else None
+
+            node = await until("its claim is allocated", node_of_its_devices, PATIENCE)
+            spec = {"nodeName": node, "containers": [{"name": "main", "image": "none"}]}
+            await ground.api.create(PODS, {"metadata": {"name": "filler", "namespace": NAMESPACE}, "spec": spec})
+
+        async def waits_for_room() -> bool:
+            return "Too many pods" in await ground.reason("gated") and await node_of_its_devices() == node
+
+        await until("kube-scheduler refuses it", waits_for_room, PATIENCE)
+        await stays("it keeps its devices", waits_for_room, 3.0)
+        await ground.delete_pods(["filler"])
+
+        async def is_bound() -> bool:
+            return "gated" in await ground.bound_names()
+
+        await until("it is bound", is_bound, PATIENCE)
         assert await are_with_their_devices(ground)
         await ground.emptied()
