@@ -199,7 +199,8 @@ async def test_probes_say_over_http_what_is_wrong(cluster: LiveCluster, proxy: F
                     metrics = await answer.text()
             assert await operator.stop(signal.SIGTERM) == 0
     ages = dict(re.findall(r'dra_operator_stream_age_seconds{resource="(\w+)[.\w]*"} (\S+)', metrics))
-    assert set(ages) == {"nodes", "deviceclasses", "resourceslices", "resourceclaimtemplates", "resourceclaims", "pods"}
+    resource = {"deviceclasses", "resourceslices", "resourceclaimtemplates", "resourceclaims"}
+    assert set(ages) == {"nodes", "namespaces", "pods", *resource}
     assert 'dra_operator_kopf_restarts_total{reason="failure"} 0.0' in metrics
 
 
