@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from dra_api.codec import encode
 from dra_api.quantity import Quantity
 from dra_api.resource import (
     DeviceAllocationConfiguration,
@@ -109,7 +110,8 @@ class ClaimCompiler:
     def __init__(self, class_of: ClassLookup, features: Features) -> None:
         self._class_of = class_of
         self._features = features
-        self._known: Memo[Hashable, tuple[Stage, ...]] = Memo(self._KEPT)
+        self._known: Memo[tuple[int, bytes], tuple[Stage, ...]] = Memo(self._KEPT)
+        """By the claim's place among those of the pod, and what it asks for as JSON."""
 
     def program(self, claims: Sequence[ResourceClaim]) -> ClaimProgram:
         """Checks the claims and lists their alternatives."""
@@ -123,19 +125,15 @@ class ClaimCompiler:
 
     def _add(self, stages: list[Stage], number: int, claim: ResourceClaim) -> None:
         asked = claim.spec.devices
-        key: Hashable = (number, asked.requests, asked.constraints)
-        try:
-            known = self._known.get(key)
-        except TypeError:  # amounts of capacity are a dictionary
-            known = key = None
+        key = (number, encode((asked.requests, asked.constraints)))
+        known = self._known.get(key)
         if known is not None:
             stages += known
             return
         before = len(stages)
         for stage in _Compiler(number, claim, self._class_of, self._features).stages():
             stages.append(stage)  # one by one: the stages before a fault count
-        if key is not None:
-            self._known.put(key, tuple(stages[before:]))
+        self._known.put(key, tuple(stages[before:]))
 
 
 class _Compiler:
