@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from dra_operator.allocator.published.pool_view import Amounts
 from dra_operator.allocator.request.claim_program import Alternative
@@ -69,3 +69,12 @@ class Domain:
         if self.need and self.raised:
             return False
         return not first & self.usable or not any(ledger.ends_attempt for ledger in self.ledgers)
+
+
+class Filtered(NamedTuple):
+    """What the filters leave to a program on a node."""
+
+    domains: list[tuple[Domain, ...]]
+    """By stage, an entry for each alternative."""
+    dead: int
+    """The first stage that cannot be served even alone; the number of stages if there is none."""

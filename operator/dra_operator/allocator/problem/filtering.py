@@ -13,14 +13,19 @@ from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.basics.errors import ClaimError, PoolError
 from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
 
-from .domain import Domain
+from .domain import Domain, Filtered
 from .filters import CHOOSING, KEEPING, in_use, offer
 from .node_state import NodeState
 
 
-class Filtering:
+def filtered(node: NodeState, program: ClaimProgram) -> Filtered:
     """Applies the filters to all alternatives of a program."""
+    made = list(_Filtering(node, program).domains())
+    dead = (stage for stage, domains in enumerate(made) if all(domain.short for domain in domains))
+    return Filtered(made, next(dead, len(made)))
 
+
+class _Filtering:
     def __init__(self, node: NodeState, program: ClaimProgram) -> None:
         self._node = node
         self._program = program

@@ -15,7 +15,7 @@ from dra_operator.allocator.request.claim_program import Alternative, Comparison
 from dra_operator.allocator.usage import PoolUsage, Usage
 
 from .counters import Counters
-from .domain import Domain
+from .domain import Domain, Filtered
 
 
 class NodeState:
@@ -50,7 +50,7 @@ class NodeState:
                 self.consumed |= pool.bits(usage.consumed) << offset
         self.shareable = view.shareable if features.consumable_capacity else 0
         """Devices that several requests may take."""
-        self.filtered: Memo[Hashable, list[tuple[Domain, ...]]] = Memo(self._PROGRAMS)
+        self.filtered: Memo[Hashable, Filtered] = Memo(self._PROGRAMS)
         """What filters leave to the requests of a program; kept for the problems, which find it out."""
         self._counters: dict[int, Counters] = {}
 

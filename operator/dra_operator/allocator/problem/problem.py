@@ -12,7 +12,7 @@ from dra_operator.allocator.request.claim_program import ClaimProgram
 
 from . import makers
 from .domain import Domain
-from .filtering import Filtering
+from .filtering import filtered
 from .ledger import Ledger
 from .ledgers import Ledgers
 from .node_state import NodeState
@@ -30,10 +30,10 @@ class Problem:
         self.program = program
         known = node.filtered.get(program.stages) if program.fault is None else None
         if known is None:
-            known = node.filtered.put(program.stages, list(Filtering(node, program).domains()))
+            known = node.filtered.put(program.stages, filtered(node, program))
         ledgers = Ledgers(node)
-        self.domains = [tuple([_with_ledgers(domain, ledgers) for domain in domains]) for domains in known]
-        self._dead = next((stage for stage, domains in enumerate(self.domains) if _is_dead(domains)), len(self.domains))
+        self.domains = [tuple([_with_ledgers(domain, ledgers) for domain in domains]) for domains in known.domains]
+        self._dead = known.dead
         """The first stage that cannot be served even alone."""
 
     @cached_property
@@ -82,7 +82,3 @@ def _with_ledgers(domain: Domain, ledgers: Ledgers) -> Domain:
     if own.ledgers:
         own.comparing = tuple([one for one in own.ledgers if one.agrees_on or one.differs_in])
     return own
-
-
-def _is_dead(domains: tuple[Domain, ...]) -> bool:
-    return all(domain.short for domain in domains)
