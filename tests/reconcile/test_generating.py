@@ -21,6 +21,7 @@ from objects import Make, Obj
 from reconcile_world import World
 
 ANNOTATION = "resource.kubernetes.io/pod-claim-name"
+GATED = {"schedulerName": "another", "schedulingGates": [{"name": "dra.kopf.dev/allocate"}]}
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
@@ -68,11 +69,23 @@ async def test_four_writes_give_a_pod_its_claim_and_its_node(world: World, make:
     [
         ({}, Concerns(), [FINALIZER]),
         ({"schedulerName": "another"}, Concerns(), None),
+        (GATED, Concerns(), [FINALIZER]),
+        (GATED, Concerns(allocation=False), None),
+        (GATED, Concerns(release=False), None),
         ({"node": "node-0"}, Concerns(), None),
         ({}, Concerns(placement=False), None),
         ({}, Concerns(release=False), None),
     ],
-    ids=["placed here", "placed by another", "placed by its author", "without placement", "without release"],
+    ids=[
+        "placed here",
+        "placed by another",
+        "at the gate",
+        "at the gate, without allocation",
+        "at the gate, without release",
+        "placed by its author",
+        "without placement",
+        "without release",
+    ],
 )
 async def test_only_a_claim_that_is_ours_throughout_has_the_finalizer_from_birth(
     spec: Obj, concerns: Concerns, finalizers: list[str] | None, world: World, make: type[Make]

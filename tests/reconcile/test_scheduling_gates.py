@@ -89,7 +89,6 @@ async def test_a_gated_pod_gets_its_claim_its_devices_and_its_nodes_and_is_let_g
     assert writes == [
         ("create", "resourceclaims", None),
         ("patch", "pods", "status"),
-        ("update", "resourceclaims", None),
         ("update", "resourceclaims", "status"),
         ("update", "pods", None),
     ]

@@ -17,6 +17,11 @@ GATE = "dra.kopf.dev/allocate"
 """The name in ``spec.schedulingGates``."""
 
 
+def has_gate(pod: Pod) -> bool:
+    """Whether the pod is, or comes, to our gate."""
+    return any(gate.name == GATE for gate in pod.spec.scheduling_gates or ())
+
+
 def is_at_gate(pod: Pod) -> bool:
     """Whether only our gate holds the pod back.
 

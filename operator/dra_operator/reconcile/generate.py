@@ -25,6 +25,7 @@ from dra_kube import AlreadyExists, KubeError, NotFound, Object
 
 from dra_operator.cluster import ClaimTemplate, Cluster, counting_claim
 from dra_operator.kube import ClaimWriter, EventReason, EventRecorder, PodWriter
+from dra_operator.placement import has_gate
 
 from .claim_body import claim_for_pod
 from .concerns import Concerns
@@ -164,7 +165,8 @@ class ClaimGenerator:
         """
         ours = self._concerns
         is_placed_here = ours.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
-        return is_placed_here and ours.release and not pod.spec.node_name
+        is_allocated_here = ours.allocation if has_gate(pod) else is_placed_here
+        return is_allocated_here and ours.release and not pod.spec.node_name
 
     def _check_gates(self, spec: ResourceClaimTemplateSpec) -> bool:
         """Whether the template asks for admin access. Raises GenerationFailed for what is switched off (5.4, 7)."""
