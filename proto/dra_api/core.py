@@ -47,12 +47,19 @@ class PodAffinityTerm(Part, frozen=True):
     mismatch_label_keys: tuple[str, ...] | None = None
 
 
+class WeightedPodAffinityTerm(Part, frozen=True):
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
 class PodAffinity(Part, frozen=True):
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] | None = None
 
 
 class PodAntiAffinity(Part, frozen=True):
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] | None = None
 
 
 class Affinity(Part, frozen=True):

@@ -8,6 +8,7 @@ from dra_kube import NAMESPACES, NODES, Object
 from scene import Scene
 from variants import both
 
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -78,6 +79,21 @@ async def test_pods_are_spread_over_zones_and_wait_for_the_fullest_to_get_room(s
     await scene.pending("last", r"didn't match pod topology spread constraints \(topology key")
     await scene.delete_pod(names[placed.index(zones[0])])
     assert await node_of(scene, "last") == zones[0]
+
+
+@both
+async def test_preferences_choose_among_nodes_that_fit(scene: Scene) -> None:
+    zones = await make_zones(scene)
+    for number, zone in enumerate(zones):
+        wish = {"key": scene.class_name, "operator": "In", "values": [zone]}
+        node_affinity = {PREFERRED: [{"weight": 1, "preference": {"matchExpressions": [wish]}}]}
+        name = f"web-{number}"
+        await scene.create_pod(pod(scene, name, {"app": name}, affinity={"nodeAffinity": node_affinity}))
+        assert await node_of(scene, name) == zone
+        term = rule(scene, "podAffinity", name)["podAffinity"][REQUIRED][0]
+        near = {"podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}}
+        await scene.create_pod(pod(scene, f"near-{number}", affinity=near))
+        assert await node_of(scene, f"near-{number}") == zone
 
 
 async def test_a_label_of_a_namespace_lets_a_pod_run(scene: Scene, neighbour: Scene) -> None:

@@ -146,6 +146,20 @@ async def test_a_rule_between_pods_shows_the_pods_that_count(
     assert f"  node-1: {rule}\n    pods that count: 1 in node-1, 0 in node-0\n" in output
 
 
+async def test_a_pod_with_preferences_is_told_what_the_best_node_has(
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.furnish(nodes=2)
+    await add_claim(cluster, count=1)
+    await cluster.api.patch(NODES, "node-1", {"metadata": {"labels": {"zone": "a"}}})
+    wish = {"key": "zone", "operator": "Exists"}
+    preferred = [{"weight": 7, "preference": {"matchExpressions": [wish]}}]
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    await add_user(cluster, affinity=affinity)
+    _, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert "best is node-1 with 300 points: node affinity 200, room 100\n" in output
+
+
 async def test_an_unknown_name_is_told_without_a_traceback(
     cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

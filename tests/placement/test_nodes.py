@@ -9,12 +9,12 @@ from placement_lab import node, pod
 
 def test_nodes_stay_in_both_orders_while_they_come_go_and_change() -> None:
     nodes = Nodes([node("b"), node("c", used={"cpu": "2"}), node("a", used={"cpu": "1"})])
-    assert (nodes.names(), list(nodes.from_emptiest())) == (["a", "b", "c"], ["b", "a", "c"])
+    assert (nodes.names(), list(nodes.best_first())) == (["a", "b", "c"], ["b", "a", "c"])
     nodes.put(node("b", used={"cpu": "3"}))
-    assert (nodes.names(), list(nodes.from_emptiest())) == (["a", "b", "c"], ["a", "c", "b"])
+    assert (nodes.names(), list(nodes.best_first())) == (["a", "b", "c"], ["a", "c", "b"])
     nodes.remove("a")
     nodes.remove("nobody")
-    assert (nodes.names(), list(nodes.from_emptiest())) == (["b", "c"], ["c", "b"])
+    assert (nodes.names(), list(nodes.best_first())) == (["b", "c"], ["c", "b"])
     assert ("a" in nodes, "b" in nodes, len(nodes), nodes.get("a")) == (False, True, 2, None)
 
 

@@ -28,11 +28,11 @@ class Oracle:
         if not self._is_near(incoming, here):
             return "pod-affinity"
         for term in terms(incoming, "podAntiAffinity"):
-            if any(self._is_about(term, incoming, pod) and self._shares(term, pod, here) for pod in self.pods):
+            if any(self.is_about(term, incoming, pod) and self.shares(term, pod, here) for pod in self.pods):
                 return "pod-anti-affinity"
         for pod in self.pods:
             for term in terms(pod, "podAntiAffinity"):
-                if self._is_about(term, pod, incoming) and self._shares(term, pod, here):
+                if self.is_about(term, pod, incoming) and self.shares(term, pod, here):
                     return "repelled"
         return None
 
@@ -45,16 +45,16 @@ class Oracle:
                 return "spread-label"
             found: dict[str, int] = {}
             for name, its in self.nodes.items():
-                if all(other["topologyKey"] in its for other in hard) and self._counts(each, incoming, name):
+                if all(other["topologyKey"] in its for other in hard) and self.counts(each, incoming, name):
                     found.setdefault(its[key], 0)
-                    found[its[key]] += sum(self._is_counted(selector, incoming, pod, name) for pod in self.pods)
+                    found[its[key]] += sum(self.is_counted(selector, incoming, pod, name) for pod in self.pods)
             fewest = min(found.values()) if found and len(found) >= each.get("minDomains", 1) else 0
             itself = selects(selector, incoming["metadata"]["labels"])
             if found.get(here[key], 0) + itself - fewest > each["maxSkew"]:
                 return "spread"
         return None
 
-    def _counts(self, constraint: Json, incoming: Json, name: str) -> bool:
+    def counts(self, constraint: Json, incoming: Json, name: str) -> bool:
         selector, tolerated = incoming["spec"].get("nodeSelector", {}), incoming["spec"].get("tolerations", [])
         if constraint.get("nodeAffinityPolicy", "Honor") == "Honor":
             for key, value in selector.items():
@@ -64,7 +64,7 @@ class Oracle:
             return all(taint in [each["key"] for each in tolerated] for taint in self.taints.get(name, []))
         return True
 
-    def _is_counted(self, selector: Json | None, incoming: Json, pod: Json, name: str) -> bool:
+    def is_counted(self, selector: Json | None, incoming: Json, pod: Json, name: str) -> bool:
         if pod["spec"]["nodeName"] != name or pod["metadata"]["namespace"] != incoming["metadata"]["namespace"]:
             return False
         if selector is not None and not selector.get("matchLabels") and not selector.get("matchExpressions"):
@@ -75,21 +75,21 @@ class Oracle:
         wanted = terms(incoming, "podAffinity")
         if any(term["topologyKey"] not in here for term in wanted):
             return False
-        group = [pod for pod in self.pods if all(self._is_about(term, incoming, pod) for term in wanted)]
-        if all(any(self._shares(term, pod, here) for pod in group) for term in wanted):
+        group = [pod for pod in self.pods if all(self.is_about(term, incoming, pod) for term in wanted)]
+        if all(any(self.shares(term, pod, here) for pod in group) for term in wanted):
             return True
-        is_of_group = all(self._is_about(term, incoming, incoming) for term in wanted)
+        is_of_group = all(self.is_about(term, incoming, incoming) for term in wanted)
         anywhere = any(
             term["topologyKey"] in self.nodes.get(pod["spec"]["nodeName"], {}) for pod in group for term in wanted
         )
         return is_of_group and not anywhere
 
-    def _shares(self, term: Json, pod: Json, here: Json) -> bool:
+    def shares(self, term: Json, pod: Json, here: Json) -> bool:
         """Whether the pod's node is in the domain of the node with these labels."""
         there, key = self.nodes.get(pod["spec"]["nodeName"], {}), term["topologyKey"]
         return key in there and key in here and there[key] == here[key]
 
-    def _is_about(self, term: Json, owner: Json, pod: Json) -> bool:
+    def is_about(self, term: Json, owner: Json, pod: Json) -> bool:
         selector, namespace = term.get("namespaceSelector"), pod["metadata"]["namespace"]
         named = term.get("namespaces") or ([owner["metadata"]["namespace"]] if selector is None else [])
         if namespace not in named and not selects(selector, self.namespaces.get(namespace, {})):

@@ -26,6 +26,7 @@ from dra_operator.intake.language import CelSelectors
 from dra_operator.intake.loading import Loader
 from dra_operator.intake.malformed import Quarantine
 from dra_operator.intake.watched import REQUIRED, watched_kinds
+from dra_operator.placement import STRATEGIES
 from dra_operator.reconcile import Concerns, Control, Pace
 
 from .audit import Audit
@@ -57,6 +58,7 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     pace: Pace = field(default_factory=Pace)
     search_budget: int = DEFAULT_BUDGET
+    scoring_strategy: str = STRATEGIES[0]
     audit_interval: float = 300.0
     request_timeout: float = 30.0
 
@@ -114,7 +116,7 @@ class Operator:
     def _make(self, api: Api) -> _Parts:
         options, registry = self.options, CollectorRegistry()
         inventory = Inventory(options.features, language=CelSelectors(options.features))
-        cluster = Cluster(inventory, scheduler_name=options.scheduler_name)
+        cluster = Cluster(inventory, scheduler_name=options.scheduler_name, scoring_strategy=options.scoring_strategy)
         allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()), budget=options.search_budget)
         chosen = options.concerns
         concerns = Concerns() if chosen is None else Concerns.of(chosen)

@@ -63,6 +63,7 @@ def options_of(settings: OperatorSettings) -> Options:
         legacy_claim_names=settings.legacy_claim_names,
         pace=_pace(settings),
         search_budget=settings.search_budget,
+        scoring_strategy=settings.scoring_strategy,
         audit_interval=settings.audit_interval,
         request_timeout=settings.request_timeout,
     )

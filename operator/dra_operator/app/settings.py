@@ -18,6 +18,7 @@ from msgspec import Meta, Struct, inspect
 from dra_operator.allocator import DEFAULT_BUDGET
 from dra_operator.cluster import SCHEDULER_NAME
 from dra_operator.intake.gates import features_of
+from dra_operator.placement import STRATEGIES
 from dra_operator.reconcile import Pace, Waits, concerns_of
 
 _PACE = Pace()
@@ -131,6 +132,14 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         Meta(ge=0, le=60),
         _about("seconds that a pod waits after the watch showed its devices, if another scheduler allocates them too"),
     ] = _PACE.grace
+    scoring_strategy: Annotated[
+        str,
+        Meta(pattern=f"^({'|'.join(STRATEGIES)})$"),
+        _about(
+            "which of the nodes that fit is best, by cpu, memory and pod slots: the emptiest, or the fullest",
+            " or ".join(STRATEGIES),
+        ),
+    ] = STRATEGIES[0]
     audit_interval: Annotated[
         float, Meta(ge=1, le=86400), _about("seconds between two comparisons of the whole view with the API server")
     ] = 300.0
@@ -213,7 +222,8 @@ def value_of(field: str, text: str) -> Any:
 
 def _setting(path: tuple[str, ...], declared: inspect.Type, value: object, about: str = "") -> Setting:
     kind, told = _resolved(declared)
-    default = "none" if value in ("", None) else str(value).lower().removesuffix(".0")
+    told_as = value if isinstance(value, str) else str(value).lower().removesuffix(".0")
+    default = "none" if value in ("", None) else told_as
     allowed = told.get("title") or _words(kind)
     return Setting(path, default, about + told["description"], allowed, isinstance(kind, inspect.BoolType))
 

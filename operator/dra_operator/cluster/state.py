@@ -36,9 +36,12 @@ from .store import Store
 
 
 class State:
-    """``scheduler_name``: pods that name it are ours to place. ``inventory`` gets the slices, classes and rules."""
+    """``scheduler_name``: pods that name it are ours to place. ``inventory`` gets the slices, classes and rules.
 
-    def __init__(self, inventory: Inventory, scheduler_name: str) -> None:
+    ``scoring_strategy``: see ``Nodes``.
+    """
+
+    def __init__(self, inventory: Inventory, scheduler_name: str, scoring_strategy: str) -> None:
         self.scheduler_name = scheduler_name
         self.features = inventory.features
         self.pods: Store[Pod] = Store()
@@ -50,7 +53,7 @@ class State:
         self.rules: Store[DeviceTaintRule] = Store()
         self.inventory = inventory
         self.ledger = Ledger(shares=self.features.consumable_capacity)
-        self._node_states = Nodes()
+        self._node_states = Nodes(strategy=scoring_strategy)
         self.residents = self._node_states.residents
         self.loads = NodeLoads(self.residents)
         self._bound: set[str] = set()

@@ -18,7 +18,15 @@ from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 from dra_operator.allocator import Inventory
-from dra_operator.placement import NodeState, is_immediate, node_requests, served_resources, stand_in, stand_in_key
+from dra_operator.placement import (
+    STRATEGIES,
+    NodeState,
+    is_immediate,
+    node_requests,
+    served_resources,
+    stand_in,
+    stand_in_key,
+)
 
 from . import evictions, triggers
 from .contention import drivers_in
@@ -35,8 +43,10 @@ SCHEDULER_NAME = "dra-scheduler"
 class Cluster(State):
     """The newest version of every object, and what follows from it."""
 
-    def __init__(self, inventory: Inventory, *, scheduler_name: str = SCHEDULER_NAME) -> None:
-        super().__init__(inventory, scheduler_name)
+    def __init__(
+        self, inventory: Inventory, *, scheduler_name: str = SCHEDULER_NAME, scoring_strategy: str = STRATEGIES[0]
+    ) -> None:
+        super().__init__(inventory, scheduler_name, scoring_strategy)
         self._rooms: dict[type[Object], tuple[Store[Any], Callable[[Change[Any]], Keys]]] = {
             Pod: (self.pods, self._absorb_pod),
             ResourceClaim: (self.claims, self._absorb_claim),

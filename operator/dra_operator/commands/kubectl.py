@@ -38,6 +38,8 @@ def parser() -> argparse.ArgumentParser:
     why.add_argument("--scheduler-name", default="dra-scheduler", help=given)
     why.add_argument("--feature-gates", default="", metavar="A=true,B=false", help="as given to the operator")
     why.add_argument("--concerns", default="auto", metavar="LIST", help=given)
+    strategies = ("LeastAllocated", "MostAllocated")
+    why.add_argument("--scoring-strategy", default=strategies[0], choices=strategies, help=given)
     return made
 
 

@@ -21,6 +21,7 @@ from dra_operator.placement import (
     Lacking,
     NoPlace,
     Obstructed,
+    Plan,
     Question,
     annotation_fault,
     decided,
@@ -32,6 +33,7 @@ from dra_operator.placement import (
     stand_in,
     text,
     title,
+    total,
 )
 from dra_operator.reconcile import Concerns
 from dra_operator.wording import counted, listed
@@ -151,6 +153,9 @@ def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime
         yield f"{title(pod)} is held back on all nodes by an error: {answer.message}"
         return
     yield from _node_by_node(cluster, found, places=places)
+    if isinstance(answer, Plan) and answer.points:
+        points = ", ".join(f"{name} {each}" for name, each in answer.points)
+        yield f"  best is {answer.node} with {counted(total(answer.points), 'point')}: {points}"
 
 
 def _node_by_node(cluster: Cluster, case: Case, *, places: bool) -> Iterator[str]:

@@ -32,6 +32,7 @@ class AsTheOperator(NamedTuple):
     scheduler_name: str
     features: Features
     concerns: Concerns
+    scoring_strategy: str
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         features, concerns = features_of(options.feature_gates), concerns_of(options.concerns)
         ours = Concerns() if concerns is None else Concerns.of(concerns)
-        operator = AsTheOperator(options.scheduler_name, features, ours)
+        operator = AsTheOperator(options.scheduler_name, features, ours, options.scoring_strategy)
         for line in asyncio.run(_ask(options, operator, connection(options.kubeconfig, options.context))):
             print(line)
     except UnknownGate as error:
@@ -59,7 +60,8 @@ def run(options: argparse.Namespace) -> int:
 
 async def _ask(options: argparse.Namespace, operator: AsTheOperator, where: Connection) -> Iterator[str]:
     features = operator.features
-    cluster = Cluster(Inventory(features, language=CelSelectors(features)), scheduler_name=operator.scheduler_name)
+    inventory, strategy = Inventory(features, language=CelSelectors(features)), operator.scoring_strategy
+    cluster = Cluster(inventory, scheduler_name=operator.scheduler_name, scoring_strategy=strategy)
 
     def load(objects: Iterable[Object]) -> None:
         for obj in objects:

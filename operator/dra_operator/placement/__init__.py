@@ -24,7 +24,7 @@ from .immediate import (
     title,
 )
 from .node import NodeState
-from .nodes import Nodes
+from .nodes import STRATEGIES, Nodes
 from .obstacle import Kind, Obstacle
 from .pause import Pause
 from .plan import Planning, decided, plan
@@ -41,6 +41,7 @@ from .question import (
 )
 from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, served_resources, subtract
 from .residents import Place, Residents, counts_alike
+from .score import total
 from .snapshot import Snapshot
 from .unsupported import unsupported
 from .wording import text
@@ -52,6 +53,7 @@ __all__ = [
     "HOLD",
     "IMMEDIATE",
     "POD_SLOTS",
+    "STRATEGIES",
     "Allocations",
     "Amounts",
     "Anchors",
@@ -119,6 +121,7 @@ __all__ = [
     "subtract",
     "text",
     "title",
+    "total",
     "unready",
     "unservable",
     "unsupported",

@@ -20,6 +20,8 @@ class Plan:
     """Extended resources that devices serve there: the pod takes nothing of what the node counts of them."""
     extended: ExtendedClaim | None = None
     """The claim for them that has to be made; it has its allocation among the others."""
+    points: tuple[tuple[str, int], ...] = ()
+    """Why this node among those that fit: what it got for each of the pod's preferences, and for its room."""
 
 
 @dataclass(frozen=True, slots=True)

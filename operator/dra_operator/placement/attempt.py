@@ -20,7 +20,7 @@ from .node import NodeState
 from .obstacle import ENDS_WITH_ANOTHER_POD, Kind, Obstacle
 from .pause import SLICE, Elapsed, Pause
 from .question import EXPLANATION_STEPS, Faulty, Fits, Lacking, NodeAnswer, Obstructed, Question
-from .score import enough, ideal, rank
+from .score import Fit, best, enough, ideal
 
 UNAVAILABLE = Obstacle(Kind.CLAIM_ELSEWHERE)
 FEW = 64  # candidates that are put in order themselves, instead of being looked for in the order of all nodes
@@ -52,7 +52,9 @@ class Attempt:
         self._unavailable: set[str] = set()
         self._elsewhere: set[Kind] = set()
         """Obstacles on nodes where the pod could run if its allocated claims were allocated anew."""
-        self.fits: list[tuple[tuple[int, float, str], Plan]] = []
+        self._is_best = False
+        """No node that was not asked can be better than those that fit."""
+        self.fits: list[Fit] = []
 
     def search(self) -> Work:
         """Ask nodes until the best one is known. Raises AllocationError or Aborted when that ends the attempt."""
@@ -72,6 +74,10 @@ class Attempt:
                 if self._is_settled():
                     return
             yield from self._pause(1)
+
+    def best(self) -> Plan:
+        """The best of the nodes that fit."""
+        return best(self.fits, self._question.preferences)
 
     def refuse(self) -> Generator[Pause, Elapsed, NoPlace]:
         """The answer when no node fits."""
@@ -109,14 +115,13 @@ class Attempt:
         """The nodes worth trying, or, if they are many, all nodes."""
         few = self._demands.short_list(len(self._asked) + FEW)
         if few is None:
-            return self._nodes.from_emptiest()
+            return self._nodes.best_first()
         states = (state for name in few if (state := self._nodes.get(name)) is not None)
-        return [state.name for state in sorted(states, key=lambda state: rank(state, 0))]
+        return [state.name for state in sorted(states, key=lambda it: (-self._nodes.room(it), it.name))]
 
     def _is_settled(self) -> bool:
-        """Whether no other node can be better than those that fit: the rest is fuller."""
-        best = min((key[0] for key, _ in self.fits), default=1)
-        return best <= -self._ideal or len(self.fits) >= enough(len(self._nodes))
+        """Whether no other node can be better than those that fit, or enough of them are known."""
+        return self._is_best or len(self.fits) >= enough(len(self._nodes))
 
     # --- asking a node ---
 
@@ -137,7 +142,12 @@ class Attempt:
 
     def _take_in(self, state: NodeState, answer: NodeAnswer) -> None:
         if isinstance(answer, Fits):
-            self.fits.append((rank(state, answer.score), answer.plan))
+            preferences = self._question.preferences
+            preferred = preferences.raw(state)
+            if answer.score >= self._ideal and preferences.is_ideal(preferred):
+                # Nodes come by their room. One that fits before may still win by it, once all that fit are compared.
+                self._is_best = self._is_best or not any(fit.alternatives >= self._ideal for fit in self.fits)
+            self.fits.append(Fit(answer.plan, answer.score, self._nodes.room(state), preferred))
         elif isinstance(answer, Obstructed):
             self._unavailable |= answer.elsewhere
             self._reasons.add(answer.obstacle)

@@ -8,7 +8,7 @@ from dra_api.core import Node, Taint
 from dra_api.extended_resources import may_be_devices
 
 from .requests import POD_SLOTS, Amounts
-from .tolerations import UNSCHEDULABLE, repelling
+from .tolerations import UNSCHEDULABLE, repelling, soft
 
 _WEIGHED = ("cpu", "memory", POD_SLOTS)
 _NOTHING: Amounts = {}
@@ -20,7 +20,7 @@ class NodeState:
     What every decision needs of a node is computed once per version of the node and change of its load.
     """
 
-    __slots__ = ("counted", "emptiness", "name", "node", "offered", "taints", "used")
+    __slots__ = ("counted", "emptiness", "name", "node", "offered", "soft_taints", "taints", "used")
 
     def __init__(self, node: Node, used: Amounts = _NOTHING) -> None:
         self.node = node
@@ -33,6 +33,8 @@ class NodeState:
         """The extended resources that the node serves itself, by a device plugin."""
         self.taints: tuple[Taint, ...] = tuple(repelling(node.spec.taints or ()))
         """Those that keep pods away, the one of a cordoned node included."""
+        self.soft_taints: tuple[Taint, ...] = tuple(soft(node.spec.taints or ()))
+        """Those that only ask pods to stay away."""
         if node.spec.unschedulable:
             self.taints = (UNSCHEDULABLE, *self.taints)
         self._load(used)
@@ -41,7 +43,7 @@ class NodeState:
         """The same node with other pods on it."""
         state = NodeState.__new__(NodeState)
         state.node, state.name, state.offered, state.taints = self.node, self.name, self.offered, self.taints
-        state.counted = self.counted
+        state.counted, state.soft_taints = self.counted, self.soft_taints
         state._load(used)
         return state
 

@@ -1,4 +1,4 @@
-"""All nodes in the two orders that placement needs: by name, and from the emptiest to the fullest.
+"""All nodes in the two orders that placement needs: by name, and by the room on them, the best first.
 
 Both are kept up to date one node at a time, so that an attempt can start with the best node instead of looking at all.
 """
@@ -7,26 +7,33 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
+from typing import Final
 
-from dra_api.core import Pod
+from dra_api.core import Node, Pod
 
 from .neighbours import Neighbours
 from .node import NodeState
+from .preferences import Preferences, preferences
 from .residents import Residents
 from .topology import Topologies
 
+LEAST_ALLOCATED, MOST_ALLOCATED = "LeastAllocated", "MostAllocated"
+STRATEGIES: Final = (LEAST_ALLOCATED, MOST_ALLOCATED)
+
 
 class Nodes:
-    """Node states by name; iterating goes by name."""
+    """Node states by name; iterating goes by name. ``strategy``: whether the emptiest node is best, or the fullest."""
 
-    def __init__(self, states: Iterable[NodeState] = ()) -> None:
+    def __init__(self, states: Iterable[NodeState] = (), *, strategy: str = LEAST_ALLOCATED) -> None:
+        self._is_packed = strategy == MOST_ALLOCATED
+        self._softly_tainted: set[str] = set()
         self._states: dict[str, NodeState] = {}
         self._names: list[str] = []
         self._order: list[tuple[float, str]] = []
         self._counting: dict[str, set[str]] = {}
         self.residents = Residents()
         """The pods on the nodes."""
-        self._topologies = Topologies(lambda: (state.node for state in self), self.residents.forget)
+        self._topologies = Topologies(self._nodes, self.residents.forget)
         for state in states:
             self.put(state)
 
@@ -40,7 +47,9 @@ class Nodes:
         self._states[state.name] = state
         if old is None or old.node is not state.node:
             self._topologies.put(state.node)
-        insort(self._order, (-state.emptiness, state.name))
+        insort(self._order, (-self.room(state), state.name))
+        if state.soft_taints:
+            self._softly_tainted.add(state.name)
         for resource in state.counted:
             self._counting.setdefault(resource, set()).add(state.name)
 
@@ -64,6 +73,11 @@ class Nodes:
         """The rules between the pod and those on the nodes."""
         return Neighbours(pod, self.residents, self._topologies)
 
+    def preferences_of(self, pod: Pod) -> Preferences:
+        """What the pod would rather have."""
+        softly, nodes = bool(self._softly_tainted), len(self)
+        return Preferences(preferences(pod, self.residents, self._topologies, nodes=nodes, has_soft_taints=softly))
+
     def spread(self, count: int) -> list[str]:
         """So many names, evenly taken from all of them in order; the same as long as no node comes or goes."""
         total = len(self._names)
@@ -73,10 +87,17 @@ class Nodes:
         """All names in order."""
         return list(self._names)
 
-    def from_emptiest(self) -> Iterator[str]:
-        """All names, the emptiest node first, equals by name. Nodes may come, go and change while it is used."""
+    def room(self, state: NodeState) -> float:
+        """How good the node is by the room on it, from 0 to 1."""
+        return 1 - state.emptiness if self._is_packed else state.emptiness
+
+    def best_first(self) -> Iterator[str]:
+        """All names, the best node by its room first, equals by name. Nodes may come, go and change meanwhile."""
         order = self._order.copy()
         return (name for _, name in order)
+
+    def _nodes(self) -> Iterator[Node]:
+        return (state.node for state in self._states.values())
 
     def __iter__(self) -> Iterator[NodeState]:
         return (self._states[name] for name in self._names)
@@ -88,6 +109,7 @@ class Nodes:
         return name in self._states
 
     def _take_out(self, state: NodeState) -> None:
-        del self._order[bisect_left(self._order, (-state.emptiness, state.name))]
+        del self._order[bisect_left(self._order, (-self.room(state), state.name))]
+        self._softly_tainted.discard(state.name)
         for resource in state.counted:
             self._counting[resource].discard(state.name)

@@ -35,7 +35,7 @@ def plan(case: Case, filter_timeout: float = math.inf, answered: Answered = lamb
             return (yield from attempt.refuse())
     except (AllocationError, Aborted) as error:
         return NoPlace(str(error), is_error=True)
-    return min(attempt.fits, key=lambda fit: fit[0])[1]
+    return attempt.best()
 
 
 def decided(planning: Planning) -> Plan | NoPlace:

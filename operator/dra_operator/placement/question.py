@@ -89,6 +89,7 @@ class Question:
         claims = case.resource_claims
         self._allocator, self._usage = case.allocator, case.usage
         self.neighbours = case.nodes.neighbours_of(case.pod)
+        self.preferences = case.nodes.preferences_of(case.pod)
         self.filter = NodeFilter(case.pod, self.neighbours)
         self.allocations = Allocations(claims, case.failed)
         self.demands = Demands(claims, case.extended, case.nodes, case.allocator)

@@ -1,8 +1,9 @@
 """The pods on nodes, those whose binding is under way included, as rules between pods ask about them.
 
-Two questions are answered by counts that are kept up to date pod by pod: how many pods of a selection are where, and
-how many pods are where that keep a given pod away. A selection is counted from its first use on; the one that was asked
-for least recently is forgotten first. Without selections in use, a pod that comes or goes costs one look-up or two.
+Three questions are answered by counts that are kept up to date pod by pod: how many pods of a selection are where, how
+many pods are where that keep a given pod away, and where pods are that prefer to have it near or not. A selection is
+counted from its first use on; the one that was asked for least recently is forgotten first. Without selections in use,
+a pod that comes or goes costs one look-up or two.
 
 A pod is known by its UID, so that one and its successor of the same name do not get mixed up.
 """
@@ -17,15 +18,16 @@ from dra_api.core import Pod
 from .anchors import Anchors
 from .population import Population
 from .selection import Selection
-from .terms import Namespaces, Term, anti_affinity
+from .terms import Namespaces, Term, affinity, anti_affinity, preferred
 from .topology import Topology
 
 KEPT = 512  # selections that are counted
+REQUIRED_WEIGHT = 1  # of a resident's required affinity, where preferences are compared
 
 Place = tuple[Pod, str]
 """A pod, and the node where it is."""
-Repelling = tuple[Term, Population]
-"""A term of anti-affinity, and the pods that carry it."""
+Carried = tuple[Term, Population]
+"""A term, and the pods that carry it, or the sums of their weights."""
 
 
 class Residents:
@@ -35,7 +37,8 @@ class Residents:
         self._pods: dict[str, Place] = {}
         self._counted: OrderedDict[Selection, Population] = OrderedDict()
         self._selections: Anchors[Selection] = Anchors()
-        self._carriers = Carriers()
+        self._repelling = Carriers()
+        self._leaning = Carriers()
         self.namespaces: dict[str, dict[str, str]] = {}
 
     def put(self, pod: Pod, node: str) -> None:
@@ -73,13 +76,21 @@ class Residents:
         self._counted.move_to_end(selection)
         return found
 
-    def repelling(self, pod: Pod) -> list[Repelling]:
+    def repelling(self, pod: Pod) -> list[Carried]:
         """What keeps the pod away: required anti-affinity, with the pods that have it."""
-        return list(self._carriers.about(pod, self.namespaces))
+        return list(self._repelling.about(pod, self.namespaces))
+
+    def leaning(self, pod: Pod) -> list[Carried]:
+        """What prefers to have the pod near (or not, with negative weights): terms, with the weights of their pods."""
+        return list(self._leaning.about(pod, self.namespaces))
 
     def forget(self, topology: Topology) -> None:
         """The topology is not kept up to date any more."""
-        for population in (*self._counted.values(), *self._carriers.populations()):
+        for population in (
+            *self._counted.values(),
+            *self._repelling.populations(),
+            *self._leaning.populations(),
+        ):
             population.forget(topology)
 
     def miscounted(self) -> Iterator[str]:
@@ -90,8 +101,8 @@ class Residents:
         for selection, population in self._counted.items():
             if population.by_node != fresh.count(selection).by_node:
                 yield f"the pods of {selection} are miscounted"
-        if self._carriers != fresh._carriers:
-            yield "the pods that keep others away are miscounted"
+        if (self._repelling, self._leaning) != (fresh._repelling, fresh._leaning):
+            yield "the pods with affinity or anti-affinity to others are miscounted"
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """The UID of each pod, and its node."""
@@ -101,8 +112,14 @@ class Residents:
         for selection in self._selections.near(pod.metadata.labels):
             if selection.matches(pod):
                 self._counted[selection].add(node, number)
+        if pod.spec.affinity is None:
+            return
         for term in anti_affinity(pod):
-            self._carriers.add(term, node, number)
+            self._repelling.add(term, node, number)
+        for term in affinity(pod):
+            self._leaning.add(term, node, number * REQUIRED_WEIGHT)
+        for term, weight in preferred(pod):
+            self._leaning.add(term, node, number * weight)
 
 
 class Carriers:
@@ -124,7 +141,7 @@ class Carriers:
             del self._pods[term]
             self._terms.discard(term.selector.anchor, term)
 
-    def about(self, pod: Pod, namespaces: Namespaces) -> Iterator[Repelling]:
+    def about(self, pod: Pod, namespaces: Namespaces) -> Iterator[Carried]:
         """The terms that select the pod, each with its carriers."""
         for term in self._terms.near(pod.metadata.labels):
             if term.is_about(pod, namespaces):

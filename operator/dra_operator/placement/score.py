@@ -1,18 +1,47 @@
-"""Which of the fitting nodes is best: first by preferred alternatives, then the emptiest.
+"""Which of the nodes that fit is best (scheduling.md 4.4, NR-20).
 
-Deterministic, so that the same cluster always gives the same answer (scheduling.md 4.4).
+First the preferred alternatives of the claims decide, then the points of what the pod prefers together with those of
+the room on the node, then the name. Deterministic, so that the same cluster always gives the same answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 from dra_operator.allocator import ClaimProgram
 
-from .node import NodeState
+from .answer import Plan
+from .preferences import MOST, Points, Preferences, Raw
 
 
-def rank(state: NodeState, alternatives: int) -> tuple[int, float, str]:
-    """A sort key, the smallest is best. ``alternatives`` is the raw score of the chosen sub-requests (4.4)."""
-    return (-alternatives, -state.emptiness, state.name)
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A node that fits. ``alternatives`` is the raw score of the chosen sub-requests (4.4), ``room`` from 0 to 1."""
+
+    plan: Plan
+    alternatives: int
+    room: float
+    preferred: Raw = ()
+
+
+def best(fits: Sequence[Fit], preferences: Preferences) -> Plan:
+    """The plan of the best node; with points, if the pod prefers anything."""
+    if not preferences:
+        return min(fits, key=lambda fit: (-fit.alternatives, -fit.room, fit.plan.node)).plan
+    points = preferences.points([fit.preferred for fit in fits])
+    scored = [(fit, _with_room(fit, its)) for fit, its in zip(fits, points, strict=True)]
+    chosen, why = min(scored, key=lambda it: (-it[0].alternatives, -total(it[1]), -it[0].room, it[0].plan.node))
+    return replace(chosen.plan, points=why)
+
+
+def total(points: Points) -> int:
+    """The score."""
+    return sum(each for _, each in points)
+
+
+def _with_room(fit: Fit, points: Points) -> Points:
+    return (*points, ("room", int(MOST * fit.room)))
 
 
 def ideal(program: ClaimProgram) -> int:
@@ -21,5 +50,5 @@ def ideal(program: ClaimProgram) -> int:
 
 
 def enough(nodes: int) -> int:
-    """After how many fitting nodes the search for better alternatives stops; all in clusters of up to 100 nodes."""
+    """After how many nodes that fit the search for better ones stops; all in clusters of up to 100 nodes."""
     return max(100, nodes * max(5, 50 - nodes // 125) // 100)

@@ -19,7 +19,7 @@ from .selection import Scope, Selection
 from .terms import equal_labels
 from .topology import DomainCounts, NodeScope, Topologies
 
-DO_NOT_SCHEDULE = "DoNotSchedule"
+DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,10 @@ class Constraint:
 
 
 class Spread:
-    """All constraints of a pod. A node that lacks the label of one of them counts for none."""
+    """All constraints of a pod that are rules."""
 
     def __init__(self, pod: Pod, residents: Residents, topologies: Topologies) -> None:
-        listed = [it for it in pod.spec.topology_spread_constraints or () if it.when_unsatisfiable == DO_NOT_SCHEDULE]
-        keys = frozenset(it.topology_key for it in listed)
-        self._constraints = [_constraint(it, pod, keys, residents, topologies) for it in listed]
+        self._constraints = constraints(pod, DO_NOT_SCHEDULE, residents, topologies)
 
     def __bool__(self) -> bool:
         return bool(self._constraints)
@@ -72,6 +70,13 @@ class Spread:
             return None
         counts = next(it.counts for it in self._constraints if it.key == obstacle.subject)
         return {domain: counts.by_domain.get(domain, 0) for domain in counts.topology.size}
+
+
+def constraints(pod: Pod, when: str, residents: Residents, topologies: Topologies) -> list[Constraint]:
+    """The pod's constraints of one kind. A node that lacks the label of one of them counts for none."""
+    listed = [it for it in pod.spec.topology_spread_constraints or () if it.when_unsatisfiable == when]
+    keys = frozenset(it.topology_key for it in listed)
+    return [_constraint(it, pod, keys, residents, topologies) for it in listed]
 
 
 def _constraint(

@@ -6,7 +6,7 @@ carries is asked the other way round: whether it is about a waiting pod.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dra_api.core import Pod, PodAffinityTerm
@@ -67,6 +67,16 @@ def anti_affinity(pod: Pod) -> tuple[Term, ...]:
     """The pods that the pod must not be near."""
     found = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
     return _terms(pod, found.required_during_scheduling_ignored_during_execution if found is not None else None)
+
+
+def preferred(pod: Pod) -> Iterator[tuple[Term, int]]:
+    """The pods that the pod would rather be near, with weights; negative ones for those that it would rather avoid."""
+    affinity = pod.spec.affinity
+    if affinity is None:
+        return
+    for kind, sign in ((affinity.pod_affinity, 1), (affinity.pod_anti_affinity, -1)):
+        for it in (kind.preferred_during_scheduling_ignored_during_execution if kind is not None else None) or ():
+            yield Term.of(pod, it.pod_affinity_term), sign * it.weight
 
 
 def equal_labels(pod: Pod, keys: Iterable[str] | None, operator: str = "In") -> list[Requirement]:

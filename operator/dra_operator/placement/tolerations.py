@@ -8,7 +8,7 @@ from dra_api.core import Taint, Toleration
 
 from dra_operator.allocator.published.taints import tolerates
 
-_REPELLING = ("NoSchedule", "NoExecute")  # PreferNoSchedule is only a preference
+_REPELLING = ("NoSchedule", "NoExecute")
 NODE_CONDITION = "node.kubernetes.io/"
 """The keys of taints that say how a node is; others say what it is for."""
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -26,6 +26,17 @@ def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> T
         if not any(_tolerates(toleration, taint) for toleration in accepted):
             return taint
     return None
+
+
+def soft(taints: Iterable[Taint]) -> Iterator[Taint]:
+    """Those that only ask politely."""
+    return (taint for taint in taints if taint.effect == "PreferNoSchedule")
+
+
+def intolerable(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> int:
+    """How many of the taints are not tolerated."""
+    accepted = tuple(tolerations)
+    return sum(not any(_tolerates(toleration, taint) for toleration in accepted) for taint in taints)
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -1,0 +1,55 @@
+"""Topology spread with ``whenUnsatisfiable: ScheduleAnyway``: best are the domains with the fewest pods that count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from dra_api.core import Pod
+
+from .node import NodeState
+from .residents import Residents
+from .spread import SCHEDULE_ANYWAY, Constraint, constraints
+from .topology import Topologies
+
+
+class SoftSpread:
+    """A node that lacks the label of one of the constraints is as bad as can be."""
+
+    name, weight = "topology spread", 2
+
+    def __init__(self, pod: Pod, residents: Residents, topologies: Topologies) -> None:
+        self._constraints = constraints(pod, SCHEDULE_ANYWAY, residents, topologies)
+        # Many domains make each count small: the logarithm weighs zones and nodes alike.
+        self._weights = [math.log(len(it.counts.topology.size) + 2) for it in self._constraints]
+        self.best = -_rounded(self._cost(it, it.counts.fewest, weight) for it, weight in self._weighted())
+
+    def __bool__(self) -> bool:
+        return bool(self._constraints)
+
+    def raw(self, state: NodeState) -> float:
+        """The pods that count, weighed and summed, negative."""
+        labels = state.node.metadata.labels or {}
+        if not all(it.key in labels for it in self._constraints):
+            return -math.inf
+        counts = ((it, it.counts.by_domain.get(labels[it.key], 0), weight) for it, weight in self._weighted())
+        return -_rounded(self._cost(*each) for each in counts)
+
+    def points(self, raws: Sequence[float]) -> list[int]:
+        """The node with the fewest is best; none at all is best, too."""
+        costs = [-raw for raw in raws if raw != -math.inf]
+        most, fewest = max(costs, default=0.0), min(costs, default=0.0)
+        if not most:
+            return [0 if raw == -math.inf else 100 for raw in raws]
+        return [0 if raw == -math.inf else int(100 * (most + fewest + raw) / most) for raw in raws]
+
+    def _weighted(self) -> list[tuple[Constraint, float]]:
+        return list(zip(self._constraints, self._weights, strict=True))
+
+    @staticmethod
+    def _cost(constraint: Constraint, count: int, weight: float) -> float:
+        return count * weight + constraint.max_skew - 1
+
+
+def _rounded(costs: Iterable[float]) -> float:
+    return float(math.floor(sum(costs) + 0.5))
