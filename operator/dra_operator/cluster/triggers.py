@@ -64,6 +64,8 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
 
 def on_resident(cluster: State, before: Place | None, after: Place | None) -> Keys:
     """Waiting pods with rules between pods, when a pod comes to a node, leaves it or changes there; None: nowhere."""
+    if before is after:
+        return NOTHING
     was, where = before or (None, "")
     now, there = after or (None, "")
     if was is not None and now is not None:

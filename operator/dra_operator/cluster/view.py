@@ -133,17 +133,20 @@ class Cluster(State):
     def _absorb_pod(self, change: Change[Pod]) -> Keys:
         old, new = change
         room_freed = False
-        uids = {pod.metadata.uid for pod in change if pod is not None}
-        before = {uid: self.residents.at(uid) for uid in uids}
-        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
-            room_freed = self._forget_pod(old)
+        gone = old if old is not None and (new is None or new.metadata.uid != old.metadata.uid) else None
+        left = self.residents.at(gone.metadata.uid) if gone is not None else None
+        before = self.residents.at(new.metadata.uid) if new is not None else None
+        if gone is not None:
+            room_freed = self._forget_pod(gone)
         if new is not None:
             self._file_pod(new.key, new)
             room_freed |= self._count_pod(new)
         self._file_contention(change)
         keys = (*triggers.on_pod(self, change), *evictions.on_pod(self, change))
-        for uid in uids:
-            keys += triggers.on_resident(self, before[uid], self.residents.at(uid))
+        if left is not None:
+            keys += triggers.on_resident(self, left, None)
+        if new is not None:
+            keys += triggers.on_resident(self, before, self.residents.at(new.metadata.uid))
         return (*keys, *triggers.room_freed(self)) if room_freed else keys
 
     def _forget_pod(self, pod: Pod) -> bool:

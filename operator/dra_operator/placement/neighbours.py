@@ -62,9 +62,9 @@ class Neighbours:
 def _rules(pod: Pod, residents: Residents, topologies: Topologies) -> Iterator[Rule]:
     if pod.spec.topology_spread_constraints and (spread := Spread(pod, residents, topologies)):
         yield spread
-    if near := affinity(pod):
+    if pod.spec.affinity is not None and (near := affinity(pod)):
         yield Affinity(pod, near, residents, topologies)
-    if away := anti_affinity(pod):
+    if pod.spec.affinity is not None and (away := anti_affinity(pod)):
         yield AntiAffinity(away, residents, topologies)
     if repulsion := Repulsion(pod, residents, topologies):
         yield repulsion

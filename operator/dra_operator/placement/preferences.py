@@ -127,5 +127,7 @@ def preferences(
         yield NodeAffinity(preferred)
     if pod.spec.topology_spread_constraints and (spread := SoftSpread(pod, residents, topologies)):
         yield spread
-    if leaning := Leaning(pod, residents, topologies, nodes):
+    if (pod.spec.affinity is not None or residents.leaning(pod)) and (
+        leaning := Leaning(pod, residents, topologies, nodes)
+    ):
         yield leaning

@@ -143,6 +143,8 @@ class Carriers:
 
     def about(self, pod: Pod, namespaces: Namespaces) -> Iterator[Carried]:
         """The terms that select the pod, each with its carriers."""
+        if not self._pods:
+            return
         for term in self._terms.near(pod.metadata.labels):
             if term.is_about(pod, namespaces):
                 yield term, self._pods[term]
