@@ -12,6 +12,7 @@ from dra_devcluster.apiserver import faults, metadata
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.structure import Fault
 
+from . import pod_neighbours
 from .gated_pods import validate_gates, validate_gates_update, without_choice_of_nodes
 from .pod_defaults import containers_of
 
@@ -56,6 +57,7 @@ def validate_spec(spec: Json) -> Iterator[Fault]:
     required = metadata.dig(spec, "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution")
     if required is not None:
         yield from _node_terms(required.get("nodeSelectorTerms") or [])
+    yield from pod_neighbours.validate(spec)
 
 
 def validate_new(spec: Json) -> Iterator[Fault]:
