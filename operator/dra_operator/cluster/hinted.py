@@ -20,6 +20,8 @@ class Hinted:
 
     def file(self, key: str, hints: frozenset[Hint]) -> None:
         """The pod waits for exactly these hints; none: forget it."""
+        if not hints and key not in self._waiting:
+            return
         before = self._waiting.values_of(key)
         self._waiting.file(key, hints)
         for hint in hints - before:

@@ -147,8 +147,8 @@ class PodPlacer:
             case Case():
                 if is_at_gate(pod) and not found.claims:
                     return Decided(partial(self._let_pass, pod))
-                hints = found.nodes.neighbours_of(pod).hints()
-                self._cluster.note_waiting(pod.key, EVERYTHING._replace(hints=hints))
+                if neighbours := found.nodes.neighbours_of(pod):
+                    self._cluster.note_waiting(pod.key, EVERYTHING._replace(hints=neighbours.hints()))
                 unsure = [claim for claim in found.resource_claims if self._may_change_yet(pod, claim)]
                 if unsure:
                     return Decided(partial(self._let_go, pod, unsure))
