@@ -17,7 +17,7 @@ NODES = 12
 
 
 def kubernetes(kind: str, item: Json) -> Json:
-    version = "v1" if kind in ("Node", "Pod") else "resource.k8s.io/v1"
+    version = "v1" if kind in ("Namespace", "Node", "Pod") else "resource.k8s.io/v1"
     return {"apiVersion": version, "kind": kind, **item}
 
 
@@ -147,3 +147,21 @@ def test_claims_without_a_pod_are_one_attempt(capsys: pytest.CaptureFixture[str]
 def test_the_page_names_every_verdict() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "simulate.md").read_text()
     assert [verdict for verdict in Verdict if f"`{verdict.value}`" not in page] == []
+
+
+def test_pods_near_others_of_a_namespace_with_labels(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Namespaces count, and with --sequential so do pods that an earlier one was placed beside."""
+    term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "db"}}}
+    term["namespaceSelector"] = {"matchLabels": {"team": "x"}}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    objects = [node("n0"), node("n1")]
+    for each in objects:
+        each["metadata"]["labels"] = {"zone": each["metadata"]["name"]}
+    meta = {"namespace": "other", "labels": {"app": "db"}}
+    objects.append(kubernetes("Pod", {"metadata": {"name": "db", **meta}, "spec": {"nodeSelector": {"zone": "n1"}}}))
+    objects.append(kubernetes("Pod", {"metadata": {"name": "near"}, "spec": {"affinity": affinity}}))
+    rule = "node(s) didn't match pod affinity rules (topology key zone)"
+    assert f"nodes n0, n1: the pod cannot run there: {rule}" in simulate(capsys, tmp_path, objects, "--sequential")
+    namespace = {"metadata": {"name": "other", "labels": {"team": "x"}}}
+    told = simulate(capsys, tmp_path, [*objects, kubernetes("Namespace", namespace)], "--sequential").splitlines()
+    assert told[told.index("pod default/near, claims none") + 1 :][-2:] == ["gets node n1", "summary: 2 pods: fits 2"]
