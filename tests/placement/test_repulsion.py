@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_operator.placement import Elsewhere, Hint, NoPlace, RepellerGone
+from dra_api.resource import ResourceClaim
+from dra_operator.placement import Elsewhere, Hint, NoPlace, RepellerGone, stand_in
 from neighbour_lab import DB, HOST, WEB, ZONE, away, expression, goes_to, pod, term, three_nodes
 from placement_lab import allocator, decide
 
@@ -85,6 +87,12 @@ def test_a_pod_repels_no_more_from_where_it_was() -> None:
     nodes.residents.remove("uid-there")
     nodes.residents.remove("uid-unknown")
     assert goes_to(COMES, nodes) == "a1"
+
+
+def test_a_claim_that_gets_devices_without_a_pod_is_kept_away_by_none() -> None:
+    claim = convert(ResourceClaim, {"metadata": {"namespace": "ns", "name": "c", "uid": "uid-c"}})
+    nodes = three_nodes(repeller(term({})))
+    assert goes_to(stand_in(claim), nodes) == "a1"
 
 
 @pytest.mark.parametrize(

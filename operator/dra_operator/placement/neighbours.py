@@ -13,6 +13,7 @@ from dra_api.core import Pod
 from dra_api.label_selectors import Labels
 
 from .hints import Hint
+from .immediate import is_stand_in
 from .obstacle import Kind, Obstacle
 from .pod_affinity import Affinity, AntiAffinity, Repulsion
 from .residents import Residents
@@ -60,6 +61,8 @@ class Neighbours:
 
 
 def _rules(pod: Pod, residents: Residents, topologies: Topologies) -> Iterator[Rule]:
+    if is_stand_in(pod):
+        return  # the claim behind it keeps no pod away, and no pod keeps it away
     if pod.spec.topology_spread_constraints and (spread := Spread(pod, residents, topologies)):
         yield spread
     if pod.spec.affinity is not None and (near := affinity(pod)):
