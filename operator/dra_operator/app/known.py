@@ -1,10 +1,10 @@
-"""Spares Kopf what the view has already.
+"""Spares Kopf what the view already has.
 
 Two of three events are echoes: the operator listed the object before Kopf did, or wrote it and took the answer in. Kopf
-would make a task for each and call a handler, whose view would drop it. So what Kopf reads is looked through: a known
-version is left out of a list, and in a watch it becomes a bookmark, which says where the watch continues after an
-interruption and has no handler. So does the deletion of an object whose end the answer to a write has shown. Everything
-else passes through byte by byte, in its order: errors, what is unknown, and what cannot be read.
+would start a task for each and call a handler, and the view would drop it. So this module filters what Kopf reads. It
+removes known versions from a list. In a watch it turns them into bookmarks, which say where the watch continues after
+an interruption and have no handler, and so it does with deletions that the answer to a write has already shown. All
+else passes unchanged and in order: errors, unknown versions, and lines that cannot be read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Requests to the API server, ours and Kopf's, as log lines of the second verbosity.
+"""Logs requests to the API server, ours and Kopf's, at the second verbosity.
 
-A line has method, path, status and time. It has neither the query nor a header nor a body: these may hold tokens and
-what users keep secret.
+A line has method, path, status and time. It has no query, header or body, because these may hold tokens and secrets.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ logger = logging.getLogger(__name__)
 
 
 def log_request(method: str, path: str, status: int, seconds: float) -> None:
-    """A request was answered, or with status 0 was not."""
+    """A request was answered; status 0: it was not."""
     if logger.isEnabledFor(logging.DEBUG):
         tell(logger, logging.DEBUG, "request", method=method, path=path, status=status, ms=round(seconds * 1000, 1))
 
 
 def requests_told(observe: Observe) -> aiohttp.TraceConfig:
-    """The configuration of a session, Kopf's, that tells ``observe`` of each request."""
+    """The configuration of a session that calls ``observe`` for each request; for Kopf's session."""
 
     async def start(_: Any, ctx: SimpleNamespace, __: aiohttp.TraceRequestStartParams) -> None:
         ctx.began = time.perf_counter()

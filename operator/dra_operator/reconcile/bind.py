@@ -1,4 +1,4 @@
-"""The pod gets its node."""
+"""Binds a pod to its node."""
 
 from __future__ import annotations
 

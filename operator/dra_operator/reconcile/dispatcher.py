@@ -5,9 +5,9 @@ the next key. Decisions never overlap: each sees what the one before has taken. 
 how far decisions run ahead of the writes. Decisions follow each other without a pause for ``STRETCH`` seconds, then the
 event loop has its turn: with ten thousand pods of which most cannot be decided yet, a pause after each would be long.
 
-A decision that takes too long is postponed (``Postponed``): every shorter one goes first, and before it is taken up
-again the dispatcher pauses for as long as the last piece took, so that hard problems get half of the time at most.
-A key whose decision took ``spent`` seconds then rests for ``rest`` times as long, whatever happens.
+A decision that takes too long is postponed (``Postponed``): every shorter one goes first, and before it continues the
+dispatcher pauses for as long as the last piece took, so that hard problems get at most half of the time. A key whose
+decision took ``spent`` seconds then rests for ``rest`` times as long, whatever happens.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Postponed(NamedTuple):
 
 
 class Dispatcher:
-    """``run`` works for ever; ``after`` is called after every decision and every follow-up."""
+    """``run`` works until cancelled; ``after`` is called after every decision and every follow-up."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a commit ends with, once the pod has its claims: the pod is bound, or the gate that held it back is opened.
+"""The last write of a commit, once the pod has its claims: it binds the pod, or opens the gate that held it back.
 
 ::
 
@@ -21,7 +21,7 @@ from dra_operator.kube import EventReason
 
 
 class News(NamedTuple):
-    """The event that tells of it."""
+    """The event about it."""
 
     about: Object
     reason: EventReason
@@ -32,13 +32,13 @@ class Ending(Protocol):
     """The last write for a pod."""
 
     def step(self, node: str) -> str:
-        """What is attempted, behind ``cannot``."""
+        """The attempted step, as it follows ``cannot``."""
         ...
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
-        """Do it; that it is done already is fine. Raises CommitFailed if it cannot be any more, and KubeError."""
+        """Write, unless it is already done. Raises CommitFailed if it is no longer possible, and KubeError."""
         ...
 
     def news(self, pod: Pod, node: str) -> News | None:
-        """What to tell when it is done."""
+        """The event when it is done."""
         ...

@@ -1,10 +1,10 @@
-"""A pod of another scheduler that has its devices is let go: its gate is removed, its nodes are narrowed.
+"""Lets a pod of another scheduler go once it has its devices: removes its gate and narrows its nodes.
 
 Both are one write, after the claims are allocated and reserved, so there is nothing to lose between the two:
 
-* Before it, the pod is gated. Whatever became of earlier writes, the next attempt finds what its claims have.
+* Before it, the pod is gated. The next attempt finds what its claims have, whatever happened to earlier writes.
 * After it, the pod is its scheduler's. Its claims are reserved for it, so that kubelets accept the pod even if its
-  scheduler knows nothing of claims, and that whoever has the release of claims takes the devices back when it ends.
+  scheduler knows nothing of claims, and the controller that releases claims takes the devices back when it ends.
 
 The choice of nodes is narrowed for schedulers that do not know claims; kube-scheduler would find the nodes by itself.
 There the narrowing prevents something: kube-scheduler gives devices back when a pod fits only nodes that cannot reach
@@ -46,7 +46,7 @@ class OpenGate:
         return News(pod, EventReason.GATE_REMOVED, f"Scheduling gate {GATE} removed: claims allocated for node {node}")
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
-        """See ``Ending``. A pod that asks for other nodes than it did, or has other gates, is planned anew."""
+        """See ``Ending``. A pod with changed node requirements or gates is planned again."""
         allocations = [claim.status.allocation for claim in claims]
         selectors = [allocation.node_selector for allocation in allocations if allocation is not None]
         where = reach(selectors, self._cluster.nodes.get(node))

@@ -1,7 +1,7 @@
 """The work queue of one concern: level-triggered, one entry per key, one worker per key at a time.
 
 A key that is added while it waits is still one entry; a key that is added while a worker has it comes back when the
-worker is done. So no change is ever missed, and no object is worked on twice at the same time, whatever the events do.
+worker is done. So no change is missed, and no object is worked on twice at the same time, however events come.
 
 Where a key can be::
 
@@ -11,8 +11,8 @@ Where a key can be::
                          +--postpone----+
 
 A key is *held* after a failure (its back-off) or after it took more than its share of time (its rest). In a ``firm``
-queue nothing ends that early: what fails for one pod often wakes others, whose failures would wake the first. In other
-queues a change of the object ends it, since the change may be the remedy.
+queue nothing ends that early: the failure of one pod often wakes others, whose failures would wake the first. In other
+queues a change of the object ends it, because the change may be the remedy.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WorkQueue:
         self._idle.set()
 
     def add(self, keys: Iterable[Key]) -> None:
-        """Have the keys looked at as soon as a worker is free, and no hold forbids it."""
+        """Hand out the keys as soon as a worker is free and they are not held."""
         for key in keys:
             if key in self._working or key in self._postponed:
                 self._again.add(key)
@@ -74,7 +74,7 @@ class WorkQueue:
         self._notice()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Have the key looked at later, unless it is looked at earlier anyway; the earliest of several times counts."""
+        """Hand out the key after this time at the latest; the earliest of several times counts."""
         due = self._loop.time() + seconds
         timer = self._timers.get(key)
         if key in self._ready or (timer is not None and timer.when() <= due):
@@ -115,8 +115,8 @@ class WorkQueue:
     def retry(self, key: Key, at_least: float = 0.0) -> float:
         """Handling failed: the key comes back after its back-off, or after ``at_least`` seconds. Returns the seconds.
 
-        A change that came in meanwhile may have mended it, so the key comes back sooner then (unless the queue is
-        firm), but never at once: a failure whose own traces wake the key would go round for ever.
+        After a change in the meantime, which may be the remedy, the key comes back sooner (unless the queue is firm),
+        but never at once: a failure whose own writes wake the key would repeat forever.
         """
         seconds = self._backoff.failed(key)
         if self._finish(key) and not self._firm:
@@ -127,7 +127,7 @@ class WorkQueue:
         return seconds
 
     def postpone(self, key: Key, level: int) -> None:
-        """The work on the key is not over, but others come first: all keys that were postponed to a lower level."""
+        """The work on the key is not over, but keys postponed to a lower level come first."""
         self._working.discard(key)
         self._postponed.add(key)
         self._push(key, level)
@@ -153,11 +153,11 @@ class WorkQueue:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing to do, nothing being done, and nothing that comes back by itself."""
+        """Nothing is to be done, nothing is being done, and no key comes back by itself."""
         return self.is_idle and not (self._timers or self._wanted)
 
     def close(self) -> None:
-        """Forget all timers, so that nothing of the queue outlives the loop."""
+        """Cancel all timers, so that none outlives the loop."""
         for timer in (*self._timers.values(), *self._held.values()):
             timer.cancel()
         self._timers.clear()

@@ -1,4 +1,4 @@
-"""A claim is let go: stale reservations dropped, devices given back, the finalizer removed, generated claims deleted.
+"""Releases a claim: drops stale reservations, deallocates it, removes the finalizer, deletes generated claims.
 
 Concern ``claim`` of the queue; claim-controller.md sections 6 and 7.
 """
@@ -32,7 +32,7 @@ class ClaimUpkeep:
         self._hold = hold
 
     async def handle(self, key: str) -> None:
-        """Bring one claim's status in line with who still uses it."""
+        """Bring one claim's status in line with its remaining consumers."""
         claim = self._cluster.claims.get(key)
         if claim is None:
             return
@@ -54,7 +54,8 @@ class ClaimUpkeep:
             tell(logger, logging.DEBUG, "claim deleted", claim=claim.key)
 
     async def _release(self, claim: ResourceClaim) -> ResourceClaim:
-        """Drop who needs the claim no longer; the last one's going frees the devices, nothing else does (CC-05)."""
+        """Drop consumers that no longer need the claim. Devices are freed only when the last consumer is removed
+        (CC-05)."""
         consumers = claim.status.reserved_for or ()
         gone = [consumer.uid for consumer in consumers if not await self._stays(claim, consumer)]
         if gone:
@@ -76,14 +77,14 @@ class ClaimUpkeep:
         return after
 
     async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
-        """Whether a consumer may still need the claim (6.1). What we do not know, stays."""
+        """Whether a consumer may still need the claim (6.1). Unknown consumers stay."""
         if consumer.api_group or consumer.resource != "pods":
             return True
         if consumer.uid in self._cluster.pods.deleted:
             return False
         pod: Pod | None = self._cluster.pods.get(f"{claim.metadata.namespace}/{consumer.name}")
         if pod is None or pod.metadata.uid != consumer.uid:
-            # Somebody may have reserved for a pod that our watch has not brought yet: only the server knows.
+            # The consumer may be a pod that our watch has not reported yet: only the server knows.
             try:
                 pod = await self._pods.read(claim.metadata.namespace, consumer.name)
             except NotFound:
@@ -91,7 +92,7 @@ class ClaimUpkeep:
         return pod.metadata.uid == consumer.uid and not pod_is_done(pod)
 
     def _is_left_over(self, claim: ResourceClaim) -> bool:
-        """Whether it was made for a pod that is done with it; a pod we do not know is left to the garbage collector."""
+        """Whether it was made for a pod that is done with it; the garbage collector handles unknown pods."""
         owner = claim.metadata.controller
         if owner is None or (owner.api_version, owner.kind) != ("v1", "Pod"):
             return False
@@ -99,7 +100,7 @@ class ClaimUpkeep:
         return pod is not None and (pod.metadata.uid != owner.uid or pod_is_done(pod) or _made_in_vain(pod, claim))
 
     def _is_made_in_vain(self, claim: ResourceClaim) -> bool:
-        """Whether placing made it for a pod of ours that then got its node without it."""
+        """Whether placement made it for a pod of ours that then got its node without it."""
         owner = claim.metadata.controller
         pod = self._cluster.pods.get(f"{claim.metadata.namespace}/{owner.name}") if owner is not None else None
         return (
@@ -114,7 +115,7 @@ class ClaimUpkeep:
 def _made_in_vain(pod: Pod, claim: ResourceClaim) -> bool:
     """Whether the pod got its node with another claim for its extended resources, or without any.
 
-    That happens when the answer to the creation was lost: the next attempt makes one anew.
+    That happens after a lost answer to the creation, because the next attempt makes another one.
     """
     if not pod.spec.node_name or not is_for_extended_resources(claim):
         return False
