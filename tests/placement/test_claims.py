@@ -134,7 +134,7 @@ def said(type_: str, status: str) -> dict[str, str]:
         (claim("c", wants()), 0, Binding.READY),
         (binding([said("ready", "True")]), 0, Binding.READY),
         (binding([said("ready", "False")]), 600, Binding.PENDING),
-        (binding([said("broken", "False")]), 601, Binding.FAILED),
+        (binding([said("broken", "False")]), 601, Binding.TIMED_OUT),
         (binding([said("ready", "True"), said("broken", "True")]), 0, Binding.FAILED),
         (binding([], None), 10_000, Binding.PENDING),
         (binding([], "yesterday"), 10_000, Binding.PENDING),

@@ -331,7 +331,7 @@ CONDITIONS: dict[str, tuple[list[tuple[str, str]], str, Binding]] = {
     "nothing reported": ([], "2026-01-01T11:59:00Z", Binding.PENDING),
     "all conditions true": ([("ready", "True"), ("attached", "True")], "2026-01-01T11:00:00Z", Binding.READY),
     "one of two true": ([("ready", "True"), ("attached", "False")], "2026-01-01T11:59:00Z", Binding.PENDING),
-    "never ready in time": ([("ready", "True")], "2026-01-01T11:49:00Z", Binding.FAILED),
+    "never ready in time": ([("ready", "True")], "2026-01-01T11:49:00Z", Binding.TIMED_OUT),
     "failed": ([("ready", "True"), ("attached", "True"), ("broken", "True")], "2026-01-01T11:59:00Z", Binding.FAILED),
     "no time of allocation": ([], "", Binding.PENDING),
     "nonsense for a time": ([], "yesterday", Binding.PENDING),

@@ -64,7 +64,7 @@ def test_a_port_that_is_taken_keeps_the_pod_away(there: Pod, comes: Pod, taken: 
         assert answer == Plan("n", {})
         return
     text = f"0/1 nodes are available: 1 host port {taken} is taken"
-    assert answer == NoPlace(text, short_of_room=True), "the pod waits for another one to end"
+    assert answer == NoPlace(text, "port", short_of_room=True), "the pod waits for another one to end"
 
 
 def test_an_ordinary_init_container_holds_no_port() -> None:

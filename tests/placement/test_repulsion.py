@@ -75,7 +75,9 @@ def test_a_pod_kept_away_from_all_nodes_waits_for_what_keeps_it_away() -> None:
     nodes.remove("b1")
     rule = "node(s) didn't satisfy existing pods anti-affinity rules (topology key zone)"
     hints: frozenset[Hint] = frozenset({RepellerGone.of(COMES), Elsewhere.NODE_GONE})
-    assert decide(COMES, [], nodes, allocator()) == NoPlace(f"0/2 nodes are available: 2 {rule}", hints=hints)
+    assert decide(COMES, [], nodes, allocator()) == NoPlace(
+        f"0/2 nodes are available: 2 {rule}", "repelled", hints=hints
+    )
 
 
 def test_a_pod_repels_no_more_from_where_it_was() -> None:

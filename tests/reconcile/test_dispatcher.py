@@ -23,7 +23,9 @@ Decide = Callable[[str], Awaitable[Decided | Postponed]]
 async def dispatching(decide: Decide, *names: str, most: int = 5) -> AsyncIterator[WorkQueue]:
     queue = WorkQueue(firm=True)
     queue.add(Key("place", name) for name in names)
-    dispatcher = Dispatcher(queue, decide, most, Failures(CollectorRegistry()), lambda: None, TURNS)
+    dispatcher = Dispatcher(
+        queue, decide, most, Failures(CollectorRegistry()), lambda: None, TURNS, lambda result, seconds: None
+    )
     task = asyncio.create_task(dispatcher.run())
     try:
         async with asyncio.timeout(10):

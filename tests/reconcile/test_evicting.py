@@ -396,7 +396,7 @@ async def test_a_missing_permission_is_tried_again_and_told_in_the_log(
         world.api.before = lambda call: None
         await becomes(lambda: pods(world) == [])
     (first, *_) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "concern=evict object=ns/pod" in first
+    assert "concern=eviction object=ns/pod" in first
     assert "cannot delete resource" in first
     assert told(world) == [MARKED]
 

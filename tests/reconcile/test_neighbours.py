@@ -45,7 +45,7 @@ async def test_a_pod_with_a_rule_that_placement_lacks_waits_and_nothing_but_the_
     assert nodes_of(world, "pod") == [None]
     assert why(world, "pod").startswith("spec.volumes[0].persistentVolumeClaim is not supported by dra-operator yet; ")
     assert world.messages("FailedScheduling") == [why(world, "pod")]
-    assert world.cluster.waiting["ns/pod"] == NONE
+    assert world.cluster.waiting["ns/pod"] == NONE._replace(reason="unsupported")
 
 
 async def test_a_feature_that_the_pod_needs_is_awaited(world: World, make: type[Make]) -> None:

@@ -182,7 +182,7 @@ async def test_a_bug_in_a_commit_is_told_counted_and_tried_again(
     await world.settle()
     assert bound(world) == ["pod"]
     assert holders(world) == {"node-0/dev-0": 1}
-    labels = {"concern": "place", "kind": "unexpected"}
+    labels = {"concern": "placement", "kind": "unexpected"}
     assert world.registry.get_sample_value("dra_operator_reconcile_errors_total", labels) == 1
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.exc_info is not None

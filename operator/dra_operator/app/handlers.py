@@ -56,7 +56,7 @@ def register(
     async def login(**_: Any) -> kopf.AiohttpSession:
         try:
             session = session_for(
-                connection(), trace_of(operator.streams, operator.knows), requests_told(operator.requested)
+                connection(), trace_of(operator.streams, operator.knows), requests_told(operator.requests)
             )
         except ConnectionSettingsError as error:
             raise kopf.PermanentError(str(error)) from error

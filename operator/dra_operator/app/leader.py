@@ -27,10 +27,12 @@ from dra_kube import (
     LeaseLock,
     LeaseLost,
     NotFound,
+    Observe,
     ServerError,
     Timing,
     TooManyRequests,
     Unreachable,
+    unobserved,
 )
 
 logger = logging.getLogger(__name__)
@@ -58,12 +60,17 @@ class Leader:
     """One candidate on one API server: ``acquire``, work, and ``release`` when no write is left; then ``close``."""
 
     def __init__(
-        self, connection: Connection, name: str, namespace: str = NAMESPACE, timing: Timing | None = None
+        self,
+        connection: Connection,
+        name: str,
+        namespace: str = NAMESPACE,
+        timing: Timing | None = None,
+        observe: Observe = unobserved,
     ) -> None:
         self._election = Election(identity(), timing)
         self._timing = self._election.timing
         # Its own client: not guarded, and one request without an answer must not cost the lease.
-        self._api = Api(connection, timeout=self._timing.renew / 3)
+        self._api = Api(connection, timeout=self._timing.renew / 3, observe=observe)
         self._lock = LeaseLock(self._api, namespace, name, self._election)
         self._where = f"Lease {namespace}/{name}"
         self._namespace = namespace

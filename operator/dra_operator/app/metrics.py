@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
+from importlib.metadata import version
 
+from dra_api.version import VERSION
 from dra_kube import Resource
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from .leader import Leader
 from .streams import Streams
 
 
@@ -31,6 +35,11 @@ class AppMetrics:
             registry=registry,
         )
         registry.register(_StreamAges(streams))
+        build = Gauge(
+            "dra_operator_build_info", "1; the labels say what runs", ["version", "python", "kopf"], registry=registry
+        )
+        build.labels(VERSION, platform.python_version(), version("kopf")).set(1)
+        ProcessCollector(registry=registry)
 
     def kopf_restarted(self, *, failed: bool) -> None:
         """Kopf is started again."""
@@ -39,6 +48,19 @@ class AppMetrics:
     def malformed(self, resource: Resource) -> None:
         """A version of an object could not be read."""
         self._malformed.labels(str(resource)).inc()
+
+
+class LeaderGauge(Collector):
+    """Whether this process leads."""
+
+    def __init__(self, leader: Leader, name: str) -> None:
+        self._leader, self._name = leader, name
+
+    def collect(self) -> Iterator[Metric]:
+        """One sample, for the Lease."""
+        gauge = GaugeMetricFamily("leader_election_master_status", "1 while this process leads", labels=["name"])
+        gauge.add_metric([self._name], 0 if self._leader.obstacles() else 1)
+        yield gauge
 
 
 class _StreamAges(Collector):

@@ -33,7 +33,7 @@ from .audit import Audit
 from .controller_manager import ControllerManager
 from .known import Version
 from .metrics import AppMetrics
-from .requests import log_request
+from .request_metrics import Requests
 from .streams import Limits, Streams
 
 logger = logging.getLogger(__name__)
@@ -75,10 +75,13 @@ class Operator:
         options: Options | None = None,
         registry: CollectorRegistry | None = None,
         guard: Guard = unguarded,
+        requests: Requests | None = None,
     ) -> None:
         self.options = options or Options()
         self._guard = guard
         self.registry = registry or CollectorRegistry()
+        self.requests = requests or Requests(self.registry)
+        """Told of each request to the API server, ours and Kopf's."""
         self.streams = Streams(self.options.limits)
         self.metrics = AppMetrics(self.registry, self.streams)
         self.kinds = watched_kinds(self.options.features)
@@ -92,7 +95,7 @@ class Operator:
         self.went_back = ""
         self.outdated.clear()
         api = await Api(
-            connection, timeout=self.options.request_timeout, guard=self._guard, observe=self.requested
+            connection, timeout=self.options.request_timeout, guard=self._guard, observe=self.requests
         ).__aenter__()
         try:
             await api.raw_get("/version")
@@ -195,10 +198,6 @@ class Operator:
         if self._parts is None:
             raise RuntimeError("the operator was not started")
         return self._parts
-
-    def requested(self, method: str, path: str, status: int, seconds: float) -> None:
-        """A request to the API server was answered, or with status 0 was not: ours, or one of Kopf."""
-        log_request(method, path, status, seconds)
 
     def missing(self) -> list[Resource]:
         """Kinds that the server does not have, and without which claims cannot be handled."""

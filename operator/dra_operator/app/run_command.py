@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from dra_kube import Connection, ConnectionSettingsError, KubeError, Timing, connection, unguarded
+from prometheus_client import CollectorRegistry
 
 from dra_operator.intake.gates import features_of
 from dra_operator.reconcile import Pace, Turns, Waits, concerns_of
@@ -19,7 +20,9 @@ from dra_operator.reconcile import Pace, Turns, Waits, concerns_of
 from .command_line import CommandLine
 from .leader import CannotElect, Leader, lease_name
 from .logs import configure_logs
+from .metrics import LeaderGauge
 from .operator import Operator, Options
+from .request_metrics import Requests
 from .server import CannotServe
 from .settings import OperatorSettings, RetrySettings
 from .supervisor import OperatorFailed, Supervisor
@@ -45,11 +48,13 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _supervise(settings: OperatorSettings, to: Connection) -> None:
-    leader = None
+    leader, registry = None, CollectorRegistry()
+    requests = Requests(registry)
     if settings.leader_elect:
         timing = Timing.of(settings.leader_elect_lease_duration)
-        leader = Leader(to, lease_name(settings.scheduler_name), settings.leader_elect_namespace, timing)
-    operator = Operator(options_of(settings), guard=leader.allowance if leader is not None else unguarded)
+        leader = Leader(to, lease_name(settings.scheduler_name), settings.leader_elect_namespace, timing, requests)
+        registry.register(LeaderGauge(leader, settings.scheduler_name))
+    operator = Operator(options_of(settings), registry, leader.allowance if leader is not None else unguarded, requests)
     await Supervisor(operator, to, settings.metrics_host, settings.metrics_port, leader).run()
 
 

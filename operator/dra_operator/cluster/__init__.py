@@ -2,7 +2,7 @@
 
 from . import evictions
 from .duplicates import counting_claim, duplicates, is_in_use
-from .interest import EVERYTHING, LEFTOVERS, NONE, Interest
+from .interest import ANOTHER_WRITE, BEING_BOUND, EVERYTHING, FAILED, GETTING_READY, LEFTOVERS, NONE, Interest
 from .invariants import InvariantViolated, check, violations
 from .key import NOTHING, Concern, Key, Keys
 from .ledger import DeviceTaken, InFlight, Ledger
@@ -13,7 +13,11 @@ from .triggers import classes_of
 from .view import SCHEDULER_NAME, Cluster
 
 __all__ = [
+    "ANOTHER_WRITE",
+    "BEING_BOUND",
     "EVERYTHING",
+    "FAILED",
+    "GETTING_READY",
     "LEFTOVERS",
     "NONE",
     "NOTHING",

@@ -2,7 +2,7 @@
 
 from .anchors import Anchors
 from .answer import NoPlace, Plan
-from .binding import BINDING_TIMEOUT, Binding, binding_state, unready
+from .binding import BINDING_TIMEOUT, Binding, age_of_allocation, binding_state, unready
 from .claims import NotReady, PodClaim, crowded, extended_claims, ready_claims, unservable
 from .demand import Demand, Demands
 from .elsewhere import Allocations
@@ -95,6 +95,7 @@ __all__ = [
     "Undecided",
     "WriteUnderWay",
     "add",
+    "age_of_allocation",
     "annotation_fault",
     "answer_text",
     "binding_state",

@@ -29,6 +29,8 @@ class NoPlace:
     """No node takes the pod. ``message`` is for people; the rest decides when to try again."""
 
     message: str
+    reason: str = "error"
+    """What most nodes lack, or what is wrong with the pod: a word that fits a metric's label."""
     is_error: bool = False
     """Try again after a while, without waiting for a change: the attempt itself failed."""
     short_of_room: bool = False

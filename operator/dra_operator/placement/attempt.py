@@ -96,6 +96,7 @@ class Attempt:
         kinds = self._elsewhere.union(obstacle.kind for obstacle in self._reasons.obstacles)
         return NoPlace(
             self._reasons.line(nodes),
+            self._reasons.main,
             short_of_room=not kinds.isdisjoint(ENDS_WITH_ANOTHER_POD),
             hints=self._question.neighbours.hints(frozenset(kinds)),
             unavailable=frozenset(self._unavailable),

@@ -26,6 +26,7 @@ class Binding(Enum):
     READY = "ready"
     PENDING = "pending"
     FAILED = "failed"
+    TIMED_OUT = "timed out"
 
 
 class BindingState(NamedTuple):
@@ -34,6 +35,11 @@ class BindingState(NamedTuple):
     state: Binding
     text: str = ""
     seconds: float = 0.0
+
+    @property
+    def is_lost(self) -> bool:
+        """The devices will not get ready."""
+        return self.state in (Binding.FAILED, Binding.TIMED_OUT)
 
 
 def binding_state(claim: ResourceClaim, now: datetime, timeout: float = BINDING_TIMEOUT) -> BindingState:
@@ -47,9 +53,9 @@ def binding_state(claim: ResourceClaim, now: datetime, timeout: float = BINDING_
                 return BindingState(Binding.FAILED, f"device binding failed: {detail}")
     if not any(unready(claim)):
         return BindingState(Binding.READY)
-    left = timeout - _age(claim, now)
+    left = timeout - age_of_allocation(claim, now)
     if left < 0:
-        return BindingState(Binding.FAILED, f"device binding timeout: claim={claim.metadata.name}")
+        return BindingState(Binding.TIMED_OUT, f"device binding timeout: claim={claim.metadata.name}")
     return BindingState(Binding.PENDING, seconds=left)
 
 
@@ -74,7 +80,7 @@ def _conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> 
     return {}
 
 
-def _age(claim: ResourceClaim, now: datetime) -> float:
+def age_of_allocation(claim: ResourceClaim, now: datetime) -> float:
     """Seconds since the allocation; 0 if the claim does not say when that was."""
     allocation = claim.status.allocation
     text = allocation.allocation_timestamp if allocation else None

@@ -107,7 +107,7 @@ def examine(pod: Pod, snapshot: Snapshot) -> Examination:
         return NotTried(obstacle, tuple(claims))
     extended = ExtendedResources(pod, serving, made)
     states = {claim.metadata.uid: binding_state(claim, snapshot.now, snapshot.binding_timeout) for claim in held}
-    failed = {uid: binding for uid, binding in states.items() if binding.state is Binding.FAILED}
+    failed = {uid: binding for uid, binding in states.items() if binding.is_lost}
     return Case(pod, tuple(claims), extended, snapshot.nodes, snapshot.allocator, snapshot.usage(), failed)
 
 
@@ -127,7 +127,7 @@ def _coming_first(
             return Stolen(claim, tuple(devices))
     states = [(claim, binding_state(claim, snapshot.now, snapshot.binding_timeout)) for claim in claims]
     pending = [(claim, binding.seconds) for claim, binding in states if binding.state is Binding.PENDING]
-    has_failed = any(binding.state is Binding.FAILED for _, binding in states)
+    has_failed = any(binding.is_lost for _, binding in states)
     if pending and not has_failed and all(is_reserved_for(pod, claim) for claim in claims):
         return GettingReady(tuple(claim for claim, _ in pending), min(seconds for _, seconds in pending))
     return None

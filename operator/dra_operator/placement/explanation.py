@@ -50,6 +50,14 @@ class Reasons:
         else:
             self.add(Obstacle(Kind.TOO_FEW_DEVICES, claim.named(request)), nodes)
 
+    @property
+    def main(self) -> str:
+        """What most nodes lack: the kind of an obstacle, or ``devices``."""
+        counts = Counter({"devices": self._refused.total(), "no-nodes": 0})
+        for obstacle, nodes in self.obstacles.items():
+            counts["devices" if obstacle.kind is Kind.TOO_FEW_DEVICES else obstacle.kind.value] += nodes
+        return max(counts, key=lambda kind: counts[kind]) if counts.total() else "no-nodes"
+
     def line(self, nodes: int) -> str:
         """``0/3 nodes are available: 2 Insufficient cpu, 1 ...``; rare reasons are only counted."""
         if not nodes:

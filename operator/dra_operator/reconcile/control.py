@@ -23,9 +23,10 @@ from .backoff import Backoff
 from .commit import Writing
 from .concerns import Concerns
 from .confirmation import Confirmations
-from .dispatcher import Decided, Dispatcher, Postponed
+from .dispatcher import Decided, Dispatcher, Postponed, Result
 from .evict import PodEvictor
 from .failures import Failures
+from .gauges import DeviceGauges, QueueGauges, WaitingGauges
 from .generate import ClaimGenerator
 from .hold import ClaimHold
 from .metrics import ClaimCollector, ClaimMetrics, EvictionMetrics, PlacementMetrics, PoolRequestMetrics
@@ -81,7 +82,9 @@ class Control:
         self._checks = check_invariants
         registry = registry or CollectorRegistry()
         self._violations = ViolationLog(registry)
-        registry.register(ClaimCollector(cluster.claims))
+        for gauges in (ClaimCollector(cluster.claims), QueueGauges(self.queues), WaitingGauges(cluster)):
+            registry.register(gauges)
+        registry.register(DeviceGauges(cluster))
         stamp = partial(_stamp, now)
         self.events = EventRecorder(client, COMPONENT, clock=clock, now=stamp)
         allocated_at = stamp if cluster.features.binding_conditions else lambda: None
@@ -94,7 +97,7 @@ class Control:
         self.upkeep = ClaimUpkeep(cluster, claims, pods, hold, self.concerns)
         self._grace = pace.grace
         self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
-        writing = Writing(claims, pods, PlacementMetrics(registry), self._confirmations)
+        writing = Writing(claims, pods, PlacementMetrics(registry, cluster.scheduler_name), self._confirmations)
         self.placer = PodPlacer(
             cluster, allocator, writing, self.events, placing, self.queues.add, now, pace, self.concerns
         )
@@ -103,7 +106,7 @@ class Control:
             "claim": self.upkeep.handle,
             **self._without_claims(client, pods, registry, now),
         }
-        self._crews = self._hire(pace, Failures(registry), handlers)
+        self._crews = self._hire(pace, Failures(registry), handlers, writing.metrics.attempted)
 
     def _without_claims(
         self, client: Client, pods: PodWriter, registry: CollectorRegistry, now: Callable[[], datetime]
@@ -118,12 +121,16 @@ class Control:
         return {"rule": rules.handle, "evict": evictor.handle, "pools": pools.handle}
 
     def _hire(
-        self, pace: Pace, failures: Failures, handlers: Mapping[Concern, Handler]
+        self,
+        pace: Pace,
+        failures: Failures,
+        handlers: Mapping[Concern, Handler],
+        attempted: Callable[[Result, float], None],
     ) -> tuple[Workers | Dispatcher, ...]:
         queue, after = self.queues.of, self._after
         return (
             *(Workers(queue(name), handle, pace.workers[name], failures, after) for name, handle in handlers.items()),
-            Dispatcher(queue("place"), self._decide, pace.workers["place"], failures, after, pace.turns),
+            Dispatcher(queue("place"), self._decide, pace.workers["place"], failures, after, pace.turns, attempted),
         )
 
     async def _decide(self, key: str) -> Decided | Postponed:

@@ -16,6 +16,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from typing import NamedTuple
 
 from dra_operator.cluster import Key
@@ -24,11 +25,20 @@ from .failures import Failures
 from .logbook import enter_attempt, new_attempt
 from .pace import Turns
 from .queue import WorkQueue
-from .workers import error_of
 
 STRETCH = 0.005  # seconds
 
-FollowUp = Callable[[], Awaitable[None]]
+
+class Result(StrEnum):
+    """How an attempt ended, in the words of kube-scheduler's metrics."""
+
+    SCHEDULED = "scheduled"
+    UNSCHEDULABLE = "unschedulable"
+    ERROR = "error"
+
+
+FollowUp = Callable[[], Awaitable[Result | None]]
+"""Returns how the attempt ended, or None if it continues another time."""
 
 
 class Decided(NamedTuple):
@@ -44,6 +54,13 @@ class Postponed(NamedTuple):
     spent: float
 
 
+class _Begun(NamedTuple):
+    """An attempt: its id, and when it began."""
+
+    attempt: str
+    at: float
+
+
 class Dispatcher:
     """``run`` works until cancelled; ``after`` is called after every decision and every follow-up."""
 
@@ -55,12 +72,13 @@ class Dispatcher:
         failures: Failures,
         after: Callable[[], None],
         turns: Turns,
+        ended: Callable[[Result, float], None],
     ) -> None:
         self._queue, self._decide, self._turns = queue, decide, turns
-        self._failures, self._after = failures, after
+        self._failures, self._after, self._ended = failures, after, ended
+        """``ended`` gets each attempt's end, and its seconds from the first decision to the last write."""
         self._slots = asyncio.Semaphore(most)
-        self._postponed: dict[Key, str] = {}
-        """The ids of their attempts."""
+        self._postponed: dict[Key, _Begun] = {}
         self._paused_at = -math.inf
         self.started = asyncio.Event()
 
@@ -75,21 +93,21 @@ class Dispatcher:
     async def _next(self, group: asyncio.TaskGroup) -> None:
         key = await self._queue.get()
         await self._pause(key)
-        attempt = self._postponed.pop(key, None) or new_attempt()
-        enter_attempt(attempt)
+        begun = self._postponed.pop(key, None) or _Begun(new_attempt(), time.perf_counter())
+        enter_attempt(begun.attempt)
         try:
             decided = await self._decide(key.object)
         except Exception as error:
-            self._finish(key, error)
+            self._finish(key, begun, error)
             return
         if isinstance(decided, Postponed):
             self._slots.release()
-            self._postponed[key] = attempt
+            self._postponed[key] = begun
             self._queue.postpone(key, self._turns.level(decided.spent))
         elif decided.follow_up is None:
-            self._finish(key, None, decided.spent)
+            self._finish(key, begun, None, decided.spent)
         else:
-            group.create_task(self._carry_out(key, decided.follow_up(), decided.spent), name=str(key))
+            group.create_task(self._carry_out(key, begun, decided.follow_up(), decided.spent), name=str(key))
         self._after()
 
     async def _pause(self, key: Key) -> None:
@@ -101,10 +119,20 @@ class Dispatcher:
             return
         self._paused_at = time.perf_counter()
 
-    async def _carry_out(self, key: Key, work: Awaitable[None], spent: float) -> None:
-        self._finish(key, await error_of(work), spent)
+    async def _carry_out(self, key: Key, begun: _Begun, work: Awaitable[Result | None], spent: float) -> None:
+        try:
+            result = await work
+        except Exception as error:
+            self._finish(key, begun, error, spent)
+        else:
+            self._finish(key, begun, None, spent, result)
         self._after()
 
-    def _finish(self, key: Key, error: Exception | None, spent: float = 0.0) -> None:
+    def _finish(
+        self, key: Key, begun: _Begun, error: Exception | None, spent: float = 0.0, result: Result | None = None
+    ) -> None:
         self._slots.release()
+        result = result if error is None else Result.ERROR
+        if result is not None:
+            self._ended(result, time.perf_counter() - begun.at)
         self._failures.report(self._queue, key, error, self._turns.rest_after(spent))

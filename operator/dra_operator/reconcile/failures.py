@@ -15,6 +15,7 @@ from dra_operator.cluster import Key
 from .errors import BoundElsewhere, PlacementFailed, PodVanished, ReconcileError
 from .logbook import tell
 from .queue import WorkQueue
+from .queues import NAMES
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +38,8 @@ class Failures:
             return
         seconds = queue.retry(key, max(rest, _pause_asked_for(error)))
         is_expected = isinstance(error, KubeError | ReconcileError)
-        self._errors.labels(key.concern, "expected" if is_expected else "unexpected").inc()
-        fields = {"concern": key.concern, "object": key.object, "again_in": f"{seconds:.3g}s"}
+        self._errors.labels(NAMES[key.concern], "expected" if is_expected else "unexpected").inc()
+        fields = {"concern": NAMES[key.concern], "object": key.object, "again_in": f"{seconds:.3g}s"}
         if not is_expected:
             tell(logger, logging.ERROR, "failed unexpectedly", error=error, **fields)
         else:

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 from dra_api.references import is_for_extended_resources
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from dra_operator.placement import Binding, age_of_allocation
+
+from .dispatcher import Result
+from .gauges import DRIVERS, OTHERS
 
 
 class ClaimMetrics:
@@ -30,9 +36,22 @@ class ClaimMetrics:
 
 
 class PlacementMetrics:
-    """What placing pods counts (scheduling.md section 2)."""
+    """What placing pods counts (scheduling.md section 2); ``profile`` is our scheduler name."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, profile: str) -> None:
+        attempts = Counter(
+            "scheduler_schedule_attempts", "Attempts to place a pod", ["result", "profile"], registry=registry
+        )
+        seconds = Histogram(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "Seconds of an attempt to place a pod, from the first look to the last write",
+            ["result", "profile"],
+            buckets=[0.001 * 2**power for power in range(15)],
+            registry=registry,
+        )
+        self._attempts = {result: attempts.labels(result, profile) for result in Result}
+        self._seconds = {result: seconds.labels(result, profile) for result in Result}
+        self._binding = BindingMetrics(registry, profile)
         self._creates = Counter(
             "scheduler_resourceclaim_creates",
             "ResourceClaims created for the extended resources of pods",
@@ -45,6 +64,15 @@ class PlacementMetrics:
             "Allocations taken back because another scheduler had given the same device to another claim",
             registry=registry,
         )
+
+    def attempted(self, result: Result, seconds: float) -> None:
+        """An attempt to place a pod is over."""
+        self._attempts[result].inc()
+        self._seconds[result].observe(seconds)
+
+    def awaited(self, claim: ResourceClaim, state: Binding, now: datetime) -> None:
+        """The wait for the binding conditions of a claim's devices is over."""
+        self._binding.awaited(claim, state, now)
 
     def gave_way(self) -> None:
         """An allocation was taken back because another claim holds the same device."""
@@ -108,6 +136,45 @@ class PoolRequestMetrics:
             self._errors.labels(driver).inc()
             raise
         self._processed.labels(driver).inc()
+
+
+_STATUS = {Binding.READY: "success", Binding.FAILED: "failure", Binding.TIMED_OUT: "timeout"}
+
+
+class BindingMetrics:
+    """How the waits for binding conditions ended, device by device (scheduling.md section 2)."""
+
+    def __init__(self, registry: CollectorRegistry, profile: str) -> None:
+        labels = ["profile", "driver", "status"]
+        self._profile = profile
+        self._devices = Counter(
+            "scheduler_dra_bindingconditions_allocations",
+            "Allocated devices with binding conditions, by what became of them",
+            labels,
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "scheduler_dra_bindingconditions_wait_duration_seconds",
+            "Seconds from the allocation of a device until its binding conditions were decided",
+            labels,
+            buckets=[0.1 * 2**power for power in range(14)],
+            registry=registry,
+        )
+        self._drivers: set[str] = set()
+
+    def awaited(self, claim: ResourceClaim, state: Binding, now: datetime) -> None:
+        """The wait for the claim's devices is over; those without conditions do not count."""
+        results = claim.status.allocation.devices.results or () if claim.status.allocation is not None else ()
+        for result in results:
+            if result.binding_conditions:
+                labels = (self._profile, self._name(result.driver), _STATUS[state])
+                self._devices.labels(*labels).inc()
+                self._seconds.labels(*labels).observe(age_of_allocation(claim, now))
+
+    def _name(self, driver: str) -> str:
+        if len(self._drivers) < DRIVERS:
+            self._drivers.add(driver)
+        return driver if driver in self._drivers else OTHERS
 
 
 class ClaimCollector(Collector):

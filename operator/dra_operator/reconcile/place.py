@@ -28,7 +28,11 @@ from dra_kube import NotFound
 
 from dra_operator.allocator import Allocator, DeviceId
 from dra_operator.cluster import (
+    ANOTHER_WRITE,
+    BEING_BOUND,
     EVERYTHING,
+    FAILED,
+    GETTING_READY,
     LEFTOVERS,
     NONE,
     Cluster,
@@ -69,7 +73,7 @@ from .allocate_ahead import AllocateAhead
 from .bind import Bind
 from .commit import Commit, Writing
 from .concerns import Concerns
-from .dispatcher import Decided, FollowUp, Postponed
+from .dispatcher import Decided, FollowUp, Postponed, Result
 from .ending import Ending
 from .errors import CommitRefused, PlacementFailed
 from .logbook import devices_in, tell
@@ -154,17 +158,19 @@ class PodPlacer:
                     return Decided(partial(self._let_go, pod, unsure))
                 return PlanInProgress(found, self._plan(found))
             case NotTried(obstacle, claims, stale):
-                self._cluster.note_waiting(pod.key, LEFTOVERS if stale else NONE)
+                reason = obstacle.kind.value
+                self._cluster.note_waiting(pod.key, (LEFTOVERS if stale else NONE)._replace(reason=reason))
                 if obstacle.kind is Kind.CLAIM_UNMADE:
                     return Decided()
-                return self._refuse(pod, claims, NoPlace(text(obstacle), leftovers=stale))
+                return self._refuse(pod, claims, NoPlace(text(obstacle), reason, leftovers=stale))
             case Stolen(claim, devices):
                 return Decided(partial(self._give_way, pod, claim, devices))
             case GettingReady(_, seconds):
-                self._cluster.note_waiting(pod.key, NONE._replace(nodes=True))
+                self._cluster.note_waiting(pod.key, GETTING_READY)
                 self._queue.add_after(Key("place", pod.key), seconds + 1)  # a change of the claims comes earlier
                 return Decided()
             case WriteUnderWay():
+                self._cluster.note_waiting(pod.key, ANOTHER_WRITE)
                 return Decided()  # the end of the other pod's write brings this one here again
 
     def _plan(self, case: Case) -> Planning:
@@ -195,7 +201,7 @@ class PodPlacer:
     def _take(self, attempt: PlanInProgress, decision: Plan) -> FollowUp:
         """Take the devices and the room of a plan. Raises PlacementFailed when they are no more what they were."""
         pod = attempt.pod
-        self._cluster.note_waiting(pod.key, NONE)  # it has a plan: a failure has its back-off, and nothing else helps
+        self._cluster.note_waiting(pod.key, BEING_BOUND)  # a failure has its back-off, and nothing else helps
         if not attempt.is_current(decision, self._cluster):
             raise PlacementFailed(f"the cluster changed while {title(pod)} was being planned")
         commit = Commit(self._cluster, self._writing, self._ending(pod), self._wake)
@@ -217,29 +223,34 @@ class PodPlacer:
             freed=self._cluster.drivers_of(classes),
             leftovers=attempt.case.extended.made is not None,
             hints=decision.hints,
+            reason=decision.reason,
         )
         self._cluster.note_waiting(attempt.pod.key, interest)
 
     def _refuse(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace, spent: float = 0.0) -> Decided:
         if decision.is_error:
-            self._cluster.note_waiting(pod.key, NONE)
+            self._cluster.note_waiting(pod.key, FAILED)
         self._wake(self._cluster.forget_placed(pod))
         return Decided(partial(self._wait, pod, claims, decision), spent)
 
     # --- carrying out ---
 
-    async def _carry_out(self, pod: Pod, decision: Plan, commit: Commit) -> None:
+    async def _carry_out(self, pod: Pod, decision: Plan, commit: Commit) -> Result | None:
         try:
             is_done = await commit.write(partial(self._may_end, pod))
         except CommitRefused as refused:
             await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; tried again with growing pauses")
             raise
-        if is_done:
-            self._report.forget(pod)
-            if news := self._ending(pod).news(pod, decision.node):
-                self._events.post(*news)
-            return
-        self._look_again(pod, decision)
+        if not is_done:
+            self._look_again(pod, decision)
+            return None
+        self._report.forget(pod)
+        if news := self._ending(pod).news(pod, decision.node):
+            self._events.post(*news)
+        for _, claim in self._cluster.claims_of(pod):
+            if claim is not None:
+                self._writing.metrics.awaited(claim, Binding.READY, self._clock())
+        return Result.SCHEDULED
 
     def _may_end(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
         """Whether all devices are ready for the pod to run with them, and certainly its own.
@@ -309,7 +320,7 @@ class PodPlacer:
         given_up = ", ".join(map(str, devices))
         raise PlacementFailed(f"claim {claim.key} gave up {given_up}, which another claim holds too")
 
-    async def _wait(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> None:
+    async def _wait(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> Result:
         """No node takes the pod: say why, and give back what it holds in the wrong place (4.3)."""
         await self._report.waits(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
         stuck = [held for held in claims if self._may_clear(pod, held.claim, decision)][:1]
@@ -320,10 +331,12 @@ class PodPlacer:
             elif stuck:
                 await self._claims.clear(stuck[0].claim, pod.metadata.uid)
                 self._released(pod, stuck[0].claim, "the pod cannot run where it is allocated")
+                self._count_lost(stuck[0].claim)
         except (ClaimChanged, NotFound) as error:
             raise PlacementFailed(str(error)) from error
         if decision.is_error:
             raise PlacementFailed(decision.message)
+        return Result.UNSCHEDULABLE
 
     def _released(self, pod: Pod, claim: ResourceClaim, because: str) -> None:
         freed = partial(devices_in, claim.status.allocation)
@@ -334,7 +347,13 @@ class PodPlacer:
         is_stuck = claim.metadata.uid in decision.unavailable and is_alone(pod, claim)
         if not is_stuck or not is_immediate(claim):
             return is_stuck
-        return binding_state(claim, self._clock(), self._pace.binding_timeout).state is Binding.FAILED
+        return binding_state(claim, self._clock(), self._pace.binding_timeout).is_lost
+
+    def _count_lost(self, claim: ResourceClaim) -> None:
+        now = self._clock()
+        binding = binding_state(claim, now, self._pace.binding_timeout)
+        if binding.is_lost:
+            self._writing.metrics.awaited(claim, binding.state, now)
 
     async def _discard(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         """Delete claims for extended resources, unless the pod turns out to be bound with them. Raises NotFound."""

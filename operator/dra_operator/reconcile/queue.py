@@ -57,6 +57,11 @@ class WorkQueue:
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._held: dict[Key, asyncio.TimerHandle] = {}
         self._wanted: set[Key] = set()
+        self._since: dict[Key, float] = {}  # of the keys that are ready; the oldest is the first
+        self.adds = 0
+        """How often a key became ready."""
+        self.retries = 0
+        """How often handling a key failed."""
         self._getters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -97,6 +102,7 @@ class WorkQueue:
             del self._getters[getter]
         *_, key = heapq.heappop(self._heap)
         self._ready.discard(key)
+        self._since.pop(key, None)
         self._postponed.discard(key)
         self._working.add(key)
         self._notice()
@@ -118,6 +124,7 @@ class WorkQueue:
         After a change in the meantime, which may be the remedy, the key comes back sooner (unless the queue is firm),
         but never at once: a failure whose own writes wake the key would repeat forever.
         """
+        self.retries += 1
         seconds = self._backoff.failed(key)
         if self._finish(key) and not self._firm:
             seconds = min(seconds, SOON)
@@ -145,6 +152,11 @@ class WorkQueue:
     def depth(self) -> int:
         """Keys that could be worked on now."""
         return len(self._heap)
+
+    @property
+    def age(self) -> float:
+        """Seconds for which the oldest of them has waited."""
+        return self._loop.time() - next(iter(self._since.values())) if self._since else 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -201,10 +213,12 @@ class WorkQueue:
 
     def _make_ready(self, key: Key) -> None:
         if key not in self._ready:
+            self.adds += 1
             self._push(key, 0)
 
     def _push(self, key: Key, level: int) -> None:
         self._ready.add(key)
+        self._since[key] = self._loop.time()
         heapq.heappush(self._heap, (level, self._rank(key), next(self._numbers), key))
 
     def _notice(self) -> None:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from dra_operator.cluster import Concern, Key
 
 from .queue import WorkQueue
+
+NAMES: Final[Mapping[Concern, str]] = {
+    "pod": "templates",
+    "claim": "release",
+    "place": "placement",
+    "evict": "eviction",
+    "rule": "taint-rules",
+    "pools": "pool-status",
+}
+"""The concerns as logs, metrics and ``--concerns`` name them."""
 
 
 class WorkQueues:
@@ -23,6 +34,10 @@ class WorkQueues:
         """Add the keys to their queues."""
         for key in keys:
             self._queues[key.concern].add((key,))
+
+    def all(self) -> Mapping[Concern, WorkQueue]:
+        """Each concern with its queue."""
+        return self._queues
 
     async def idle(self) -> None:
         """Wait until nothing is ready and no worker is busy in any of them."""

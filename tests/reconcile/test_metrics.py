@@ -1,0 +1,216 @@
+"""What the reconcilers count: attempts by result, waiting pods by reason, queues, devices, binding conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Forbidden
+from objects import Make, Obj
+from reconcile_world import World
+
+
+def furnish(world: World, devices: int = 1) -> None:
+    world.api.add(DEVICE_CLASSES, Make.device_class())
+    world.api.add(NODES, Make.node("node"))
+    world.api.add(RESOURCE_SLICES, Make.slice("node", devices))
+
+
+def add_pod(world: World, name: str = "pod", count: int = 1, **spec: Any) -> None:
+    world.api.add(RESOURCE_CLAIMS, Make.claim(name, count=count))
+    world.api.add(PODS, Make.pod(name, claims=[Make.use(name)], **spec))
+
+
+def value(world: World, sample: str, /, **labels: str) -> float:
+    return world.registry.get_sample_value(sample, labels) or 0.0
+
+
+def waiting(world: World) -> dict[str, float]:
+    """The waiting pods by reason, where there are any."""
+    (family,) = (metric for metric in world.registry.collect() if metric.name == "dra_operator_waiting_pods")
+    return {sample.labels["reason"]: sample.value for sample in family.samples if sample.value}
+
+
+def attempts(world: World) -> dict[str, float]:
+    names = ("scheduled", "unschedulable", "error")
+    counts = {name: value(world, ATTEMPTS, result=name, profile="dra-scheduler") for name in names}
+    timed = {name: value(world, TIMED, result=name, profile="dra-scheduler") for name in names}
+    assert timed == counts, "every attempt has its time"
+    return {name: count for name, count in counts.items() if count}
+
+
+ATTEMPTS = "scheduler_schedule_attempts_total"
+TIMED = "scheduler_scheduling_attempt_duration_seconds_count"
+
+
+class Case(NamedTuple):
+    """A pod ``pod`` that waits, the reason, and the queue in which kube-scheduler would have it."""
+
+    arrange: Callable[[World], None]
+    reason: str
+    queue: str
+
+
+def missing_claim(world: World) -> None:
+    furnish(world)
+    world.api.add(PODS, Make.pod(claims=[Make.use("claim")]))
+
+
+def without_nodes(world: World) -> None:
+    world.api.add(DEVICE_CLASSES, Make.device_class())
+    add_pod(world)
+
+
+def too_few(world: World) -> None:
+    furnish(world)
+    add_pod(world, count=2)
+
+
+def full(world: World) -> None:
+    furnish(world)
+    add_pod(world, containers=[Make.asking("main", cpu="100")])
+
+
+def gated(world: World) -> None:
+    furnish(world)
+    add_pod(world, schedulingGates=[{"name": "wait"}])
+
+
+def unsupported(world: World) -> None:
+    furnish(world)
+    add_pod(world, schedulingGroup={"podGroupName": "group"})
+
+
+def broken_selector(world: World) -> None:
+    furnish(world)
+    world.api.change(DEVICE_CLASSES, "gpu", lambda made: made.update(Make.device_class("gpu", "no-such-key")))
+    add_pod(world)
+
+
+CASES = {
+    "a claim that does not exist": Case(missing_claim, "claim-missing", "unschedulable"),
+    "no nodes": Case(without_nodes, "no-nodes", "unschedulable"),
+    "too few devices": Case(too_few, "devices", "unschedulable"),
+    "a full node": Case(full, "resource", "unschedulable"),
+    "scheduling gates": Case(gated, "gated", "gated"),
+    "what is not supported": Case(unsupported, "unsupported", "unschedulable"),
+    "an error": Case(broken_selector, "error", "backoff"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_waiting_pod_counts_under_its_reason(name: str, world: World) -> None:
+    case = CASES[name]
+    case.arrange(world)
+    world.start()
+    async with world.running():
+        for _ in range(30):
+            world.bring_events()
+            await world.tick()
+        assert waiting(world) == {case.reason: 1}
+        pending = {queue: value(world, "scheduler_pending_pods", queue=queue) for queue in QUEUES}
+    assert pending == {**dict.fromkeys(QUEUES, 0), case.queue: 1}
+
+
+QUEUES = ("active", "backoff", "unschedulable", "gated")
+
+
+async def test_attempts_count_by_their_result(world: World) -> None:
+    furnish(world, devices=2)
+    add_pod(world, "fits")
+    add_pod(world, "large", count=3)
+    await world.settle()
+    assert attempts(world) == {"scheduled": 1, "unschedulable": 1}
+    assert waiting(world) == {"devices": 1}
+
+
+async def test_a_refused_write_is_an_error_and_is_tried_again(world: World) -> None:
+    furnish(world)
+    add_pod(world)
+    world.start()
+    refusals = iter([Forbidden(403, "Forbidden", "no")])
+    world.api.before = lambda call: next(refusals, None) if call.sub == "binding" else None
+    async with world.running():
+        await world.quiet()
+    assert attempts(world) == {"error": 1, "scheduled": 1}
+    assert value(world, "workqueue_retries_total", name="placement") == 1
+    assert waiting(world) == {}
+
+
+async def test_queues_tell_how_much_waits_and_for_how_long(world: World) -> None:
+    furnish(world)
+    for name in ("one", "two"):
+        add_pod(world, name)
+    control = world.start()
+    assert value(world, "workqueue_depth", name="placement") == 2
+    assert value(world, "workqueue_adds_total", name="placement") == 2
+    await world.tick()
+    assert value(world, "dra_operator_queue_oldest_seconds", name="placement") >= 0.001
+    await control.queues.of("place").get()
+    await control.queues.of("place").get()
+    assert value(world, "workqueue_depth", name="placement") == 0
+    assert value(world, "dra_operator_queue_oldest_seconds", name="placement") == 0
+    control.queues.close()
+
+
+async def test_devices_count_in_the_newest_generation_of_their_pool(world: World) -> None:
+    world.api.add(DEVICE_CLASSES, Make.device_class("gpu", "memory"))
+    world.api.add(NODES, Make.node("node"))
+    world.api.add(RESOURCE_SLICES, Make.slice("node", 3, memory="80Gi"))
+    world.api.add(RESOURCE_SLICES, Make.slice("node", 5, "nic.example.com"))
+    old = Make.slice("node", 8, memory="80Gi")
+    old["metadata"]["name"], old["spec"]["pool"]["generation"] = "old", 0
+    world.api.add(RESOURCE_SLICES, old)
+    add_pod(world, count=2)
+    await world.settle()
+    for driver, published, in_use in (("gpu.example.com", 3, 2), ("nic.example.com", 5, 0)):
+        assert value(world, "dra_operator_devices", driver=driver) == published
+        assert value(world, "dra_operator_devices_in_use", driver=driver) == in_use
+
+
+async def busy(world: World) -> None:
+    """As ``World.quiet``, but a pod that waits for its devices keeps a timer."""
+    for _ in range(40):
+        world.bring_events()
+        await world.tick()
+
+
+def report(claim: Obj, condition: str) -> None:
+    """What the driver writes."""
+    conditions = [{"type": condition, "status": "True", "reason": "R", "message": "m"}]
+    device = {"driver": "gpu.example.com", "pool": "node", "device": "dev-0", "conditions": conditions}
+    claim["status"].update(devices=[device])
+
+
+@pytest.mark.parametrize(
+    ("said", "later", "status", "seconds"),
+    [
+        ("attached", "2026-01-01T00:00:30Z", "success", 30.0),
+        ("broken", "2026-01-01T00:00:07Z", "failure", 7.0),
+        ("", "2026-01-01T00:11:00Z", "timeout", 660.0),
+    ],
+)
+async def test_devices_with_binding_conditions_count_by_what_became_of_them(
+    world: World, said: str, later: str, status: str, seconds: float
+) -> None:
+    furnish(world)
+    conditions = {"bindingConditions": ["attached"], "bindingFailureConditions": ["broken"]}
+    world.api.change(
+        RESOURCE_SLICES, "node-gpu.example.com", lambda made: made["spec"]["devices"][0].update(conditions)
+    )
+    add_pod(world)
+    control = world.start()
+    async with world.running():
+        await busy(world)
+        assert waiting(world) == {"getting-ready": 1}
+        world.now = later
+        if said:
+            world.api.change(RESOURCE_CLAIMS, "ns/pod", lambda claim: report(claim, said))
+            await busy(world)
+        else:
+            control.look_again()
+        await busy(world)
+    labels = {"profile": "dra-scheduler", "driver": "gpu.example.com", "status": status}
+    assert value(world, "scheduler_dra_bindingconditions_allocations_total", **labels) == 1
+    assert value(world, "scheduler_dra_bindingconditions_wait_duration_seconds_sum", **labels) == seconds
