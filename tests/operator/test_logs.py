@@ -53,6 +53,13 @@ def test_the_fields_of_a_line_are_keys_of_a_json_object() -> None:
     }
 
 
+def test_no_field_hides_what_every_json_object_has() -> None:
+    told = json.loads(JsonLines().format(record(Line("it happened", {"message": "m", "time": "t", "exception": "e"}))))
+    assert (told["message"], told["message_"]) == ("it happened", "m")
+    assert (told["time_"], told["exception_"]) == ("t", "e")
+    assert "exception" not in told
+
+
 def test_a_plain_record_and_its_traceback_are_one_json_line() -> None:
     try:
         raise ValueError("two\nlines")

@@ -84,8 +84,8 @@ async def test_a_refusal_is_logged_again_only_when_its_reason_changes(
         await furnished.quiet()
     (what, first), (_, second) = lines(caplog)
     assert (what, first["pod"], first["reason"]) == ("pod refused", "ns/pod", "Unschedulable")
-    assert "cannot satisfy claim ns/claim" in str(first["message"])
-    assert "unschedulable" in str(second["message"])
+    assert "cannot satisfy claim ns/claim" in str(first["why"])
+    assert "unschedulable" in str(second["why"])
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])

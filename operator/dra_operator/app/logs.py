@@ -27,6 +27,10 @@ def _is_worth_telling(record: logging.LogRecord) -> bool:
     return not any(leftover in record.getMessage() for leftover in _LEFTOVERS_OF_KOPF)
 
 
+RESERVED = frozenset({"time", "level", "logger", "message", "exception"})
+"""Keys of every JSON object; a field of such a name gets an underscore behind it."""
+
+
 class _Seconds:
     """The time of a record to the second, in words that are made once per second."""
 
@@ -65,13 +69,14 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Never more than one line."""
         line = record.msg if isinstance(record.msg, Line) else None
-        content: dict[str, object] = {} if line is None else line.fields()
-        content |= {
+        content: dict[str, object] = {
             "time": f"{self._seconds.of(record)}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage() if line is None else line.what,
         }
+        for name, value in (line.fields() if line is not None else {}).items():
+            content[name if name not in RESERVED else f"{name}_"] = value
         if record.exc_info:
             content["exception"] = self.formatException(record.exc_info)
         return json.encode(content, enc_hook=str).decode()

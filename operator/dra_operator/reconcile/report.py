@@ -40,7 +40,7 @@ class WaitingReport:
                 condition.message,
             ) == (reason, message):
                 return
-        tell(logger, logging.INFO, "pod refused", pod=pod.key, reason=reason, message=message)
+        tell(logger, logging.INFO, "pod refused", pod=pod.key, reason=reason, why=message)
         self._events.post(pod, EventReason.FAILED_SCHEDULING, message)
         await self._pods.report_waiting(pod, reason, message)
 
@@ -54,5 +54,5 @@ class WaitingReport:
             self._told[pod.key] = message
             if len(self._told) > TOLD:
                 self._told.popitem(last=False)
-            tell(logger, logging.INFO, "claim refused", claim=claim.key, message=message)
+            tell(logger, logging.INFO, "claim refused", claim=claim.key, why=message)
             self._events.post(claim, EventReason.FAILED_ALLOCATION, message)
