@@ -95,11 +95,13 @@ REFUSALS = [
 
 @pytest.mark.parametrize("refusal", REFUSALS)
 async def test_condition_and_event_name_what_was_refused(ground: ProvingGround, refusal: Refuse) -> None:
+    """The claim is a user's: it gets its finalizer by a write of its own, where a generated one has it from birth."""
     await ground.furnish(nodes=1, devices=2)
+    await ground.add_claim("claim")
     async with ground.operator() as operator:
         await operator.becomes_ready()
         with ground.proxy.suffering(refusal):
-            await ground.add_pod("pod")
+            await ground.add_pod("pod", "claim")
 
             async def condition() -> bool:
                 return refusal.message in await ground.reason("pod")
