@@ -141,9 +141,16 @@ class PodSchedulingGroup(Part, frozen=True):
     pod_group_name: str | None = None
 
 
-class Volume(Part, frozen=True):
-    """Only the sources that tie a pod to certain nodes; their content is not read."""
+class ClaimVolumeSource(Part, frozen=True):
+    """A PersistentVolumeClaim of the pod's namespace."""
 
+    claim_name: str = ""
+
+
+class Volume(Part, frozen=True):
+    """Only the sources that tie a pod to certain nodes. The content of those of type dict is not read."""
+
+    name: str = ""
     aws_elastic_block_store: dict[str, Any] | None = None
     azure_disk: dict[str, Any] | None = None
     azure_file: dict[str, Any] | None = None
@@ -151,7 +158,7 @@ class Volume(Part, frozen=True):
     ephemeral: dict[str, Any] | None = None
     gce_persistent_disk: dict[str, Any] | None = None
     iscsi: dict[str, Any] | None = None
-    persistent_volume_claim: dict[str, Any] | None = None
+    persistent_volume_claim: ClaimVolumeSource | None = None
     portworx_volume: dict[str, Any] | None = None
     rbd: dict[str, Any] | None = None
     vsphere_volume: dict[str, Any] | None = None

@@ -10,6 +10,9 @@ from dra_api.meta import Object
 from dra_api.resource import FINALIZER
 from dra_kube import (
     DEVICE_TAINT_RULES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     NotServed,
@@ -21,10 +24,11 @@ from dra_operator.app.operator import Options
 from dra_operator.intake import loading
 from dra_operator.intake.loading import Loader
 from dra_operator.intake.malformed import Quarantine
-from dra_operator.intake.watched import REQUIRED, WATCHED
+from dra_operator.intake.watched import OF_STORAGE, REQUIRED, WATCHED
 from faults import FaultProxy, Refuse, Target
 from live_cluster import LiveCluster
 from supervised import QUICK, Supervising
+from volume_lab import uses, volume, volume_claim
 from waiting import until
 
 GROUP = "/apis/resource.k8s.io/*"
@@ -75,7 +79,7 @@ class Api:
         return TypedList([resource], [], "5")
 
 
-OPTIONAL = WATCHED.keys() - REQUIRED
+OPTIONAL = WATCHED.keys() - REQUIRED - OF_STORAGE.keys()
 CORE = {resource for resource in WATCHED if not resource.group}
 
 
@@ -86,7 +90,7 @@ async def test_slices_without_claims_are_not_loaded_or_devices_in_use_would_look
     quarantine = Quarantine(lambda *_: None)
     loader = Loader(api, WATCHED, lambda objects: loads.append(set(objects)), quarantine)  # type: ignore[arg-type]
     await loader.load_all()
-    assert loads == [CORE]
+    assert loads == [CORE | OF_STORAGE.keys()]
     assert RESOURCE_SLICES in loader.missing()
     api.served.add(RESOURCE_CLAIMS)
     found: list[int] = []
@@ -96,10 +100,39 @@ async def test_slices_without_claims_are_not_loaded_or_devices_in_use_would_look
         return found == [2]
 
     await until("loaded", loaded)
-    assert loads[1] == WATCHED.keys() - CORE - OPTIONAL
+    assert loads[1] == WATCHED.keys() - loads[0] - OPTIONAL
     api.served |= OPTIONAL
     await asyncio.wait_for(looking, 10)
     assert loads[2] == OPTIONAL
+
+
+@pytest.mark.parametrize("code", [403, 404])
+async def test_only_pods_with_volumes_wait_for_kinds_of_storage(
+    code: int, cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cluster.furnish()
+    api = cluster.api
+    await api.create(PERSISTENT_VOLUMES, volume())
+    await api.create(PERSISTENT_VOLUME_CLAIMS, volume_claim(volume="pv"))
+    container = {"name": "main", "image": "none"}
+    spec = {"schedulerName": "dra-scheduler", "containers": [container], "volumes": uses("data")}
+    await api.create(PODS, {"metadata": {"name": "pod", "namespace": "ns"}, "spec": spec})
+    absent = ExitStack()
+    path = "/apis/storage.k8s.io/*" if code == 404 else "storageclasses"
+    absent.enter_context(proxy.suffering(Refuse(Target(resource=path), code=code, reason="Forbidden")))
+
+    async def says() -> bool:
+        conditions = (await cluster.pod("pod")).get("status", {}).get("conditions") or [{"message": ""}]
+        message = conditions[0]["message"]
+        return "storageclasses.storage.k8s.io" in message and "cannot be seen" in message
+
+    async with supervising() as site:
+        await site.ready()
+        await cluster.heard()
+        await until("the pod says why it waits", says)
+        assert ("pods that use PersistentVolumeClaims wait" in caplog.text) == (code == 403)
+        absent.close()
+        await cluster.bound("pod")
 
 
 async def test_device_taint_rules_are_heard_of_only_with_their_gate(

@@ -313,10 +313,10 @@ def test_a_pod_brings_its_claims_and_what_it_asks_of_a_node(capsys: pytest.Captu
 
 
 def test_a_pod_that_placement_does_not_try_is_told_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    volumes = [{"name": "data", "iscsi": {}}]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"volumes": volumes}}
     told = verdict(capsys, tmp_path, CLASS, *SLICES, pod).splitlines()
-    assert told[1].startswith("is not tried: spec.volumes[0].persistentVolumeClaim is not supported")
+    assert told[1].startswith("is not tried: spec.volumes[0].iscsi is not supported")
     assert told[2:] == ["summary: 1 pod: not-tried 1; without a node: default/web"]
 
 

@@ -79,7 +79,7 @@ def test_a_summary_counts_the_verdicts(capsys: pytest.CaptureFixture[str], tmp_p
     )
 
 
-VOLUMES = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+VOLUMES = [{"name": "data", "iscsi": {}}]
 
 
 def test_the_same_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

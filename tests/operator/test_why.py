@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dra_kube import DEVICE_CLASSES, DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_CLAIMS
+from dra_kube import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    RESOURCE_CLAIMS,
+    STORAGE_CLASSES,
+)
 from dra_operator.commands.kubectl import main
 from live_cluster import LiveCluster
+from volume_lab import SELECTED, storage_class, uses, volume_claim
 
 
 async def ask(capsys: pytest.CaptureFixture[str], kubeconfig: Path, *arguments: str) -> tuple[int, str]:
@@ -66,14 +75,21 @@ async def test_a_pod_that_fits_says_where(
     assert "pod ns/pod would fit 2 of 2 nodes: node-0, node-1" in output
 
 
+RACK = [{"matchLabelExpressions": [{"key": "rack", "values": ["r1"]}]}]
 ONE_DEVICE = {"nodes": 2, "devices": 1}
-VOLUME = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+DISK = {"name": "data", "iscsi": {"targetPortal": "1.2.3.4", "iqn": "iqn.2026-01.com.example:disk", "lun": 0}}
 PODS_AND_ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str], list[str]]] = {
     "a field is not supported": (
         {},
-        {"volumes": [VOLUME]},
+        {"volumes": [DISK]},
         [],
-        ["pod ns/pod is not tried: spec.volumes[0].persistentVolumeClaim is not supported by dra-operator"],
+        ["pod ns/pod is not tried: spec.volumes[0].iscsi is not supported by dra-operator"],
+    ),
+    "a claim of a volume is missing": (
+        {},
+        {"volumes": uses("data")},
+        [],
+        ['pod ns/pod is not tried: persistentvolumeclaim "data" not found'],
     ),
     "a selector does not match what devices publish": (
         {**ONE_DEVICE, "selector": 'device.driver == "other.example.com"'},
@@ -158,6 +174,27 @@ async def test_a_pod_with_preferences_is_told_what_the_best_node_has(
     await add_user(cluster, affinity=affinity)
     _, output = await ask(capsys, kubeconfig, "pod", "pod")
     assert "best is node-1 with 300 points: node affinity 200, room 100\n" in output
+
+
+async def test_volumes_are_explained_for_every_node_and_while_they_are_bound(
+    cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.furnish(nodes=2)
+    await add_claim(cluster, count=1)
+    await add_user(cluster, volumes=uses("data"))
+    await cluster.api.create(STORAGE_CLASSES, storage_class(provisioner="csi.example.com", allowedTopologies=RACK))
+    await cluster.api.create(PERSISTENT_VOLUME_CLAIMS, volume_claim())
+    await cluster.api.patch(NODES, "node-1", {"metadata": {"labels": {"rack": "r1"}}})
+    code, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert code == 0
+    assert "pod ns/pod would fit 1 of 2 nodes: node-1\n" in output
+    assert "  node-0: node(s) didn't find available persistent volumes to bind\n" in output
+    assert "nothing holds it back any more" in output
+    selected = {"metadata": {"annotations": {SELECTED: "node-1"}}}
+    await cluster.api.patch(PERSISTENT_VOLUME_CLAIMS, "data", selected, "ns")
+    code, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert "  waits for PersistentVolumeClaim ns/data to get a new volume on node node-1\n" in output
+    assert "nothing holds it back any more" not in output
 
 
 async def test_an_unknown_name_is_told_without_a_traceback(

@@ -157,12 +157,12 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         pod(
             schedulerName="",
             schedulingGates=[{"name": "dra.kopf.dev/allocate"}],
-            volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "p"}}],
+            volumes=[{"name": "v", "iscsi": {}}],
         ),
         [claim()],
         [
             AT_GATE,
-            "pod ns/web is not tried: spec.volumes[0].persistentVolumeClaim is not supported by dra-operator yet; use "
+            "pod ns/web is not tried: spec.volumes[0].iscsi is not supported by dra-operator yet; use "
             "a volume that any node can mount, or remove the scheduling gate dra.kopf.dev/allocate, so that the pod's "
             "scheduler allocates its devices",
         ],

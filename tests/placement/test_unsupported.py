@@ -13,10 +13,10 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 ZONE = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "x"}}}
 NODE = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]}}
 SPREAD = {"maxSkew": 1, "topologyKey": "zone", "labelSelector": {}}
-TIED = ["awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "ephemeral", "gcePersistentDisk", "iscsi"]
-TIED += ["persistentVolumeClaim", "portworxVolume", "rbd", "vsphereVolume"]
+TIED = ["awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "gcePersistentDisk", "iscsi"]
+TIED += ["portworxVolume", "rbd", "vsphereVolume"]
 ANYWHERE = ["cephfs", "configMap", "csi", "downwardAPI", "emptyDir", "fc", "flexVolume", "glusterfs", "hostPath"]
-ANYWHERE += ["image", "nfs", "projected", "secret"]
+ANYWHERE += ["ephemeral", "image", "nfs", "persistentVolumeClaim", "projected", "secret"]
 
 
 def volumes(*sources: str) -> list[dict[str, Any]]:

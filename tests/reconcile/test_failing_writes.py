@@ -8,6 +8,8 @@ import pytest
 from dra_kube import (
     DEVICE_CLASSES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -18,6 +20,8 @@ from dra_operator.allocator import Features
 from fake_api import ERRORS, Call
 from objects import Make
 from reconcile_world import World
+from volume_controller import bind_volumes
+from volume_lab import HOST, on_nodes, storage_class, store, uses, volume, volume_claim
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
@@ -50,6 +54,16 @@ def furnish_with_leftover(world: World, make: type[Make]) -> None:
     )
 
 
+def furnish_with_volumes(world: World, make: type[Make]) -> None:
+    """The same pod with a claim that gets a volume that exists, and one that gets a new one."""
+    furnish(world, make)
+    world.api.change(NODES, "node-0", lambda node: node["metadata"].update(labels={HOST: "node-0"}))
+    store(world.api, storage_class(), volume(affinity=on_nodes("node-0")), storage_class("fast", "csi.example.com"))
+    store(world.api, volume_claim("data"), volume_claim("scratch", class_name="fast"))
+    world.api.change(PODS, "ns/pod", lambda pod: pod["spec"].update(volumes=uses("data", "scratch")))
+    world.controllers.append(bind_volumes)
+
+
 def finish_pod(world: World) -> None:
     world.api.change(PODS, "ns/pod", lambda pod: pod["status"].update(phase="Succeeded"))
 
@@ -73,6 +87,8 @@ def assert_placed(world: World) -> None:
     for claim in claims.values():
         assert claim["metadata"]["finalizers"] == [FINALIZER]
         assert [entry["uid"] for entry in claim["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
+    assert all(wanted["status"]["phase"] == "Bound" for wanted in world.api.of(PERSISTENT_VOLUME_CLAIMS))
+    assert len(world.api.of(PERSISTENT_VOLUMES)) == len(world.api.of(PERSISTENT_VOLUME_CLAIMS))
     results = (claim["status"]["allocation"]["devices"]["results"] for claim in claims.values())
     given = [result["device"] for devices in results for result in devices]
     assert sorted(given) == ["dev-0", "dev-1", "dev-2", "dev-3"]
@@ -150,7 +166,7 @@ async def every_write(attempt: Callable[[int], Awaitable[bool]]) -> int:
     return number - 1
 
 
-@pytest.mark.parametrize("start", [furnish, furnish_with_leftover])
+@pytest.mark.parametrize("start", [furnish, furnish_with_leftover, furnish_with_volumes])
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_pod_is_placed_although_any_one_write(
     fault: str, start: Callable[[World, type[Make]], None], make: type[Make]
@@ -165,7 +181,7 @@ async def test_a_pod_is_placed_although_any_one_write(
     assert await every_write(attempt) >= 11
 
 
-@pytest.mark.parametrize("start", [furnish, furnish_with_leftover])
+@pytest.mark.parametrize("start", [furnish, furnish_with_leftover, furnish_with_volumes])
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_pod_is_placed_although_the_operator_crashes_around_any_write(
     when: str, start: Callable[[World, type[Make]], None], make: type[Make]

@@ -40,10 +40,10 @@ async def test_a_pod_with_a_rule_that_placement_lacks_waits_and_nothing_but_the_
     world: World, make: type[Make]
 ) -> None:
     world.api.add(NODES, make.node("node-0"))
-    world.api.add(PODS, make.pod(volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]))
+    world.api.add(PODS, make.pod(volumes=[{"name": "data", "iscsi": {}}]))
     await world.settle()
     assert nodes_of(world, "pod") == [None]
-    assert why(world, "pod").startswith("spec.volumes[0].persistentVolumeClaim is not supported by dra-operator yet; ")
+    assert why(world, "pod").startswith("spec.volumes[0].iscsi is not supported by dra-operator yet; ")
     assert world.messages("FailedScheduling") == [why(world, "pod")]
     assert world.cluster.waiting["ns/pod"] == NONE._replace(reason="unsupported")
 

@@ -312,8 +312,8 @@ async def test_a_pod_of_ours_may_have_the_gate_too(world: World, make: type[Make
     ("spec", "says"),
     [
         (
-            {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "p"}}]},
-            "spec.volumes[0].persistentVolumeClaim is not supported",
+            {"volumes": [{"name": "v", "iscsi": {}}]},
+            "spec.volumes[0].iscsi is not supported",
         ),
         (
             {"containers": [Make.asking("main", **{"example.com/gpu": "1"})]},

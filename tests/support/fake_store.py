@@ -9,16 +9,32 @@ from typing import Any
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourcePoolStatusRequest, ResourceSlice
+from dra_api.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
 from dra_kube import (
+    CSI_DRIVERS,
+    CSI_NODES,
+    CSI_STORAGE_CAPACITIES,
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
     NAMESPACES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_POOL_STATUS_REQUESTS,
     RESOURCE_SLICES,
+    STORAGE_CLASSES,
+    VOLUME_ATTACHMENTS,
     Conflict,
     Invalid,
     NotFound,
@@ -39,6 +55,13 @@ KINDS: dict[Resource, type[Object]] = {
     DEVICE_TAINT_RULES: DeviceTaintRule,
     RESOURCE_SLICES: ResourceSlice,
     RESOURCE_POOL_STATUS_REQUESTS: ResourcePoolStatusRequest,
+    PERSISTENT_VOLUMES: PersistentVolume,
+    PERSISTENT_VOLUME_CLAIMS: PersistentVolumeClaim,
+    STORAGE_CLASSES: StorageClass,
+    CSI_DRIVERS: CSIDriver,
+    CSI_NODES: CSINode,
+    CSI_STORAGE_CAPACITIES: CSIStorageCapacity,
+    VOLUME_ATTACHMENTS: VolumeAttachment,
 }
 """The kinds that a watch reports."""
 LIST_KEYS = {"resourceClaimStatuses": "name", "conditions": "type"}

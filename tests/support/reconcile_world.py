@@ -47,6 +47,8 @@ class World:
         self.concerns = Concerns()
         self.legacy_claim_names = False
         self.pace = Pace(workers=FEW, grace=0.02)
+        self.controllers: list[Callable[[FakeApi], object]] = []
+        """Others who change what is on the server; each is called before the watches bring something."""
 
     def start(self) -> Control:
         """A fresh operator that knows what a LIST would tell it."""
@@ -106,7 +108,9 @@ class World:
         await asyncio.sleep(0.001)
 
     def bring_events(self) -> None:
-        """What the watch would do."""
+        """What the watch would do, after the other controllers had their turn."""
+        for controller in self.controllers:
+            controller(self.api)
         while self.api.events:
             event, resource, obj = self.api.events.pop(0)
             struct = convert(KINDS[resource], obj)

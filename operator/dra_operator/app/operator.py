@@ -140,6 +140,7 @@ class Operator:
         def loaded(resource: Resource, revision: str) -> None:
             audit.loaded(resource, revision)
             self.streams.expect(resource, loader.served[resource])
+            cluster.storage.unseen = loader.unseen_storage()
 
         loader = Loader(api, self.kinds, control.load, quarantine, loaded)
         return _Parts(api, control, registry, quarantine, audit, loader, controller_manager)
@@ -251,13 +252,17 @@ class Operator:
         if resource == RESOURCE_CLAIMS and is_taken_in and quarantine.mended(obj.key, obj.metadata.uid):
             control.look_again()  # it may hold less than before
 
+    def _found_kinds(self) -> None:
+        self.outdated.set()
+        self.control.look_again()
+
     async def _work(self, parts: _Parts) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(parts.control.run(), name="reconcilers")
             group.create_task(parts.audit.run(), name="audit")
             if parts.controller_manager is not None:
                 group.create_task(parts.controller_manager.run(), name="controller manager")
-            group.create_task(parts.loader.look_for_missing(self.outdated.set), name="missing kinds")
+            group.create_task(parts.loader.look_for_missing(self._found_kinds), name="missing kinds")
 
 
 @dataclass(frozen=True, slots=True)

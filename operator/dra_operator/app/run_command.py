@@ -90,6 +90,7 @@ def _pace(given: OperatorSettings) -> Pace:
         grace=given.contested_grace,
         filter_timeout=given.filter_timeout,
         binding_timeout=given.binding_timeout,
+        volume_binding_timeout=given.volume_binding_timeout,
     )
 
 

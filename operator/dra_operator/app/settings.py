@@ -127,6 +127,11 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
         Meta(ge=1, le=86400),
         _about("seconds that devices with binding conditions have to get ready"),
     ] = _PACE.binding_timeout
+    volume_binding_timeout: Annotated[
+        float,
+        Meta(ge=1, le=86400),
+        _about("seconds that PersistentVolumeClaims have to be bound on the node of their first pod"),
+    ] = _PACE.volume_binding_timeout
     contested_grace: Annotated[
         float,
         Meta(ge=0, le=60),

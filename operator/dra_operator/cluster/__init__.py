@@ -2,11 +2,22 @@
 
 from . import evictions
 from .duplicates import counting_claim, duplicates, is_in_use
-from .interest import ANOTHER_WRITE, BEING_BOUND, EVERYTHING, FAILED, GETTING_READY, LEFTOVERS, NONE, Interest
+from .interest import (
+    ANOTHER_WRITE,
+    BEING_BOUND,
+    EVERYTHING,
+    FAILED,
+    GETTING_READY,
+    LEFTOVERS,
+    NONE,
+    VOLUMES_PENDING,
+    Interest,
+)
 from .invariants import InvariantViolated, check, violations
 from .key import NOTHING, Concern, Key, Keys
 from .ledger import DeviceTaken, InFlight, Ledger
 from .pool_status import incomplete_pools, pool_answer
+from .storage import StorageView
 from .store import Change, Store, UidMemory, revision
 from .template import ClaimTemplate
 from .triggers import classes_of
@@ -22,6 +33,7 @@ __all__ = [
     "NONE",
     "NOTHING",
     "SCHEDULER_NAME",
+    "VOLUMES_PENDING",
     "Change",
     "ClaimTemplate",
     "Cluster",
@@ -33,6 +45,7 @@ __all__ = [
     "Key",
     "Keys",
     "Ledger",
+    "StorageView",
     "Store",
     "UidMemory",
     "check",

@@ -26,17 +26,20 @@ class Interest(NamedTuple):
     """Devices of one of these drivers were freed; ``ANY`` stands for all drivers."""
     leftovers: bool
     """A claim that an earlier attempt had left over is gone."""
+    volumes: bool
+    """Volumes or their classes changed."""
     hints: frozenset[Hint] = frozenset()
     """What matters to rules between pods, see ``Hinted``."""
     reason: str = "queued"
     """Why it waits, in a word that fits a metric's label."""
 
 
-EVERYTHING = Interest(nodes=True, room=True, devices=True, freed=frozenset({ANY}), leftovers=False)
+EVERYTHING = Interest(nodes=True, room=True, devices=True, freed=frozenset({ANY}), leftovers=False, volumes=True)
 """An attempt that meets a leftover ends at once, so no pod waits for one to go while its attempt is under way."""
-NONE = Interest(nodes=False, room=False, devices=False, freed=frozenset(), leftovers=False)
+NONE = Interest(nodes=False, room=False, devices=False, freed=frozenset(), leftovers=False, volumes=False)
 ANOTHER_WRITE = EVERYTHING._replace(reason="another-write")
 BEING_BOUND = NONE._replace(reason="being-bound")
 FAILED = NONE._replace(reason="error")
 GETTING_READY = NONE._replace(nodes=True, reason="getting-ready")
+VOLUMES_PENDING = NONE._replace(nodes=True, volumes=True, reason="volumes-pending")
 LEFTOVERS = NONE._replace(leftovers=True)

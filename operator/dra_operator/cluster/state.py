@@ -32,6 +32,7 @@ from .index import Index
 from .interest import Interest
 from .ledger import Ledger
 from .loads import NodeLoads
+from .storage import StorageView
 from .store import Store
 
 
@@ -75,11 +76,21 @@ class State:
         """By name: rules whose taint ends pods."""
         self.claims_by_device: Index[DeviceId] = Index()
         """Allocated claims by their devices, with admin access too."""
+        self.pods_by_volume_claim: Index[str] = Index()
+        """Pods that are not done by the PersistentVolumeClaims that they use."""
+        self.storage = StorageView(self._volume_users)
 
     def claims_of(self, pod: Pod) -> Iterator[tuple[ClaimUse, ResourceClaim | None]]:
         """The claims that the pod uses, each with the claim itself if it exists; unresolvable entries are left out."""
         for use in claims_of_pod(pod):
             yield use, self.claims.get(f"{pod.metadata.namespace}/{use.name}")
+
+    def _volume_users(self, claim: str) -> Iterator[str]:
+        """UIDs of the pods with a node, or on their way to one, that use a PersistentVolumeClaim."""
+        for key in self.pods_by_volume_claim.keys(claim):
+            pod = self.pods.get(key)
+            if pod is not None and (pod.spec.node_name or self.loads.node_of(pod.metadata.uid) is not None):
+                yield pod.metadata.uid
 
     def claims_owned_by(self, pod: Pod) -> Iterator[ResourceClaim]:
         """Claims whose controller is this very pod."""
@@ -150,6 +161,7 @@ class State:
             classes_serving=self.classes_serving,
             in_flight=lambda claim: self.ledger.in_flight(claim.metadata.uid) is not None,
             clashes=self.ledger.clashes,
+            storage=self.storage,
             nodes=self.node_states(),
             allocator=allocator,
             usage=self.ledger.usage.snapshot,

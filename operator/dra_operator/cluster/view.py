@@ -16,6 +16,16 @@ from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.references import claims_of_pod, pod_is_done
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
+from dra_api.volumes import volume_uses
 
 from dra_operator.allocator import Inventory
 from dra_operator.placement import (
@@ -28,7 +38,7 @@ from dra_operator.placement import (
     stand_in_key,
 )
 
-from . import evictions, triggers
+from . import evictions, storage_triggers, triggers
 from .contention import drivers_in
 from .interest import EVERYTHING, Interest
 from .key import NOTHING, Keys
@@ -55,6 +65,13 @@ class Cluster(State):
             Namespace: (self.namespaces, self._absorb_namespace),
             DeviceClass: (self.classes, self._absorb_class),
             DeviceTaintRule: (self.rules, self._absorb_rule),
+            PersistentVolumeClaim: (self.storage.claims, partial(storage_triggers.on_volume_claim, self)),
+            PersistentVolume: (self.storage.volumes, self._absorb_volume),
+            StorageClass: (self.storage.classes, partial(storage_triggers.on_storage, self)),
+            CSINode: (self.storage.csi_nodes, partial(storage_triggers.on_storage, self)),
+            CSIDriver: (self.storage.csi_drivers, partial(storage_triggers.on_storage, self)),
+            CSIStorageCapacity: (self.storage.csi_capacities, partial(storage_triggers.on_storage, self)),
+            VolumeAttachment: (self.storage.csi_attachments, self._absorb_attachment),
             **{kind: (Store(), partial(wakes, self)) for kind, wakes in triggers.ONLY_KEPT.items()},
         }
 
@@ -106,13 +123,15 @@ class Cluster(State):
 
     def forget_placed(self, pod: Pod) -> Keys:
         """The pod does not run where it was assumed to: the room is free again, unless the pod is bound after all."""
+        self.storage.wait_no_more(pod.metadata.uid)
         current = self.pods.get(pod.key)
         if current is not None and current.metadata.uid == pod.metadata.uid and current.spec.node_name:
             return NOTHING
         before = self.residents.at(pod.metadata.uid)
         if not self.loads.forget(pod.metadata.uid):
             return NOTHING
-        return (*triggers.room_freed(self), *triggers.on_resident(self, before, None))
+        left = (*triggers.on_resident(self, before, None), *storage_triggers.volumes_left(self, pod))
+        return (*triggers.room_freed(self), *left)
 
     def settle(self, uid: str) -> Keys:
         """The write of an in-flight allocation is over: who waits for that; the event about it may have come before."""
@@ -132,6 +151,7 @@ class Cluster(State):
 
     def _absorb_pod(self, change: Change[Pod]) -> Keys:
         old, new = change
+        vacated = storage_triggers.volumes_left(self, old) if old is not None and _has_left(old, new) else NOTHING
         room_freed = False
         gone = old if old is not None and (new is None or new.metadata.uid != old.metadata.uid) else None
         left = self.residents.at(gone.metadata.uid) if gone is not None else None
@@ -142,7 +162,7 @@ class Cluster(State):
             self._file_pod(new.key, new)
             room_freed |= self._count_pod(new)
         self._file_contention(change)
-        keys = (*triggers.on_pod(self, change), *evictions.on_pod(self, change))
+        keys = (*triggers.on_pod(self, change), *evictions.on_pod(self, change), *vacated)
         if left is not None:
             keys += triggers.on_resident(self, left, None)
         if new is not None:
@@ -150,10 +170,11 @@ class Cluster(State):
         return (*keys, *triggers.room_freed(self)) if room_freed else keys
 
     def _forget_pod(self, pod: Pod) -> bool:
-        for index in (self.pods_by_claim, self.pods_by_template, self.pods_by_resource):
+        for index in (self.pods_by_claim, self.pods_by_template, self.pods_by_resource, self.pods_by_volume_claim):
             index.file(pod.key, ())
         self._wait_no_more(pod.key)
         self._bound.discard(pod.metadata.uid)
+        self.storage.wait_no_more(pod.metadata.uid)
         return self.loads.forget(pod.metadata.uid)
 
     def _file_pod(self, key: str, pod: Pod) -> None:
@@ -161,6 +182,7 @@ class Cluster(State):
         self.pods_by_claim.file(key, (f"{namespace}/{use.name}" for use in claims_of_pod(pod)))
         templates = (entry.resource_claim_template_name for entry in pod.spec.resource_claims or ())
         self.pods_by_template.file(key, (f"{namespace}/{name}" for name in templates if name))
+        self.pods_by_volume_claim.file(key, () if pod_is_done(pod) else (use.key for use in volume_uses(pod)))
         if self.waits_for_us(pod):
             self.waiting.setdefault(key, EVERYTHING)
             self.pods_by_resource.file(key, extended_resources(pod))
@@ -177,6 +199,7 @@ class Cluster(State):
         uid, node = pod.metadata.uid, pod.spec.node_name
         if node:
             self._bound.discard(uid)
+            self.storage.wait_no_more(uid)
         if pod_is_done(pod):
             return self.loads.forget(uid)
         if not node:
@@ -216,6 +239,8 @@ class Cluster(State):
             self._node_states.put(NodeState(new, self.loads.used(new.metadata.name)))
         elif old is not None:
             self._node_states.remove(old.metadata.name)
+            name = old.metadata.name
+            return (*triggers.on_node(self, change), *storage_triggers.on_node_gone(self, name))
         return triggers.on_node(self, change)
 
     def _absorb_namespace(self, change: Change[Namespace]) -> Keys:
@@ -226,6 +251,14 @@ class Cluster(State):
         elif old is not None:
             self.residents.namespaces.pop(old.metadata.name, None)
         return triggers.on_namespace(self, change)
+
+    def _absorb_volume(self, change: Change[PersistentVolume]) -> Keys:
+        self.storage.file_volume(change)
+        return storage_triggers.on_storage(self, change)
+
+    def _absorb_attachment(self, change: Change[VolumeAttachment]) -> Keys:
+        self.storage.file_attachment(change)
+        return storage_triggers.on_storage(self, change) if change.new is None else NOTHING
 
     def _absorb_claim(self, change: Change[ResourceClaim]) -> Keys:
         old, new = change
@@ -287,3 +320,8 @@ class Cluster(State):
             self.inventory.remove_rule(change.old.metadata.name)
         published = () if evictions.is_same_rule(change) else triggers.devices_published(self)
         return (*published, *evictions.on_rule(self, change))
+
+
+def _has_left(old: Pod, new: Pod | None) -> bool:
+    """Whether the pod runs no longer, or is another one by now."""
+    return new is None or new.metadata.uid != old.metadata.uid or pod_is_done(new)

@@ -19,6 +19,7 @@ from dra_api.core import Namespace, Node, Pod
 from dra_api.defaults import set_defaults
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
 from .documents import documents
 
@@ -31,10 +32,13 @@ KINDS: Final[dict[str, tuple[type[Object], str]]] = {
     "ResourceClaimTemplate": (ResourceClaimTemplate, "resource.k8s.io/v1"),
     "DeviceTaintRule": (DeviceTaintRule, "resource.k8s.io/v1beta2"),
     "Namespace": (Namespace, "v1"),
+    "StorageClass": (StorageClass, "storage.k8s.io/v1"),
+    "PersistentVolume": (PersistentVolume, "v1"),
+    "PersistentVolumeClaim": (PersistentVolumeClaim, "v1"),
     "Node": (Node, "v1"),
     "Pod": (Pod, "v1"),
 }
-NAMESPACED: Final = frozenset({"ResourceClaim", "ResourceClaimTemplate", "Pod"})
+NAMESPACED: Final = frozenset({"ResourceClaim", "ResourceClaimTemplate", "PersistentVolumeClaim", "Pod"})
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 STDIN: Final = "-"
 

@@ -160,3 +160,4 @@ def _carry_out(case: Case, found: Plan, cluster: Cluster) -> None:
             meta = msgspec.structs.replace(claim.metadata, resource_version="simulated")
             cluster.put(msgspec.structs.replace(claim, metadata=meta, status=status))
     cluster.assume_placed(case.pod, found.node, found.served)
+    cluster.storage.assume(case.pod.metadata.uid, found.node, found.volumes)

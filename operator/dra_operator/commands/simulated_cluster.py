@@ -22,6 +22,7 @@ from dra_api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
 from dra_operator.allocator import Allocator, Features, Inventory, Semantics
 from dra_operator.cluster import Cluster
@@ -50,7 +51,7 @@ def simulated(
     """The cluster, ready to be asked. Raises BadInput when there is nothing to try, or no node to try it on."""
     notes: list[str] = []
     cluster = Cluster(Inventory(features, language=CelSelectors(features), semantics=semantics))
-    for kind in (Namespace, DeviceClass, ResourceSlice):
+    for kind in (Namespace, DeviceClass, ResourceSlice, StorageClass, PersistentVolume):
         for obj in of_kind(kind, objects):
             cluster.put(obj)
     for rule in of_kind(DeviceTaintRule, objects):
@@ -58,7 +59,7 @@ def simulated(
             cluster.put(rule)
         else:
             notes.append(f"DeviceTaintRule {rule.metadata.name} is left out: --feature-gates DRADeviceTaintRules=true")
-    for claim in of_kind(ResourceClaim, objects):
+    for claim in (*of_kind(ResourceClaim, objects), *of_kind(PersistentVolumeClaim, objects)):
         cluster.put(_identified(claim))
     known = {node.metadata.name for node in of_kind(Node, objects)} or set(_named_by_slices(objects))
     for node in _nodes(objects, node_names):

@@ -15,6 +15,8 @@ from dra_operator.placement import (
     NotTried,
     Stolen,
     Undecided,
+    VolumesFailed,
+    VolumesPending,
     text,
     unready,
 )
@@ -27,6 +29,11 @@ def before_nodes(found: Examination) -> str:
     if isinstance(found, GettingReady):
         waits = "; ".join(line for claim in found.claims for line in _unready(claim))
         return f"has its devices and waits for them to get ready, {found.seconds:.0f} s more at most: {waits}"
+    if isinstance(found, VolumesPending):
+        names = ", ".join(found.claims)
+        return f"waits for {names} to be bound on node {found.node}, {found.seconds:.0f} s more at most"
+    if isinstance(found, VolumesFailed):
+        return f"is placed anew: {found.reason}"
     if isinstance(found, Stolen):
         devices = ", ".join(map(str, found.devices))
         return f"gives claim {found.claim.key} up and is placed again: another claim holds {devices}, too"

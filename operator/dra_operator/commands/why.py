@@ -184,7 +184,9 @@ def _node_by_node(cluster: Cluster, case: Case, *, places: bool) -> Iterator[str
     held = holders(cluster.claims)
     for demand, members in refusals.items():
         yield from (f"  {line}" for line in grouped(members, case.allocator.inventory, demand.program, held))
-    if good and not case.failed and places:
+    under_way = list(_under_way(case))
+    yield from under_way
+    if good and not case.failed and places and not under_way:
         yield "  nothing holds it back any more; if it stays, look at the operator's log"
 
 
@@ -192,3 +194,12 @@ def _by_domain(pods: Mapping[str, int]) -> str:
     """``3 in zone-a, 1 in zone-b``: topology domains, the fullest first."""
     fullest = sorted(pods.items(), key=lambda item: (-item[1], item[0]))
     return listed((f"{count} in {domain}" for domain, count in fullest), most=6) or "none"
+
+
+def _under_way(case: Case) -> Iterator[str]:
+    """Claims of volumes whose binding has begun."""
+    for it in case.volumes.unbound:
+        if it.selected_node is not None:
+            yield f"  waits for PersistentVolumeClaim {it.claim.key} to get a new volume on node {it.selected_node}"
+        elif it.reserved is not None:
+            yield f"  waits for PersistentVolumeClaim {it.claim.key} to be bound to PersistentVolume {it.reserved.key}"

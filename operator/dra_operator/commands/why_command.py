@@ -68,7 +68,9 @@ async def _ask(options: argparse.Namespace, operator: AsTheOperator, where: Conn
             cluster.put(obj)
 
     async with Api(where) as api:
-        await Loader(api, watched_kinds(features), load, Quarantine(cluster.ledger.stored)).load_all()
+        loader = Loader(api, watched_kinds(features), load, Quarantine(cluster.ledger.stored))
+        await loader.load_all()
+    cluster.storage.unseen = loader.unseen_storage()
     allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()))
     namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
     key, now = f"{namespace}/{options.name}", datetime.now(UTC)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from dra_api.meta import Object
-from dra_kube import RESOURCE_CLAIMS, Api, KubeError, NotServed, Resource
+from dra_kube import RESOURCE_CLAIMS, Api, Forbidden, KubeError, NotServed, Resource
 
 from .malformed import Quarantine
-from .watched import REQUIRED, Kinds
+from .watched import OF_STORAGE, REQUIRED, Kinds
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +35,15 @@ class Loader:
     quarantine: Quarantine
     loaded: Callable[[Resource, str], None] = lambda _, __: None
     served: dict[Resource, str] = field(default_factory=dict)
+    _forbidden: set[Resource] = field(default_factory=set)
 
     def missing(self) -> list[Resource]:
         """The kinds that the server has not served so far."""
         return [resource for resource in self.kinds if resource not in self.served]
+
+    def unseen_storage(self) -> tuple[str, ...]:
+        """The kinds of storage among them: not served, or not to us."""
+        return tuple(str(resource) for resource in self.missing() if resource in OF_STORAGE)
 
     async def load_all(self) -> None:
         """Hand everything that exists to ``load``. Raises KubeError."""
@@ -68,8 +73,13 @@ class Loader:
         versions = await self._look_up(self.missing())
         objects: list[Object] = []
         lists: dict[Resource, str] = {}
-        for resource in versions:
-            listed = await self.api.list_as(resource, self.kinds[resource])
+        for resource in list(versions):
+            try:
+                listed = await self.api.list_as(resource, self.kinds[resource])
+            except Forbidden as error:
+                self._do_without(resource, error)
+                del versions[resource]
+                continue
             objects += listed.items
             lists[resource] = listed.resource_version
             for raw, fault in listed.malformed:
@@ -79,6 +89,14 @@ class Loader:
         for resource, revision in lists.items():
             self.loaded(resource, revision)
         return list(versions)
+
+    def _do_without(self, resource: Resource, error: Forbidden) -> None:
+        """Warn once of a kind of storage that we may not see, and look again later; other kinds are needed."""
+        if resource not in OF_STORAGE:
+            raise error
+        if resource not in self._forbidden:
+            self._forbidden.add(resource)
+            logger.warning("pods that use PersistentVolumeClaims wait: %s", error)
 
     async def _look_up(self, resources: Collection[Resource]) -> dict[Resource, str]:
         found: dict[Resource, str] = {}

@@ -9,6 +9,7 @@ from .pods import PodChanged, PodWriter
 from .pool_requests import PoolRequestWriter
 from .rewrite import rewrite
 from .taint_rules import RuleWriter
+from .volumes import VolumeWriter
 
 __all__ = [
     "ClaimChanged",
@@ -20,6 +21,7 @@ __all__ = [
     "PodWriter",
     "PoolRequestWriter",
     "RuleWriter",
+    "VolumeWriter",
     "may_have_happened",
     "rewrite",
 ]

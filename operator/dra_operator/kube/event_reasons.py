@@ -26,6 +26,11 @@ class EventReason(Enum):
         "SchedulingGateRemoved",
         "The pod has its devices, and its scheduler may place it.",
     )
+    VOLUMES_PENDING = (
+        "Normal",
+        "VolumeBindingPending",
+        "The pod has its node and waits for its PersistentVolumeClaims to be bound there.",
+    )
     FAILED_SCHEDULING = (
         "Warning",
         "FailedScheduling",

@@ -2,6 +2,7 @@
 
 from .anchors import Anchors
 from .answer import NoPlace, Plan
+from .attach_limits import Attachable, AttachLimits
 from .binding import BINDING_TIMEOUT, Binding, age_of_allocation, binding_state, unready
 from .claims import NotReady, PodClaim, crowded, extended_claims, ready_claims, unservable
 from .demand import Demand, Demands
@@ -25,7 +26,7 @@ from .immediate import (
 )
 from .node import NodeState
 from .nodes import STRATEGIES, Nodes
-from .obstacle import Kind, Obstacle
+from .obstacle import OF_VOLUMES, Kind, Obstacle
 from .pause import Pause
 from .plan import Planning, decided, plan
 from .question import (
@@ -43,7 +44,10 @@ from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, serv
 from .residents import Place, Residents, counts_alike
 from .score import total
 from .snapshot import Snapshot
+from .unbound import NO_BINDINGS, Bindings
 from .unsupported import unsupported
+from .volume_wait import VolumesFailed, VolumesPending
+from .volumes import NO_VOLUMES, PodVolumes, Storage, VolumeWait, volumes_of
 from .wording import text
 
 __all__ = [
@@ -52,12 +56,18 @@ __all__ = [
     "GATE",
     "HOLD",
     "IMMEDIATE",
+    "NO_BINDINGS",
+    "NO_VOLUMES",
+    "OF_VOLUMES",
     "POD_SLOTS",
     "STRATEGIES",
     "Allocations",
     "Amounts",
     "Anchors",
+    "AttachLimits",
+    "Attachable",
     "Binding",
+    "Bindings",
     "Case",
     "Demand",
     "Demands",
@@ -85,14 +95,19 @@ __all__ = [
     "Plan",
     "Planning",
     "PodClaim",
+    "PodVolumes",
     "PodsChange",
     "Question",
     "RepellerGone",
     "Residents",
     "Snapshot",
     "Stolen",
+    "Storage",
     "Turn",
     "Undecided",
+    "VolumeWait",
+    "VolumesFailed",
+    "VolumesPending",
     "WriteUnderWay",
     "add",
     "age_of_allocation",
@@ -126,4 +141,5 @@ __all__ = [
     "unready",
     "unservable",
     "unsupported",
+    "volumes_of",
 ]

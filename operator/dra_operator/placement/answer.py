@@ -8,6 +8,7 @@ from dra_api.resource import AllocationResult, ResourceClaim
 
 from .extended import ExtendedClaim, Served
 from .hints import Hint
+from .unbound import NO_BINDINGS, Bindings
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Plan:
     """Extended resources that devices serve there: the pod takes nothing of what the node counts of them."""
     extended: ExtendedClaim | None = None
     """The claim for them that has to be made; it has its allocation among the others."""
+    volumes: Bindings = NO_BINDINGS
+    """How the unbound claims of volumes get theirs."""
     points: tuple[tuple[str, int], ...] = ()
     """Why this node among those that fit: what it got for each of the pod's preferences, and for its room."""
 

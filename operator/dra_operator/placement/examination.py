@@ -7,6 +7,8 @@
     ├── WriteUnderWay   an allocation of one of its claims is on its way to the server
     ├── Stolen          another claim holds one of its devices, too
     ├── GettingReady    it has its devices, and waits for them to get ready
+    ├── VolumesPending  it has its node, and waits for its claims of volumes to be bound there
+    ├── VolumesFailed   they were not bound there: it has to be placed anew
     └── Case            nodes can be asked
 """
 
@@ -28,6 +30,8 @@ from .nodes import Nodes
 from .obstacle import Kind, Obstacle
 from .snapshot import Snapshot
 from .unsupported import unsupported
+from .volume_wait import VolumesFailed, VolumesPending, wait_for_volumes
+from .volumes import NO_VOLUMES, PodVolumes, volumes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class Case:
     usage: Usage
     failed: Mapping[str, BindingState] = field(default_factory=dict)
     """Claims by UID whose devices no node can use any more, and what became of them."""
+    volumes: PodVolumes = NO_VOLUMES
 
     @property
     def resource_claims(self) -> list[ResourceClaim]:
@@ -82,7 +87,7 @@ class Case:
         return [claim for _, claim in self.claims]
 
 
-Examination = NotTried | WriteUnderWay | Stolen | GettingReady | Case
+Examination = NotTried | WriteUnderWay | Stolen | GettingReady | VolumesPending | VolumesFailed | Case
 
 
 def examine(pod: Pod, snapshot: Snapshot) -> Examination:
@@ -101,14 +106,22 @@ def examine(pod: Pod, snapshot: Snapshot) -> Examination:
     coming_first = _coming_first(pod, held, snapshot)
     if coming_first is not None:
         return coming_first
+    wait = snapshot.storage.wait_of(pod.metadata.uid)
+    if wait is not None:
+        state = wait_for_volumes(pod, held, wait, snapshot.storage, snapshot.nodes, snapshot.now)
+        if state is not None:
+            return state
     serving = snapshot.classes_serving(pod)
     obstacle = _obstacle(pod, held, snapshot) or _not_at_gate(pod, serving)
     if obstacle is not None:
         return NotTried(obstacle, tuple(claims))
+    volumes = volumes_of(pod, snapshot.storage)
+    if isinstance(volumes, Obstacle):
+        return NotTried(volumes, tuple(claims))
     extended = ExtendedResources(pod, serving, made)
     states = {claim.metadata.uid: binding_state(claim, snapshot.now, snapshot.binding_timeout) for claim in held}
     failed = {uid: binding for uid, binding in states.items() if binding.is_lost}
-    return Case(pod, tuple(claims), extended, snapshot.nodes, snapshot.allocator, snapshot.usage(), failed)
+    return Case(pod, tuple(claims), extended, snapshot.nodes, snapshot.allocator, snapshot.usage(), failed, volumes)
 
 
 def is_alone(pod: Pod, claim: ResourceClaim) -> bool:

@@ -20,13 +20,15 @@ from .obstacle import Kind, Obstacle
 from .ports import host_ports
 from .requests import POD_SLOTS, pod_requests
 from .tolerations import NODE_CONDITION, UNSCHEDULABLE, untolerated
+from .volumes import NO_VOLUMES, PodVolumes
 
 
 class NodeFilter:
     """What one pod asks of any node, worked out once. Most nodes have no taint, most pods select no node."""
 
-    def __init__(self, pod: Pod, neighbours: Neighbours | None = None) -> None:
+    def __init__(self, pod: Pod, neighbours: Neighbours | None = None, volumes: PodVolumes = NO_VOLUMES) -> None:
         self._neighbours = neighbours
+        self._volumes = volumes
         self._node_name = pod.spec.node_name
         self._tolerations = pod.spec.tolerations or ()
         self._is_stand_in = is_stand_in(pod)
@@ -58,10 +60,10 @@ class NodeFilter:
             return Obstacle(Kind.FEATURE, feature)
         if (port := next((port for port in self._ports if port.is_taken(state.used)), None)) is not None:
             return Obstacle(Kind.PORT, port.name)
-        shortage = self._shortage(state, served)
-        if shortage is None and self._neighbours:
+        obstacle = self._shortage(state, served) or self._volumes.obstacle(state.node, state.used)
+        if obstacle is None and self._neighbours:
             return self._neighbours.obstacle(state.node.metadata.labels or {})
-        return shortage
+        return obstacle
 
     def _selects(self, state: NodeState) -> bool:
         labels = state.node.metadata.labels or {}

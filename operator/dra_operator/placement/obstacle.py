@@ -29,6 +29,12 @@ class Kind(StrEnum):
     POD_SLOTS = "pod-slots"
     RESOURCE = "resource"
     NOT_OFFERED = "not-offered"
+    VOLUME_AFFINITY = "volume-affinity"
+    VOLUME_ZONE = "volume-zone"
+    VOLUME_MISSING = "volume-missing"
+    VOLUME_BINDING = "volume-binding"
+    VOLUME_SPACE = "volume-space"
+    VOLUME_LIMIT = "volume-limit"
     CLAIM_ELSEWHERE = "claim-elsewhere"
     TOO_FEW_DEVICES = "too-few-devices"
     # of the pod
@@ -40,12 +46,24 @@ class Kind(StrEnum):
     STALE_CLAIM = "stale-claim"
     CLASS_MISSING = "class-missing"
     ALTERNATIVES_OFF = "alternatives-off"
+    VOLUMES_UNSEEN = "volumes-unseen"
+    VOLUME_CLAIM_MISSING = "volume-claim-missing"
+    VOLUME_CLAIM_UNMADE = "volume-claim-unmade"
+    VOLUME_CLAIM_FOREIGN = "volume-claim-foreign"
+    VOLUME_CLAIM_LOST = "volume-claim-lost"
+    VOLUME_CLAIM_DELETED = "volume-claim-deleted"
+    VOLUME_CLAIM_UNBOUND = "volume-claim-unbound"
+    VOLUME_CLAIM_IN_USE = "volume-claim-in-use"
     UNSUPPORTED = "unsupported"
     EXTENDED_AT_GATE = "extended-at-gate"
 
 
-ENDS_WITH_ANOTHER_POD: Final = frozenset({Kind.PORT, Kind.POD_SLOTS, Kind.RESOURCE})
+ENDS_WITH_ANOTHER_POD: Final = frozenset({Kind.PORT, Kind.POD_SLOTS, Kind.RESOURCE, Kind.VOLUME_LIMIT})
 """Obstacles on a node that may go away when any other pod ends."""
+
+
+OF_VOLUMES: Final = frozenset(kind for kind in Kind if kind.startswith("volume"))
+"""Obstacles that lie with the pod's volumes, or with its claims to them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from .filters import NodeFilter
 from .node import NodeState
 from .obstacle import Kind, Obstacle
 from .pause import SLICE, Elapsed, Pause
+from .unbound import NO_BINDINGS, Bindings
 from .wording import text
 
 DECISION_STEPS = 10  # what a decision costs even if there is nothing to search
@@ -90,10 +91,11 @@ class Question:
         self._allocator, self._usage = case.allocator, case.usage
         self.neighbours = case.nodes.neighbours_of(case.pod)
         self.preferences = case.nodes.preferences_of(case.pod)
-        self.filter = NodeFilter(case.pod, self.neighbours)
+        self.filter = NodeFilter(case.pod, self.neighbours, case.volumes)
         self.allocations = Allocations(claims, case.failed)
         self.demands = Demands(claims, case.extended, case.nodes, case.allocator)
         self._made = case.extended.made
+        self._volumes = case.volumes
         self.steps = 0
         """What was asked since the caller last looked has cost so much, in steps of the allocator."""
 
@@ -109,7 +111,7 @@ class Question:
         if elsewhere:
             return Obstructed(Obstacle(Kind.CLAIM_ELSEWHERE), frozenset(elsewhere))
         if not demand.claims:
-            return Fits(Plan(state.name, {}, demand.served))
+            return Fits(Plan(state.name, {}, demand.served, volumes=self._bindings(state)))
         decision = self._allocator.search(state.node, demand.program, self._usage)
         began: Elapsed = None
         while (outcome := decision.advance(SLICE)) is None:
@@ -118,23 +120,27 @@ class Question:
             if elapsed is not None and began is not None and elapsed - began > self._filter_timeout:
                 return Undecided(f"node {state.name}: timed out trying to allocate devices")
         self.steps += outcome.steps + DECISION_STEPS
-        return _answer(state, demand, outcome)
+        return self._answer(state, demand, outcome)
+
+    def _bindings(self, state: NodeState) -> Bindings:
+        found = self._volumes.bindings(state.node)
+        return NO_BINDINGS if isinstance(found, Obstacle) else found  # the filter has asked before
+
+    def _answer(self, state: NodeState, demand: Demand, outcome: Outcome) -> NodeAnswer:
+        if isinstance(outcome, Allocated):
+            allocations = demand.allocations(outcome.results)
+            plan = Plan(state.name, allocations, demand.served, demand.extended, self._bindings(state))
+            return Fits(plan, outcome.score)
+        if isinstance(outcome, Failed):
+            return Faulty(outcome.error)
+        if isinstance(outcome, GaveUp):
+            return Undecided(str(outcome))
+        return Lacking(demand, outcome)
 
     def _elsewhere(self, state: NodeState, demand: Demand) -> set[str]:
         """UIDs of the claims that the pod has already and that are of no use to it on the node."""
         outdated = {self._made.metadata.uid} if self._made is not None and demand.is_outdated else set()
         return self.allocations.elsewhere(state.node) | outdated
-
-
-def _answer(state: NodeState, demand: Demand, outcome: Outcome) -> NodeAnswer:
-    if isinstance(outcome, Allocated):
-        plan = Plan(state.name, demand.allocations(outcome.results), demand.served, demand.extended)
-        return Fits(plan, outcome.score)
-    if isinstance(outcome, Failed):
-        return Faulty(outcome.error)
-    if isinstance(outcome, GaveUp):
-        return Undecided(str(outcome))
-    return Lacking(demand, outcome)
 
 
 def answer_text(answer: NodeAnswer) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dra_api.core import Container, Pod, ResourceRequirements
 from dra_api.quantity import NANO
 
+from .attach_limits import volume_amounts
 from .ports import port_amounts
 
 Amounts = Mapping[str, int]
@@ -41,9 +42,9 @@ def pod_requests(pod: Pod) -> dict[str, int]:
 
 
 def node_requests(pod: Pod, served: Collection[str]) -> dict[str, int]:
-    """What the pod takes of its node: host ports, too, but no resources that devices serve (scheduling.md 7.3)."""
+    """What the pod takes of its node: ports and volumes, too; no resources that devices serve (scheduling.md 7.3)."""
     wanted = {name: amount for name, amount in pod_requests(pod).items() if name not in served}
-    return {**wanted, **port_amounts(pod)}
+    return {**wanted, **port_amounts(pod), **volume_amounts(pod)}
 
 
 def served_resources(pod: Pod) -> frozenset[str]:

@@ -13,6 +13,7 @@ from dra_operator.allocator import Allocator, DeviceId, Usage
 
 from .binding import BINDING_TIMEOUT
 from .nodes import Nodes
+from .volumes import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Snapshot:
     """Whether an allocation of the claim is on its way to the server."""
     clashes: Callable[[ResourceClaim], Sequence[DeviceId]]
     """The claim's devices that another claim holds, too."""
+    storage: Storage
     nodes: Nodes
     allocator: Allocator
     usage: Callable[[], Usage]

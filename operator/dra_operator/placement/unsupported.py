@@ -15,6 +15,8 @@ from msgspec import structs
 from .gate import GATE
 from .obstacle import Kind, Obstacle
 
+_LOOKED_AT = frozenset({"name", "persistent_volume_claim", "ephemeral"})
+
 
 def unsupported(pod: Pod) -> Obstacle | None:
     """The first such field, with a remedy; None if there is none."""
@@ -35,4 +37,5 @@ def _fields(pod: Pod) -> Iterator[tuple[str, str]]:
 
 def _tied(volume: Volume) -> Iterator[str]:
     """Sources of a volume that only certain nodes can mount, or only so many pods of a node."""
-    return (it.encode_name for it in structs.fields(volume) if getattr(volume, it.name) is not None)
+    fields = (field for field in structs.fields(volume) if field.name not in _LOOKED_AT)
+    return (it.encode_name for it in fields if getattr(volume, it.name) is not None)

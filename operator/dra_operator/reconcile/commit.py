@@ -12,10 +12,14 @@ The ledger holds each allocation until its write is over. What is over depends o
 What a commit itself has allocated and reserved it deallocates and lets go when a later step fails: a claim that were
 left allocated without a consumer would hold its devices for ever, should the pod vanish now.
 
-The claim for extended resources is made last: created, allocated and reserved, recorded in the pod's status. It has no
-name before it exists, so the server cannot be asked what became of a creation without an answer. What is half made when
-a commit ends is found by its owner and its annotation: by the next attempt, which deletes it; by the claim reconciler
-when the pod got its node with another claim, or is done.
+Claims of volumes come after the devices: what is begun with them is never taken back, so a pod that fails before has
+left no trace in storage. A crash in between loses nothing either: the next attempt finds the devices, goes to their
+node, and finds there which volumes are reserved already. The pod is bound when all its volumes are.
+
+The claim for extended resources is the last one of devices: created, allocated and reserved, recorded in the pod's
+status. It has no name before it exists, so the server cannot be asked what became of a creation without an answer. What
+is half made when a commit ends is found by its owner and its annotation: by the next attempt, which deletes it; by the
+claim reconciler when the pod got its node with another claim, or is done.
 """
 
 from __future__ import annotations
@@ -38,8 +42,8 @@ from dra_kube import (
 )
 
 from dra_operator.cluster import Cluster, DeviceTaken, Keys
-from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter, may_have_happened
-from dra_operator.placement import ExtendedClaim, Plan, PodClaim, is_stand_in, title
+from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter, VolumeWriter, may_have_happened
+from dra_operator.placement import ExtendedClaim, Plan, PodClaim, is_at_gate, is_stand_in, title
 
 from .claim_body import claim_for_extended_resources
 from .confirmation import Confirmations
@@ -61,6 +65,7 @@ class Writing(NamedTuple):
     pods: PodWriter
     metrics: PlacementMetrics
     confirmations: Confirmations
+    volumes: VolumeWriter
 
 
 class Commit:
@@ -71,7 +76,7 @@ class Commit:
 
     def __init__(self, cluster: Cluster, writing: Writing, ending: Ending, wake: Callable[[Keys], None]) -> None:
         self._cluster, self._ending, self._wake = cluster, ending, wake
-        self._claims, self._pods, self._metrics, self._confirmations = writing
+        self._claims, self._pods, self._metrics, self._confirmations, self._volumes = writing
         self._reserved: list[ResourceClaim] = []
         self._extended: ResourceClaim | None = None
         self._unknown: set[str] = set()
@@ -94,6 +99,7 @@ class Commit:
             raise
         if not is_stand_in(pod):
             self._wake(self._cluster.assume_placed(pod, plan.node, plan.served))
+        self._cluster.storage.assume(pod.metadata.uid, plan.node, plan.volumes)
 
     async def write(self, may_end: Callable[[Sequence[ResourceClaim]], bool]) -> bool:
         """Allocations, reservations, the ending; False if the claims as written are not ready for that.
@@ -103,6 +109,7 @@ class Commit:
         try:
             claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
             claims += await self._serve_extended_resources()
+            await self._bind_volumes()
             if not may_end(claims):
                 return False
             self._step = self._ending.step(self._plan.node)
@@ -198,6 +205,18 @@ class Commit:
         tell(logger, logging.INFO, "claim generated", claim=made.key, pod=self._pod.key, template="")
         self._cluster.ledger.follow(extended.claim.metadata.uid, made)
         return made
+
+    async def _bind_volumes(self) -> None:
+        """Begin what the PV controller and the provisioners complete; for a pod at the gate its own scheduler does."""
+        if is_at_gate(self._pod):
+            return
+        node, volumes = self._plan.node, self._plan.volumes
+        for claim, volume in volumes.reserve:
+            self._step = f"reserve PersistentVolume {volume.key} for PersistentVolumeClaim {claim.key}"
+            await self._volumes.reserve(volume, claim)
+        for claim in volumes.provision:
+            self._step = f"select node {node} for PersistentVolumeClaim {claim.key}"
+            await self._volumes.select_node(claim, node)
 
     def _check_recorded(self) -> None:
         """The kubelet goes by the claims that the pod records; another controller may have recorded others."""

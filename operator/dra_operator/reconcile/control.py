@@ -17,7 +17,15 @@ from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator
 from dra_operator.cluster import Cluster, Concern, Key, evictions, violations
-from dra_operator.kube import ClaimWriter, Client, EventRecorder, PodWriter, PoolRequestWriter, RuleWriter
+from dra_operator.kube import (
+    ClaimWriter,
+    Client,
+    EventRecorder,
+    PodWriter,
+    PoolRequestWriter,
+    RuleWriter,
+    VolumeWriter,
+)
 
 from .backoff import Backoff
 from .commit import Writing
@@ -90,14 +98,14 @@ class Control:
         allocated_at = stamp if cluster.features.binding_conditions else lambda: None
         claims = ClaimWriter(client, self._take_in, self._gone, allocated_at)
         pods = PodWriter(client, self._take_in, self._gone, stamp)
-        created = ClaimMetrics(registry)
-        self.generator = ClaimGenerator(cluster, claims, pods, self.events, created, self.concerns)
+        self.generator = ClaimGenerator(cluster, claims, pods, self.events, ClaimMetrics(registry), self.concerns)
         self.generator.legacy_names = legacy_claim_names
         hold = ClaimHold(claims, self.events, self.queues.add)
         self.upkeep = ClaimUpkeep(cluster, claims, pods, hold, self.concerns)
         self._grace = pace.grace
         self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
-        writing = Writing(claims, pods, PlacementMetrics(registry, cluster.scheduler_name), self._confirmations)
+        volumes, counted = VolumeWriter(client, self._take_in), PlacementMetrics(registry, cluster.scheduler_name)
+        writing = Writing(claims, pods, counted, self._confirmations, volumes)
         self.placer = PodPlacer(
             cluster, allocator, writing, self.events, placing, self.queues.add, now, pace, self.concerns
         )

@@ -57,5 +57,7 @@ class Pace:
     """From seeing our own write on contested devices to trusting it: what others decided before is written by then."""
     filter_timeout: float = 10.0
     """What the allocator may take for one node; 0: no limit."""
+    volume_binding_timeout: float = 600.0
+    """From the choice of a node until a claim of a volume that is not bound there counts as failed."""
     binding_timeout: float = BINDING_TIMEOUT
     """From the allocation until a device that is not ready counts as failed."""

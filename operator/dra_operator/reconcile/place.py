@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from dra_api.core import Pod
 from dra_api.references import is_reserved_for
 from dra_api.resource import FINALIZER, ResourceClaim
+from dra_api.volumes import volume_uses
 from dra_kube import NotFound
 
 from dra_operator.allocator import Allocator, DeviceId
@@ -35,6 +36,7 @@ from dra_operator.cluster import (
     GETTING_READY,
     LEFTOVERS,
     NONE,
+    VOLUMES_PENDING,
     Cluster,
     DeviceTaken,
     Interest,
@@ -45,6 +47,8 @@ from dra_operator.kube import ClaimChanged, EventReason, EventRecorder
 from dra_operator.placement import (
     GATE,
     HOLD,
+    NO_VOLUMES,
+    OF_VOLUMES,
     Binding,
     Case,
     GettingReady,
@@ -56,6 +60,9 @@ from dra_operator.placement import (
     Planning,
     PodClaim,
     Stolen,
+    VolumesFailed,
+    VolumesPending,
+    VolumeWait,
     WriteUnderWay,
     answer_text,
     binding_state,
@@ -110,7 +117,7 @@ class PodPlacer:
         self._filter_timeout = pace.filter_timeout if is_limited else math.inf
         self._cluster, self._allocator, self._queue, self._clock = cluster, allocator, queue, clock
         self._writing, self._events, self._wake = writing, events, wake
-        self._claims, self._pods, _, self._confirmations = writing
+        self._claims, self._pods, _, self._confirmations, _ = writing
         self._bind, self._open_gate = Bind(cluster, writing.pods), OpenGate(cluster, writing.pods)
         self._allocate_ahead = AllocateAhead(cluster)
         self._report = WaitingReport(cluster, writing.pods, events)
@@ -158,8 +165,9 @@ class PodPlacer:
                     return Decided(partial(self._let_go, pod, unsure))
                 return PlanInProgress(found, self._plan(found))
             case NotTried(obstacle, claims, stale):
-                reason = obstacle.kind.value
-                self._cluster.note_waiting(pod.key, (LEFTOVERS if stale else NONE)._replace(reason=reason))
+                reason, volumes = obstacle.kind.value, obstacle.kind in OF_VOLUMES
+                interest = (LEFTOVERS if stale else NONE)._replace(reason=reason, volumes=volumes)
+                self._cluster.note_waiting(pod.key, interest)
                 if obstacle.kind is Kind.CLAIM_UNMADE:
                     return Decided()
                 return self._refuse(pod, claims, NoPlace(text(obstacle), reason, leftovers=stale))
@@ -169,6 +177,12 @@ class PodPlacer:
                 self._cluster.note_waiting(pod.key, GETTING_READY)
                 self._queue.add_after(Key("place", pod.key), seconds + 1)  # a change of the claims comes earlier
                 return Decided()
+            case VolumesPending(_, _, seconds):
+                self._cluster.note_waiting(pod.key, VOLUMES_PENDING)
+                self._queue.add_after(Key("place", pod.key), seconds + 1)  # a change of the claims comes earlier
+                return Decided()
+            case VolumesFailed(failure, held):
+                return Decided(partial(self._place_anew, pod, held, failure))
             case WriteUnderWay():
                 self._cluster.note_waiting(pod.key, ANOTHER_WRITE)
                 return Decided()  # the end of the other pod's write brings this one here again
@@ -224,6 +238,7 @@ class PodPlacer:
             leftovers=attempt.case.extended.made is not None,
             hints=decision.hints,
             reason=decision.reason,
+            volumes=attempt.case.volumes != NO_VOLUMES,
         )
         self._cluster.note_waiting(attempt.pod.key, interest)
 
@@ -241,6 +256,8 @@ class PodPlacer:
         except CommitRefused as refused:
             await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; tried again with growing pauses")
             raise
+        finally:
+            self._cluster.storage.written(pod.metadata.uid)
         if not is_done:
             self._look_again(pod, decision)
             return None
@@ -264,6 +281,8 @@ class PodPlacer:
         now, timeout = self._clock(), self._pace.binding_timeout
         if any(binding_state(claim, now, timeout).state is not Binding.READY for claim in claims):
             return False
+        if any(self._unbound_volumes(pod)):
+            return False
         return self._confirmations.wait(claims) <= 0 and not any(self._must_give_way(pod, claim) for claim in claims)
 
     async def _let_pass(self, pod: Pod) -> None:
@@ -274,15 +293,28 @@ class PodPlacer:
     def _look_again(self, pod: Pod, decision: Plan) -> None:
         """The pod has its devices but cannot be bound yet: come back when that may have changed."""
         claims = [claim for _, claim in self._cluster.claims_of(pod) if claim is not None]
+        unbound = ", ".join(self._unbound_volumes(pod))
+        if unbound:
+            deadline = self._clock() + timedelta(seconds=self._pace.volume_binding_timeout)
+            self._cluster.storage.wait(pod.metadata.uid, VolumeWait(decision.node, deadline))
+            waiting = f"waiting for PersistentVolumeClaim {unbound} to be bound on node {decision.node}"
+            self._events.post(pod, EventReason.VOLUMES_PENDING, waiting)
         wait = self._confirmations.wait(claims)
         if wait > 0:
             # The watch wakes the pod when it brings the allocation; should it never come, look at what there is.
             self._queue.add_after(Key("place", pod.key), UNSEEN if wait == math.inf else wait)
             return
-        if not any(self._must_give_way(pod, claim) for claim in claims):
+        if not unbound and not any(self._must_give_way(pod, claim) for claim in claims):
             waiting = f"waiting for binding conditions for device on node {decision.node}"
             self._events.post(pod, EventReason.BINDING_CONDITIONS_PENDING, waiting)
         self._queue.add([Key("place", pod.key)])
+
+    def _unbound_volumes(self, pod: Pod) -> Iterator[str]:
+        """The pod's claims of volumes that are not bound yet; those of a pod at the gate are not our concern."""
+        for use in () if is_at_gate(pod) else volume_uses(pod):
+            claim = self._cluster.storage.claim(use.key)
+            if claim is None or not claim.is_bound:
+                yield use.name
 
     def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
         """Whether another claim holds a device of this one too, and no other pod relies on this one."""
@@ -298,13 +330,22 @@ class PodPlacer:
 
     async def _let_go(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         """Finish what may be under way: the pod gives the claims up, by writes that are answered, and starts afresh."""
+        await self._give_up(pod, claims, "a write to it was not answered")
+        self._queue.add([Key("place", pod.key)])
+
+    async def _place_anew(self, pod: Pod, claims: Sequence[ResourceClaim], reason: str) -> None:
+        """Its volumes were not bound on the node: others may use the devices until the pod is tried again."""
+        await self._give_up(pod, claims, reason)
+        await self._report.waits(pod, SCHEDULER_ERROR, f"binding volumes: {reason}; tried again with growing pauses")
+        raise PlacementFailed(f"binding volumes of pod {pod.key}: {reason}")
+
+    async def _give_up(self, pod: Pod, claims: Sequence[ResourceClaim], because: str) -> None:
         for claim in claims:
             with suppress(NotFound, ClaimChanged):
                 await self._claims.release(claim, {pod.metadata.uid}, deallocate=True)
-                self._released(pod, claim, "a write to it was not answered")
+                self._released(pod, claim, because)
         self._confirmations.forget(claims)
         self._wake(self._cluster.forget_placed(pod))
-        self._queue.add([Key("place", pod.key)])
 
     async def _give_way(self, pod: Pod, claim: ResourceClaim, devices: Sequence[DeviceId]) -> None:
         """Another scheduler took the same device at the same time: give ours back, and choose anew."""

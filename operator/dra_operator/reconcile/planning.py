@@ -15,7 +15,7 @@ from dra_api.core import Pod
 
 from dra_operator.allocator import PoolId
 from dra_operator.cluster import Cluster
-from dra_operator.placement import Case, NodeFilter, NoPlace, Pause, Plan, Planning
+from dra_operator.placement import Case, NodeFilter, NoPlace, Obstacle, Pause, Plan, Planning, volumes_of
 
 
 @dataclass(eq=False, slots=True)
@@ -64,9 +64,13 @@ class PlanInProgress:
                 return False
         nodes = cluster.node_states()
         state = nodes.get(plan.node)
-        if state is None:
+        volumes = volumes_of(self.pod, cluster.storage)
+        if state is None or isinstance(volumes, Obstacle):
             return False
-        return NodeFilter(self.pod, nodes.neighbours_of(self.pod)).obstacle(state, plan.served) is None
+        if volumes.bindings(state.node) != plan.volumes:
+            return False
+        asked = NodeFilter(self.pod, nodes.neighbours_of(self.pod), volumes)
+        return asked.obstacle(state, plan.served) is None
 
 
 def _pools(plan: Plan) -> set[PoolId]:

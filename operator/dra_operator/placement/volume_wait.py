@@ -1,0 +1,74 @@
+"""A pod that has its node and devices and waits for its claims of volumes to be bound there.
+
+The operator has reserved volumes, or selected the node for claims without; the PV controller and provisioners do the
+rest. A provisioner that fails removes the annotation. Then, or when the time is over, the pod gives its devices back
+and is placed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim
+from dra_api.storage import SELECTED_NODE, PersistentVolumeClaim
+from dra_api.volumes import volume_uses
+
+from .nodes import Nodes
+from .volumes import Storage, VolumeWait
+
+
+@dataclass(frozen=True, slots=True)
+class VolumesPending:
+    """Claims are being bound; ``seconds`` is the longest that this may still take."""
+
+    claims: tuple[str, ...]
+    node: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class VolumesFailed:
+    """Claims were not bound. The pod gives up the ``held`` claims of devices, and is placed anew."""
+
+    reason: str
+    held: tuple[ResourceClaim, ...]
+
+
+class _Failed(Exception):
+    pass
+
+
+def wait_for_volumes(
+    pod: Pod, held: Sequence[ResourceClaim], wait: VolumeWait, storage: Storage, nodes: Nodes, now: datetime
+) -> VolumesPending | VolumesFailed | None:
+    """How the binding is getting on; None when every claim is bound."""
+    try:
+        pending = tuple(claim.metadata.name for claim in _pending(pod, wait.node, storage))
+    except _Failed as failure:
+        return VolumesFailed(str(failure), tuple(held))
+    if not pending:
+        return None
+    seconds = (wait.deadline - now).total_seconds()
+    if wait.node not in nodes:
+        return VolumesFailed(f"node {wait.node} is gone", tuple(held))
+    if seconds <= 0:
+        late = f"timed out waiting for PersistentVolumeClaim {', '.join(pending)} to be bound"
+        return VolumesFailed(late, tuple(held))
+    return VolumesPending(pending, wait.node, seconds)
+
+
+def _pending(pod: Pod, node: str, storage: Storage) -> Iterator[PersistentVolumeClaim]:
+    for use in volume_uses(pod):
+        claim = storage.claim(use.key)
+        if claim is None or claim.metadata.deletion_timestamp is not None:
+            raise _Failed(f"PersistentVolumeClaim {use.name} is {'gone' if claim is None else 'being deleted'}")
+        if claim.is_bound:
+            continue
+        selected = (claim.metadata.annotations or {}).get(SELECTED_NODE)
+        reserved = (it for it in storage.volumes_of_class(claim.storage_class) if it.is_reserved_for(claim))
+        if selected != node and not any(reserved):
+            raise _Failed(f"provisioning failed for PersistentVolumeClaim {use.name}")
+        yield claim
