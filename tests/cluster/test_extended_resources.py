@@ -9,7 +9,7 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim
 from dra_operator.allocator import DeviceId, Inventory
-from dra_operator.cluster import EVERYTHING, LEFTOVERS, Cluster, Interest, Key, Keys
+from dra_operator.cluster import EVERYTHING, LEFTOVERS, Cluster, Key, Keys, WakeConditions
 
 GPU = "example.com/gpu"
 IMPLICIT = "deviceclass.resource.kubernetes.io/gpu"
@@ -110,14 +110,14 @@ def test_a_pod_that_has_its_node_is_not_woken(cluster: Cluster) -> None:
     assert cluster.put(device_class(3)) == ()
 
 
-@pytest.mark.parametrize(("interest", "keys"), [(LEFTOVERS, (PLACE,)), (EVERYTHING, ())])
+@pytest.mark.parametrize(("wake_on", "keys"), [(LEFTOVERS, (PLACE,)), (EVERYTHING, ())])
 def test_only_who_waits_for_a_leftover_to_go_is_woken_when_it_does(
-    interest: Interest, keys: Keys, cluster: Cluster
+    wake_on: WakeConditions, keys: Keys, cluster: Cluster
 ) -> None:
     """Not a pod whose attempt just failed and that has deleted its claim itself: that one waits for its back-off."""
     cluster.put(pod(1))
     cluster.put(made(2))
-    cluster.note_waiting("ns/p", interest)
+    cluster.set_wake_conditions("ns/p", wake_on)
     assert cluster.remove(ResourceClaim, "ns/made") == keys
 
 

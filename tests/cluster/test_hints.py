@@ -48,7 +48,7 @@ def waiting(spec: dict[str, Any], labels: dict[str, str] | None, *residents: Pod
     assert isinstance(found, Case)
     answer = decided(plan(found))
     assert isinstance(answer, NoPlace), "it would not have to wait"
-    cluster.note_waiting("ns/waits", NONE._replace(nodes=True, hints=answer.hints))
+    cluster.set_wake_conditions("ns/waits", NONE._replace(nodes=True, hints=answer.hints))
     return cluster
 
 

@@ -378,15 +378,15 @@ def test_the_end_of_a_pod_wakes_only_those_who_lacked_room() -> None:
     cluster.put(pod("running", 1, spec={"nodeName": "n"}))
     for name in ("small", "big"):
         cluster.put(pod(name, 1))
-    cluster.note_waiting("ns/small", EVERYTHING._replace(room=False))
-    cluster.note_waiting("ns/big", EVERYTHING._replace(devices=False))
+    cluster.set_wake_conditions("ns/small", EVERYTHING._replace(room=False))
+    cluster.set_wake_conditions("ns/big", EVERYTHING._replace(devices=False))
     assert set(cluster.remove(Pod, "ns/running")) == place("big")
 
 
 def test_a_pod_whose_claims_are_not_in_order_is_woken_by_these_only() -> None:
     cluster = make_cluster()
     cluster.put(pod("p", 1, "c"))
-    cluster.note_waiting("ns/p", NONE)
+    cluster.set_wake_conditions("ns/p", NONE)
     assert cluster.put(node("n", 2)) == ()
     assert cluster.put(published("s", 3)) == ()
     assert Key("place", "ns/p") in cluster.put(claim("c", 4))

@@ -2,17 +2,6 @@
 
 from . import evictions
 from .duplicates import counting_claim, duplicates, is_in_use
-from .interest import (
-    ANOTHER_WRITE,
-    BEING_BOUND,
-    EVERYTHING,
-    FAILED,
-    GETTING_READY,
-    LEFTOVERS,
-    NONE,
-    VOLUMES_PENDING,
-    Interest,
-)
 from .invariants import InvariantViolated, check, violations
 from .key import NOTHING, Concern, Key, Keys
 from .ledger import DeviceTaken, InFlight, Ledger
@@ -22,6 +11,17 @@ from .store import Change, Store, UidMemory, revision
 from .template import ClaimTemplate
 from .triggers import classes_of
 from .view import SCHEDULER_NAME, Cluster
+from .wake_conditions import (
+    ANOTHER_WRITE,
+    BEING_BOUND,
+    EVERYTHING,
+    FAILED,
+    GETTING_READY,
+    LEFTOVERS,
+    NONE,
+    VOLUMES_PENDING,
+    WakeConditions,
+)
 
 __all__ = [
     "ANOTHER_WRITE",
@@ -40,7 +40,6 @@ __all__ = [
     "Concern",
     "DeviceTaken",
     "InFlight",
-    "Interest",
     "InvariantViolated",
     "Key",
     "Keys",
@@ -48,6 +47,7 @@ __all__ = [
     "StorageView",
     "Store",
     "UidMemory",
+    "WakeConditions",
     "check",
     "classes_of",
     "counting_claim",

@@ -29,11 +29,11 @@ from dra_operator.placement import (
 from .contention import Contention, drivers_in
 from .hinted import Hinted
 from .index import Index
-from .interest import Interest
 from .ledger import Ledger
 from .loads import NodeLoads
 from .storage import StorageView
 from .store import Store
+from .wake_conditions import WakeConditions
 
 
 class State:
@@ -61,7 +61,7 @@ class State:
         """UIDs of pods whose binding was answered; the watch has not shown it yet."""
         self.stand_ins: dict[str, Pod] = {}
         """Those of immediate claims, which wait among the pods as long as they have no devices."""
-        self.waiting: dict[str, Interest] = {}
+        self.waiting: dict[str, WakeConditions] = {}
         """Pods without a node that wait for us, in order of arrival, and what can help them."""
         self.hinted = Hinted()
         self._contention = Contention()

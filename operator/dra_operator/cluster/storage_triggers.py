@@ -30,7 +30,7 @@ def on_storage(cluster: State, change: Change[Any]) -> Keys:
     """The pods that wait because of their volumes."""
     if not _is_news(change):
         return NOTHING
-    return tuple(Key("place", pod) for pod, interest in cluster.waiting.items() if interest.volumes)
+    return tuple(Key("place", pod) for pod, wake_on in cluster.waiting.items() if wake_on.volumes)
 
 
 def on_node_gone(cluster: State, name: str) -> Keys:

@@ -124,7 +124,7 @@ def on_node(cluster: State, change: Change[Node]) -> Keys:
         return _place(cluster.hinted.waiting_for(Elsewhere.NODE_GONE))
     if old is not None and _offer(old) == _offer(new):
         return NOTHING
-    return _place(key for key, interest in cluster.waiting.items() if interest.nodes)
+    return _place(key for key, wake_on in cluster.waiting.items() if wake_on.nodes)
 
 
 def on_class(cluster: State, change: Change[DeviceClass]) -> Keys:
@@ -154,13 +154,13 @@ def on_slice(cluster: State, change: Change[ResourceSlice]) -> Keys:
 
 def devices_published(cluster: State) -> Keys:
     """Waiting pods that need devices, of whatever driver: a request for all devices minds every pool."""
-    return _place(key for key, interest in cluster.waiting.items() if interest.devices and _needs_devices(cluster, key))
+    return _place(key for key, wake_on in cluster.waiting.items() if wake_on.devices and _needs_devices(cluster, key))
 
 
 def devices_freed(cluster: State, allocation: AllocationResult) -> Keys:
     """Waiting pods whose classes may hold what was freed."""
     freed = {ANY, *drivers_in(allocation)}
-    waiting = (key for key, interest in cluster.waiting.items() if not freed.isdisjoint(interest.freed))
+    waiting = (key for key, wake_on in cluster.waiting.items() if not freed.isdisjoint(wake_on.freed))
     return _place(key for key in waiting if _needs_devices(cluster, key))
 
 
@@ -176,7 +176,7 @@ def write_over(cluster: State, entry: InFlight) -> Keys:
 
 def room_freed(cluster: State) -> Keys:
     """Waiting pods for which the last attempt found too little cpu, memory or the like."""
-    return _place(key for key, interest in cluster.waiting.items() if interest.room)
+    return _place(key for key, wake_on in cluster.waiting.items() if wake_on.room)
 
 
 def pod_needs_work(cluster: State, pod: Pod) -> bool:
@@ -254,8 +254,8 @@ def _leftover_gone(cluster: State, claim: ResourceClaim) -> Keys:
     """Its owner, if that waits for this (scheduling.md 4.3)."""
     owner = claim.metadata.controller
     key = f"{claim.metadata.namespace}/{owner.name}" if owner is not None else ""
-    interest = cluster.waiting.get(key)
-    waits = interest is not None and interest.leftovers and is_for_extended_resources(claim)
+    wake_on = cluster.waiting.get(key)
+    waits = wake_on is not None and wake_on.leftovers and is_for_extended_resources(claim)
     return _place((key,) if waits else ())
 
 

@@ -40,10 +40,10 @@ from dra_operator.placement import (
 
 from . import evictions, storage_triggers, triggers
 from .contention import drivers_in
-from .interest import EVERYTHING, Interest
 from .key import NOTHING, Keys
 from .state import State, extended_resources
 from .store import Change, Store
+from .wake_conditions import EVERYTHING, WakeConditions
 
 T = TypeVar("T", bound=Object)
 
@@ -141,11 +141,11 @@ class Cluster(State):
         keys = triggers.write_over(self, entry)
         return keys if self.ledger.holds(uid) else (*keys, *triggers.devices_freed(self, entry.allocation))
 
-    def note_waiting(self, key: str, interest: Interest) -> None:
+    def set_wake_conditions(self, key: str, wake_on: WakeConditions) -> None:
         """What can help the pod: ``EVERYTHING`` when an attempt begins, less when it ended and found out."""
         if key in self.waiting:
-            self.waiting[key] = interest
-            self.hinted.file(key, interest.hints)
+            self.waiting[key] = wake_on
+            self.hinted.file(key, wake_on.hints)
 
     # --- taking changes in ---
 

@@ -64,7 +64,7 @@ class WaitingGauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """By what they wait for, and by the queue in which kube-scheduler would have them."""
-        reasons = Counter(interest.reason for interest in self._cluster.waiting.values())
+        reasons = Counter(wake_on.reason for wake_on in self._cluster.waiting.values())
         reasons["gated"] = sum(map(self._is_gated, self._cluster.pods))
         waiting = GaugeMetricFamily("dra_operator_waiting_pods", "Pods without a node, by reason", labels=["reason"])
         for reason, pods in sorted(reasons.items()):

@@ -39,8 +39,8 @@ from dra_operator.cluster import (
     VOLUMES_PENDING,
     Cluster,
     DeviceTaken,
-    Interest,
     Key,
+    WakeConditions,
     classes_of,
 )
 from dra_operator.kube import ClaimChanged, EventReason, EventRecorder
@@ -152,39 +152,39 @@ class PodPlacer:
 
     def _begin(self, pod: Pod) -> PlanInProgress | Decided:
         """Look at the pod and its claims; a plan to be made, if they are in order and nothing has to come first."""
-        self._cluster.note_waiting(pod.key, EVERYTHING)
+        self._cluster.set_wake_conditions(pod.key, EVERYTHING)
         found = examine(pod, self._cluster.snapshot(self._allocator, self._clock(), self._pace.binding_timeout))
         match found:
             case Case():
                 if is_at_gate(pod) and not found.claims:
                     return Decided(partial(self._let_pass, pod))
                 if neighbours := found.nodes.neighbours_of(pod):
-                    self._cluster.note_waiting(pod.key, EVERYTHING._replace(hints=neighbours.hints()))
+                    self._cluster.set_wake_conditions(pod.key, EVERYTHING._replace(hints=neighbours.hints()))
                 unsure = [claim for claim in found.resource_claims if self._may_change_yet(pod, claim)]
                 if unsure:
                     return Decided(partial(self._let_go, pod, unsure))
                 return PlanInProgress(found, self._plan(found))
             case NotTried(obstacle, claims, stale):
                 reason, volumes = obstacle.kind.value, obstacle.kind in OF_VOLUMES
-                interest = (LEFTOVERS if stale else NONE)._replace(reason=reason, volumes=volumes)
-                self._cluster.note_waiting(pod.key, interest)
+                wake_on = (LEFTOVERS if stale else NONE)._replace(reason=reason, volumes=volumes)
+                self._cluster.set_wake_conditions(pod.key, wake_on)
                 if obstacle.kind is Kind.CLAIM_UNMADE:
                     return Decided()
                 return self._refuse(pod, claims, NoPlace(text(obstacle), reason, leftovers=stale))
             case Stolen(claim, devices):
                 return Decided(partial(self._give_way, pod, claim, devices))
             case GettingReady(_, seconds):
-                self._cluster.note_waiting(pod.key, GETTING_READY)
+                self._cluster.set_wake_conditions(pod.key, GETTING_READY)
                 self._queue.add_after(Key("place", pod.key), seconds + 1)  # a change of the claims comes earlier
                 return Decided()
             case VolumesPending(_, _, seconds):
-                self._cluster.note_waiting(pod.key, VOLUMES_PENDING)
+                self._cluster.set_wake_conditions(pod.key, VOLUMES_PENDING)
                 self._queue.add_after(Key("place", pod.key), seconds + 1)  # a change of the claims comes earlier
                 return Decided()
             case VolumesFailed(failure, held):
                 return Decided(partial(self._place_anew, pod, held, failure))
             case WriteUnderWay():
-                self._cluster.note_waiting(pod.key, ANOTHER_WRITE)
+                self._cluster.set_wake_conditions(pod.key, ANOTHER_WRITE)
                 return Decided()  # the end of the other pod's write brings this one here again
 
     def _plan(self, case: Case) -> Planning:
@@ -215,7 +215,7 @@ class PodPlacer:
     def _take(self, attempt: PlanInProgress, decision: Plan) -> FollowUp:
         """Take the devices and the room of a plan. Raises PlacementFailed when they are no more what they were."""
         pod = attempt.pod
-        self._cluster.note_waiting(pod.key, BEING_BOUND)  # a failure has its back-off, and nothing else helps
+        self._cluster.set_wake_conditions(pod.key, BEING_BOUND)  # a failure has its back-off, and nothing else helps
         if not attempt.is_current(decision, self._cluster):
             raise PlacementFailed(f"the cluster changed while {title(pod)} was being planned")
         commit = Commit(self._cluster, self._writing, self._ending(pod), self._wake)
@@ -230,7 +230,7 @@ class PodPlacer:
         wanted = [claim for claim in attempt.case.resource_claims if claim.status.allocation is None]
         classes = {name for claim in wanted for name in classes_of(claim)}
         classes.update(attempt.case.extended.classes.values())
-        interest = Interest(
+        wake_on = WakeConditions(
             nodes=True,
             room=decision.short_of_room,
             devices=bool(classes),
@@ -240,11 +240,11 @@ class PodPlacer:
             reason=decision.reason,
             volumes=attempt.case.volumes != NO_VOLUMES,
         )
-        self._cluster.note_waiting(attempt.pod.key, interest)
+        self._cluster.set_wake_conditions(attempt.pod.key, wake_on)
 
     def _refuse(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace, spent: float = 0.0) -> Decided:
         if decision.is_error:
-            self._cluster.note_waiting(pod.key, FAILED)
+            self._cluster.set_wake_conditions(pod.key, FAILED)
         self._wake(self._cluster.forget_placed(pod))
         return Decided(partial(self._wait, pod, claims, decision), spent)
 

@@ -13,7 +13,7 @@ from dra_operator.placement import Hint
 from .contention import ANY
 
 
-class Interest(NamedTuple):
+class WakeConditions(NamedTuple):
     """Which changes of the cluster wake the pod."""
 
     nodes: bool
@@ -34,9 +34,9 @@ class Interest(NamedTuple):
     """Why it waits, in a word that fits a metric's label."""
 
 
-EVERYTHING = Interest(nodes=True, room=True, devices=True, freed=frozenset({ANY}), leftovers=False, volumes=True)
+EVERYTHING = WakeConditions(nodes=True, room=True, devices=True, freed=frozenset({ANY}), leftovers=False, volumes=True)
 """An attempt that meets a leftover ends at once, so no pod waits for one to go while its attempt is under way."""
-NONE = Interest(nodes=False, room=False, devices=False, freed=frozenset(), leftovers=False, volumes=False)
+NONE = WakeConditions(nodes=False, room=False, devices=False, freed=frozenset(), leftovers=False, volumes=False)
 ANOTHER_WRITE = EVERYTHING._replace(reason="another-write")
 BEING_BOUND = NONE._replace(reason="being-bound")
 FAILED = NONE._replace(reason="error")
