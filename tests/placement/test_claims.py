@@ -10,7 +10,16 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import NodeSelectionError
-from dra_operator.placement import Allocations, Binding, Kind, NotReady, binding_state, ready_claims, text, unservable
+from dra_operator.placement import (
+    Allocations,
+    Kind,
+    NotReady,
+    Readiness,
+    claim_readiness,
+    ready_claims,
+    text,
+    unservable,
+)
 from placement_lab import claim, node, pod, prefers, wants
 
 NAMED: list[dict[str, Any]] = [{"name": "gpu", "resourceClaimName": "c"}, {"name": "too", "resourceClaimName": "c"}]
@@ -131,13 +140,13 @@ def said(type_: str, status: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("of", "after", "state"),
     [
-        (claim("c", wants()), 0, Binding.READY),
-        (binding([said("ready", "True")]), 0, Binding.READY),
-        (binding([said("ready", "False")]), 600, Binding.PENDING),
-        (binding([said("broken", "False")]), 601, Binding.TIMED_OUT),
-        (binding([said("ready", "True"), said("broken", "True")]), 0, Binding.FAILED),
-        (binding([], None), 10_000, Binding.PENDING),
-        (binding([], "yesterday"), 10_000, Binding.PENDING),
+        (claim("c", wants()), 0, Readiness.READY),
+        (binding([said("ready", "True")]), 0, Readiness.READY),
+        (binding([said("ready", "False")]), 600, Readiness.PENDING),
+        (binding([said("broken", "False")]), 601, Readiness.TIMED_OUT),
+        (binding([said("ready", "True"), said("broken", "True")]), 0, Readiness.FAILED),
+        (binding([], None), 10_000, Readiness.PENDING),
+        (binding([], "yesterday"), 10_000, Readiness.PENDING),
     ],
     ids=[
         "not allocated",
@@ -149,5 +158,5 @@ def said(type_: str, status: str) -> dict[str, str]:
         "a time that nobody understands",
     ],
 )
-def test_a_claim_waits_for_its_devices_but_not_for_ever(of: ResourceClaim, after: int, state: Binding) -> None:
-    assert binding_state(of, NOW + timedelta(seconds=after)).state is state
+def test_a_claim_waits_for_its_devices_but_not_for_ever(of: ResourceClaim, after: int, state: Readiness) -> None:
+    assert claim_readiness(of, NOW + timedelta(seconds=after)).state is state

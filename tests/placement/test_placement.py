@@ -13,7 +13,6 @@ from dra_api.quantity import Quantity
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocated, Usage
 from dra_operator.placement import (
-    Binding,
     Kind,
     NodeFilter,
     NodeState,
@@ -21,7 +20,8 @@ from dra_operator.placement import (
     NotReady,
     Obstacle,
     Plan,
-    binding_state,
+    Readiness,
+    claim_readiness,
     pod_requests,
     ready_claims,
     text,
@@ -327,14 +327,14 @@ def test_a_missing_class_is_named_with_its_request() -> None:
 # --- binding conditions ---
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
-CONDITIONS: dict[str, tuple[list[tuple[str, str]], str, Binding]] = {
-    "nothing reported": ([], "2026-01-01T11:59:00Z", Binding.PENDING),
-    "all conditions true": ([("ready", "True"), ("attached", "True")], "2026-01-01T11:00:00Z", Binding.READY),
-    "one of two true": ([("ready", "True"), ("attached", "False")], "2026-01-01T11:59:00Z", Binding.PENDING),
-    "never ready in time": ([("ready", "True")], "2026-01-01T11:49:00Z", Binding.TIMED_OUT),
-    "failed": ([("ready", "True"), ("attached", "True"), ("broken", "True")], "2026-01-01T11:59:00Z", Binding.FAILED),
-    "no time of allocation": ([], "", Binding.PENDING),
-    "nonsense for a time": ([], "yesterday", Binding.PENDING),
+CONDITIONS: dict[str, tuple[list[tuple[str, str]], str, Readiness]] = {
+    "nothing reported": ([], "2026-01-01T11:59:00Z", Readiness.PENDING),
+    "all conditions true": ([("ready", "True"), ("attached", "True")], "2026-01-01T11:00:00Z", Readiness.READY),
+    "one of two true": ([("ready", "True"), ("attached", "False")], "2026-01-01T11:59:00Z", Readiness.PENDING),
+    "never ready in time": ([("ready", "True")], "2026-01-01T11:49:00Z", Readiness.TIMED_OUT),
+    "failed": ([("ready", "True"), ("attached", "True"), ("broken", "True")], "2026-01-01T11:59:00Z", Readiness.FAILED),
+    "no time of allocation": ([], "", Readiness.PENDING),
+    "nonsense for a time": ([], "yesterday", Readiness.PENDING),
 }
 
 
@@ -352,4 +352,4 @@ def test_a_device_with_binding_conditions_is_judged_by_what_is_reported(case: st
         "allocation": {"devices": {"results": [result]}, "allocationTimestamp": allocated_at},
         "devices": [{**device, "conditions": [{"type": name, "status": value} for name, value in reported]}],
     }
-    assert binding_state(claim("c", status=status), NOW).state is expected
+    assert claim_readiness(claim("c", status=status), NOW).state is expected

@@ -3,7 +3,6 @@
 from .anchors import Anchors
 from .answer import NoPlace, Plan
 from .attach_limits import Attachable, AttachLimits
-from .binding import BINDING_TIMEOUT, Binding, age_of_allocation, binding_state, unready
 from .claims import NotReady, PodClaim, crowded, extended_claims, ready_claims, unservable
 from .demand import Demand, Demands
 from .elsewhere import Allocations
@@ -40,6 +39,7 @@ from .question import (
     answer_text,
     settled,
 )
+from .readiness import BINDING_TIMEOUT, Readiness, age_of_allocation, claim_readiness, unready
 from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, served_resources, subtract
 from .residents import Place, Residents, counts_alike
 from .score import total
@@ -66,7 +66,6 @@ __all__ = [
     "Anchors",
     "AttachLimits",
     "Attachable",
-    "Binding",
     "Bindings",
     "Case",
     "Demand",
@@ -98,6 +97,7 @@ __all__ = [
     "PodVolumes",
     "PodsChange",
     "Question",
+    "Readiness",
     "RepellerGone",
     "Residents",
     "Snapshot",
@@ -113,8 +113,8 @@ __all__ = [
     "age_of_allocation",
     "annotation_fault",
     "answer_text",
-    "binding_state",
     "claim_behind",
+    "claim_readiness",
     "counts_alike",
     "crowded",
     "decided",

@@ -23,11 +23,11 @@ from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import Allocator, DeviceId, Usage
 
-from .binding import Binding, BindingState, binding_state
 from .claims import NotReady, PodClaim, crowded, extended_claims, ready_claims, unservable
 from .extended import ExtendedResources
 from .nodes import Nodes
 from .obstacle import Kind, Obstacle
+from .readiness import ClaimReadiness, Readiness, claim_readiness
 from .snapshot import Snapshot
 from .unsupported import unsupported
 from .volume_wait import VolumesFailed, VolumesPending, wait_for_volumes
@@ -77,7 +77,7 @@ class Case:
     nodes: Nodes
     allocator: Allocator
     usage: Usage
-    failed: Mapping[str, BindingState] = field(default_factory=dict)
+    failed: Mapping[str, ClaimReadiness] = field(default_factory=dict)
     """Claims by UID whose devices no node can use any more, and what became of them."""
     volumes: PodVolumes = NO_VOLUMES
 
@@ -119,7 +119,7 @@ def examine(pod: Pod, snapshot: Snapshot) -> Examination:
     if isinstance(volumes, Obstacle):
         return NotTried(volumes, tuple(claims))
     extended = ExtendedResources(pod, serving, made)
-    states = {claim.metadata.uid: binding_state(claim, snapshot.now, snapshot.binding_timeout) for claim in held}
+    states = {claim.metadata.uid: claim_readiness(claim, snapshot.now, snapshot.binding_timeout) for claim in held}
     failed = {uid: binding for uid, binding in states.items() if binding.is_lost}
     return Case(pod, tuple(claims), extended, snapshot.nodes, snapshot.allocator, snapshot.usage(), failed, volumes)
 
@@ -138,8 +138,8 @@ def _coming_first(
     for claim in claims:
         if is_alone(pod, claim) and (devices := snapshot.clashes(claim)):
             return Stolen(claim, tuple(devices))
-    states = [(claim, binding_state(claim, snapshot.now, snapshot.binding_timeout)) for claim in claims]
-    pending = [(claim, binding.seconds) for claim, binding in states if binding.state is Binding.PENDING]
+    states = [(claim, claim_readiness(claim, snapshot.now, snapshot.binding_timeout)) for claim in claims]
+    pending = [(claim, binding.seconds) for claim, binding in states if binding.state is Readiness.PENDING]
     has_failed = any(binding.is_lost for _, binding in states)
     if pending and not has_failed and all(is_reserved_for(pod, claim) for claim in claims):
         return GettingReady(tuple(claim for claim, _ in pending), min(seconds for _, seconds in pending))

@@ -11,8 +11,8 @@ from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import Allocator, DeviceId, Usage
 
-from .binding import BINDING_TIMEOUT
 from .nodes import Nodes
+from .readiness import BINDING_TIMEOUT
 from .volumes import Storage
 
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dra_operator.placement import Binding, age_of_allocation
+from dra_operator.placement import Readiness, age_of_allocation
 
 from .dispatcher import Result
 from .gauges import DRIVERS, OTHERS
@@ -70,7 +70,7 @@ class PlacementMetrics:
         self._attempts[result].inc()
         self._seconds[result].observe(seconds)
 
-    def awaited(self, claim: ResourceClaim, state: Binding, now: datetime) -> None:
+    def awaited(self, claim: ResourceClaim, state: Readiness, now: datetime) -> None:
         """The wait for the binding conditions of a claim's devices is over."""
         self._binding.awaited(claim, state, now)
 
@@ -138,7 +138,7 @@ class PoolRequestMetrics:
         self._processed.labels(driver).inc()
 
 
-_STATUS = {Binding.READY: "success", Binding.FAILED: "failure", Binding.TIMED_OUT: "timeout"}
+_STATUS = {Readiness.READY: "success", Readiness.FAILED: "failure", Readiness.TIMED_OUT: "timeout"}
 
 
 class BindingMetrics:
@@ -162,7 +162,7 @@ class BindingMetrics:
         )
         self._drivers: set[str] = set()
 
-    def awaited(self, claim: ResourceClaim, state: Binding, now: datetime) -> None:
+    def awaited(self, claim: ResourceClaim, state: Readiness, now: datetime) -> None:
         """The wait for the claim's devices is over; those without conditions do not count."""
         results = claim.status.allocation.devices.results or () if claim.status.allocation is not None else ()
         for result in results:

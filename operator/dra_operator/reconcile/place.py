@@ -49,7 +49,6 @@ from dra_operator.placement import (
     HOLD,
     NO_VOLUMES,
     OF_VOLUMES,
-    Binding,
     Case,
     GettingReady,
     Kind,
@@ -59,13 +58,14 @@ from dra_operator.placement import (
     Plan,
     Planning,
     PodClaim,
+    Readiness,
     Stolen,
     VolumesFailed,
     VolumesPending,
     VolumeWait,
     WriteUnderWay,
     answer_text,
-    binding_state,
+    claim_readiness,
     examine,
     is_alone,
     is_at_gate,
@@ -266,7 +266,7 @@ class PodPlacer:
             self._events.post(*news)
         for _, claim in self._cluster.claims_of(pod):
             if claim is not None:
-                self._writing.metrics.awaited(claim, Binding.READY, self._clock())
+                self._writing.metrics.awaited(claim, Readiness.READY, self._clock())
         return Result.SCHEDULED
 
     def _may_end(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
@@ -279,7 +279,7 @@ class PodPlacer:
                 self._queue.add_after(Key("place", pod.key), UNSEEN)
             return True
         now, timeout = self._clock(), self._pace.binding_timeout
-        if any(binding_state(claim, now, timeout).state is not Binding.READY for claim in claims):
+        if any(claim_readiness(claim, now, timeout).state is not Readiness.READY for claim in claims):
             return False
         if any(self._unbound_volumes(pod)):
             return False
@@ -388,11 +388,11 @@ class PodPlacer:
         is_stuck = claim.metadata.uid in decision.unavailable and is_alone(pod, claim)
         if not is_stuck or not is_immediate(claim):
             return is_stuck
-        return binding_state(claim, self._clock(), self._pace.binding_timeout).is_lost
+        return claim_readiness(claim, self._clock(), self._pace.binding_timeout).is_lost
 
     def _count_lost(self, claim: ResourceClaim) -> None:
         now = self._clock()
-        binding = binding_state(claim, now, self._pace.binding_timeout)
+        binding = claim_readiness(claim, now, self._pace.binding_timeout)
         if binding.is_lost:
             self._writing.metrics.awaited(claim, binding.state, now)
 

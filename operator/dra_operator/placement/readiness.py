@@ -20,7 +20,7 @@ BINDING_TIMEOUT = 600.0
 """Seconds from the allocation until a device that is not ready counts as failed."""
 
 
-class Binding(Enum):
+class Readiness(Enum):
     """How far a claim's devices are."""
 
     READY = "ready"
@@ -29,20 +29,20 @@ class Binding(Enum):
     TIMED_OUT = "timed out"
 
 
-class BindingState(NamedTuple):
+class ClaimReadiness(NamedTuple):
     """``text`` says what failed; ``seconds`` how long a pending claim may still take."""
 
-    state: Binding
+    state: Readiness
     text: str = ""
     seconds: float = 0.0
 
     @property
     def is_lost(self) -> bool:
         """The devices will not get ready."""
-        return self.state in (Binding.FAILED, Binding.TIMED_OUT)
+        return self.state in (Readiness.FAILED, Readiness.TIMED_OUT)
 
 
-def binding_state(claim: ResourceClaim, now: datetime, timeout: float = BINDING_TIMEOUT) -> BindingState:
+def claim_readiness(claim: ResourceClaim, now: datetime, timeout: float = BINDING_TIMEOUT) -> ClaimReadiness:
     """Whether a pod may be bound to the claim's devices."""
     for result in claim.status.allocation.devices.results or () if claim.status.allocation else ():
         conditions = _conditions(claim, result)
@@ -50,13 +50,13 @@ def binding_state(claim: ResourceClaim, now: datetime, timeout: float = BINDING_
             failure = conditions.get(name)
             if failure is not None and failure.status == "True":
                 detail = f"claim={claim.metadata.name}, reason={failure.reason}, message={failure.message}"
-                return BindingState(Binding.FAILED, f"device binding failed: {detail}")
+                return ClaimReadiness(Readiness.FAILED, f"device binding failed: {detail}")
     if not any(unready(claim)):
-        return BindingState(Binding.READY)
+        return ClaimReadiness(Readiness.READY)
     left = timeout - age_of_allocation(claim, now)
     if left < 0:
-        return BindingState(Binding.TIMED_OUT, f"device binding timeout: claim={claim.metadata.name}")
-    return BindingState(Binding.PENDING, seconds=left)
+        return ClaimReadiness(Readiness.TIMED_OUT, f"device binding timeout: claim={claim.metadata.name}")
+    return ClaimReadiness(Readiness.PENDING, seconds=left)
 
 
 def unready(claim: ResourceClaim) -> Iterator[tuple[DeviceId, list[str]]]:
