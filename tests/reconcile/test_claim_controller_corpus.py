@@ -79,7 +79,7 @@ async def test_one_sync_leaves_the_objects_of_the_reference(
         world.api.before = lambda call: Conflict(409, "Conflict", text) if call.verb == "create" else None
 
     concern, _, key = case["key"].partition(":")
-    handle = {"pod": world.control.generator.handle, "claim": world.control.upkeep.handle}[concern]
+    handle = {"pod": world.control.generator.handle, "claim": world.control.releaser.handle}[concern]
     expected = case["expect"]
     if expected.get("errorContains"):
         with pytest.raises(ReconcileError, match=re.escape(expected["errorContains"])):

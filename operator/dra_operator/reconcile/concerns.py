@@ -10,7 +10,7 @@
 
 kube-controller-manager has templates, release and eviction (from 1.36 on), so that beside one the others are ours. Two
 things go with placement whichever controller has the others, since only the one who places a pod can tell: which of two
-claims for one entry counts (``repair``), and which claim for extended resources was made in vain (``upkeep``).
+claims for one entry counts (``repair``), and which claim for extended resources was made in vain (``release``).
 
 Reconcilers ask when they handle a key, because the answer may change while they work.
 """

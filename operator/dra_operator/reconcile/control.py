@@ -43,8 +43,8 @@ from .place import PodPlacer
 from .pool_status import PoolReporter
 from .queue import Rank, WorkQueue
 from .queues import WorkQueues
+from .release import ClaimReleaser
 from .taint_rules import RuleReporter
-from .upkeep import ClaimUpkeep
 from .violation_log import ViolationLog
 from .workers import Handler, Workers
 
@@ -101,7 +101,7 @@ class Control:
         self.generator = ClaimGenerator(cluster, claims, pods, self.events, ClaimMetrics(registry), self.concerns)
         self.generator.legacy_names = legacy_claim_names
         hold = ClaimHold(claims, self.events, self.queues.add)
-        self.upkeep = ClaimUpkeep(cluster, claims, pods, hold, self.concerns)
+        self.releaser = ClaimReleaser(cluster, claims, pods, hold, self.concerns)
         self._grace = pace.grace
         self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
         volumes, counted = VolumeWriter(client, self._take_in), PlacementMetrics(registry, cluster.scheduler_name)
@@ -111,7 +111,7 @@ class Control:
         )
         handlers: Mapping[Concern, Handler] = {
             "pod": self.generator.handle,
-            "claim": self.upkeep.handle,
+            "claim": self.releaser.handle,
             **self._without_claims(client, pods, registry, now),
         }
         self._crews = self._hire(pace, Failures(registry), handlers, writing.metrics.attempted)

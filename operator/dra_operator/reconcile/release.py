@@ -22,7 +22,7 @@ from .logbook import devices_in, tell
 logger = logging.getLogger(__name__)
 
 
-class ClaimUpkeep:
+class ClaimReleaser:
     """Handles ``claim:`` keys."""
 
     def __init__(
