@@ -18,7 +18,7 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.app.operator import settle_memory
 from dra_operator.cluster import Cluster
-from dra_operator.intake.language import CelSelectors
+from dra_operator.intake.cel_language import CelSelectors
 from dra_operator.placement import Case, ExtendedResources, NoPlace, Plan, PodClaim, decided, plan
 
 Json = dict[str, Any]

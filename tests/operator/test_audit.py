@@ -13,9 +13,9 @@ from dra_operator.allocator import Features, Inventory
 from dra_operator.app import audit
 from dra_operator.app.audit import Audit
 from dra_operator.cluster import Cluster
-from dra_operator.intake.language import CelSelectors
+from dra_operator.intake.cel_language import CelSelectors
+from dra_operator.intake.kinds import WATCHED
 from dra_operator.intake.malformed import Quarantine
-from dra_operator.intake.watched import WATCHED
 from faults import DropEvents, ErrorEvent, EventFault, FaultProxy, Refuse, Target
 from live_cluster import LiveCluster
 from supervised import Site, Supervising

@@ -21,10 +21,10 @@ from dra_kube import (
 )
 from dra_operator.allocator import Features
 from dra_operator.app.operator import Options
-from dra_operator.intake import loading
-from dra_operator.intake.loading import Loader
+from dra_operator.intake import initial_list
+from dra_operator.intake.initial_list import Loader
+from dra_operator.intake.kinds import OF_STORAGE, REQUIRED, WATCHED
 from dra_operator.intake.malformed import Quarantine
-from dra_operator.intake.watched import OF_STORAGE, REQUIRED, WATCHED
 from faults import FaultProxy, Refuse, Target
 from live_cluster import LiveCluster
 from supervised import QUICK, Supervising
@@ -36,8 +36,8 @@ GROUP = "/apis/resource.k8s.io/*"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "SOON", 0.1)
-    monkeypatch.setattr(loading, "LATER", 0.2)
+    monkeypatch.setattr(initial_list, "SOON", 0.1)
+    monkeypatch.setattr(initial_list, "LATER", 0.2)
 
 
 async def test_kinds_that_are_served_only_later_are_loaded_and_watched(

@@ -20,7 +20,7 @@ from dra_kube import (
 from dra_kube import RESOURCE_SLICES as SLICES
 from dra_operator.allocator import GATES
 from dra_operator.intake.gates import features_of
-from dra_operator.intake.watched import watched_kinds
+from dra_operator.intake.kinds import watched_kinds
 from hard_problem import partition_problem
 from objects import Make, Obj
 from reconcile_world import World

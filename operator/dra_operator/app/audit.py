@@ -20,8 +20,8 @@ from typing import Any
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError, Resource
 
 from dra_operator.cluster import revision
+from dra_operator.intake.kinds import Kinds
 from dra_operator.intake.malformed import Quarantine
-from dra_operator.intake.watched import Kinds
 from dra_operator.reconcile import Control
 
 logger = logging.getLogger(__name__)

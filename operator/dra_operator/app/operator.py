@@ -22,10 +22,10 @@ from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import DEFAULT_BUDGET, Allocator, Features, Inventory
 from dra_operator.cluster import SCHEDULER_NAME, Cluster
-from dra_operator.intake.language import CelSelectors
-from dra_operator.intake.loading import Loader
+from dra_operator.intake.cel_language import CelSelectors
+from dra_operator.intake.initial_list import Loader
+from dra_operator.intake.kinds import REQUIRED, watched_kinds
 from dra_operator.intake.malformed import Quarantine
-from dra_operator.intake.watched import REQUIRED, watched_kinds
 from dra_operator.placement import STRATEGIES
 from dra_operator.reconcile import Concerns, Control, Pace
 

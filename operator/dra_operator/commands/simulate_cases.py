@@ -23,7 +23,7 @@ from dra_api.quantity import Quantity
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 from dra_operator.allocator import Allocator, DeviceId, Features, Inventory, Semantics, Usage
-from dra_operator.intake.language import CelSelectors
+from dra_operator.intake.cel_language import CelSelectors
 
 from .case_files import JSON, Fields
 from .object_files import BadInput

@@ -26,7 +26,7 @@ from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClas
 
 from dra_operator.allocator import Allocator, Features, Inventory, Semantics
 from dra_operator.cluster import Cluster
-from dra_operator.intake.language import CelSelectors
+from dra_operator.intake.cel_language import CelSelectors
 
 from .object_files import BadInput, of_kind
 

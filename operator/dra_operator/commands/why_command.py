@@ -16,11 +16,11 @@ from dra_kube import Api, Connection, KubeError, connection, namespace_of
 
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cluster import Cluster
+from dra_operator.intake.cel_language import CelSelectors
 from dra_operator.intake.gates import REMEDY, features_of
-from dra_operator.intake.language import CelSelectors
-from dra_operator.intake.loading import Loader
+from dra_operator.intake.initial_list import Loader
+from dra_operator.intake.kinds import watched_kinds
 from dra_operator.intake.malformed import Quarantine
-from dra_operator.intake.watched import watched_kinds
 from dra_operator.reconcile import Concerns, UnknownConcern, concerns_of
 
 from .why import why_claim, why_pod

@@ -120,7 +120,7 @@ def examine(pod: Pod, snapshot: Snapshot) -> Examination:
         return NotTried(volumes, tuple(claims))
     extended = ExtendedResources(pod, serving, made)
     states = {claim.metadata.uid: claim_readiness(claim, snapshot.now, snapshot.binding_timeout) for claim in held}
-    failed = {uid: binding for uid, binding in states.items() if binding.is_lost}
+    failed = {uid: readiness for uid, readiness in states.items() if readiness.is_lost}
     return Case(pod, tuple(claims), extended, snapshot.nodes, snapshot.allocator, snapshot.usage(), failed, volumes)
 
 
@@ -139,8 +139,8 @@ def _coming_first(
         if is_alone(pod, claim) and (devices := snapshot.clashes(claim)):
             return Stolen(claim, tuple(devices))
     states = [(claim, claim_readiness(claim, snapshot.now, snapshot.binding_timeout)) for claim in claims]
-    pending = [(claim, binding.seconds) for claim, binding in states if binding.state is Readiness.PENDING]
-    has_failed = any(binding.is_lost for _, binding in states)
+    pending = [(claim, readiness.seconds) for claim, readiness in states if readiness.state is Readiness.PENDING]
+    has_failed = any(readiness.is_lost for _, readiness in states)
     if pending and not has_failed and all(is_reserved_for(pod, claim) for claim in claims):
         return GettingReady(tuple(claim for claim, _ in pending), min(seconds for _, seconds in pending))
     return None

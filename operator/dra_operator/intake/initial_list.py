@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from dra_api.meta import Object
 from dra_kube import RESOURCE_CLAIMS, Api, Forbidden, KubeError, NotServed, Resource
 
+from .kinds import OF_STORAGE, REQUIRED, Kinds
 from .malformed import Quarantine
-from .watched import OF_STORAGE, REQUIRED, Kinds
 
 logger = logging.getLogger(__name__)
 
