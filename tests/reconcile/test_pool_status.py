@@ -250,6 +250,17 @@ async def test_what_was_answered_is_counted_by_driver(world: World) -> None:
     assert sample(f"{METRIC}request_processing_duration_seconds_count", {"driver": DRIVER}) == 2
 
 
+async def test_requests_for_drivers_that_publish_nothing_are_counted_together(world: World) -> None:
+    """Users choose the names, so the label would have no bound."""
+    for number in range(3):
+        ask(world, f"ask-{number}", driver=f"unknown-{number}.example.com")
+    world.start()
+    sample, others = world.registry.get_sample_value, {"driver": "(others)"}
+    async with world.running():
+        await becomes(lambda: sample(f"{METRIC}requests_processed_total", others) == 3)
+    assert sample(f"{METRIC}requests_processed_total", {"driver": "unknown-0.example.com"}) is None
+
+
 @pytest.mark.parametrize(
     ("is_answered", "kept", "gone"),
     [(True, "2026-01-01T00:59:59Z", "2026-01-01T01:00:00Z"), (False, "2026-01-01T23:59:59Z", "2026-01-02T00:00:00Z")],

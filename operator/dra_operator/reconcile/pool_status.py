@@ -17,6 +17,7 @@ from dra_kube import NotFound
 from dra_operator.cluster import Cluster, Key, incomplete_pools, pool_answer
 from dra_operator.kube import PoolRequestWriter
 
+from .gauges import OTHERS
 from .metrics import PoolRequestMetrics
 from .queue import WorkQueue
 
@@ -58,7 +59,7 @@ class PoolReporter:
 
     async def _answer(self, request: ResourcePoolStatusRequest) -> bool:
         """Whether the request is done with; otherwise it is looked at again by itself."""
-        key, uid, driver = request.metadata.name, request.metadata.uid, request.spec.driver
+        key, uid = request.metadata.name, request.metadata.uid
         status = pool_answer(request, self._cluster.slices, self._cluster.ledger.usage, self._stamp())
         known, tries = self._tries.get(key, (uid, 0))
         tries = tries if known == uid else 0
@@ -67,7 +68,7 @@ class PoolReporter:
             self._queue.add_after(Key("pools", key), PAUSE)
             return False
         try:
-            with self._metrics.processing(driver):
+            with self._metrics.processing(request.spec.driver if status.pool_count else OTHERS):
                 await self._requests.answer(request, status)
         except NotFound:
             return False  # deleted meanwhile
