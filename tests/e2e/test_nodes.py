@@ -105,8 +105,8 @@ async def test_e2e_024_a_pod_that_restarts_keeps_its_generated_claim(scene: Scen
 async def test_e2e_055_a_selector_error_on_one_node_holds_the_pod_and_says_so(scene: Scene) -> None:
     await scene.create_class()
     with_memory = device("device-00", attributes={"memory": attribute(1)})
+    await scene.start_plugin(1, {scene.node_names[1]: Pool.of([device("device-00")])})  # the operator knows it first
     await scene.start_plugin(0, {scene.node_names[0]: Pool.of([with_memory])})
-    await scene.start_plugin(1, {scene.node_names[1]: Pool.of([device("device-00")])})
     expression = f'device.attributes["{scene.driver_name}"].memory >= 1'
     exactly = {"deviceClassName": scene.class_name, "selectors": [{"cel": {"expression": expression}}]}
     await scene.create_claim(spec=scene.claim_spec({"name": "req", "exactly": exactly}))

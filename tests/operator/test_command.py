@@ -17,6 +17,7 @@ from dra_api.gates import UnknownGate
 from dra_devcluster.apiserver import DevApiServer
 from dra_operator.allocator import Features
 from dra_operator.intake.gates import features_of
+from dra_operator.intake.kinds import watched_kinds
 from faults import FaultProxy, Hang, Refuse, Target
 from live_cluster import LiveCluster
 from waiting import until
@@ -199,8 +200,7 @@ async def test_probes_say_over_http_what_is_wrong(cluster: LiveCluster, proxy: F
                     metrics = await answer.text()
             assert await operator.stop(signal.SIGTERM) == 0
     ages = dict(re.findall(r'dra_operator_stream_age_seconds{resource="(\w+)[.\w]*"} (\S+)', metrics))
-    resource = {"deviceclasses", "resourceslices", "resourceclaimtemplates", "resourceclaims"}
-    assert set(ages) == {"nodes", "namespaces", "pods", *resource}
+    assert set(ages) == {resource.plural for resource in watched_kinds(Features())}
     assert 'dra_operator_kopf_restarts_total{reason="failure"} 0.0' in metrics
 
 
