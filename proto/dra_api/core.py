@@ -141,7 +141,7 @@ class PodSchedulingGroup(Part, frozen=True):
     pod_group_name: str | None = None
 
 
-class ClaimVolumeSource(Part, frozen=True):
+class PersistentVolumeClaimVolumeSource(Part, frozen=True):
     """A PersistentVolumeClaim of the pod's namespace."""
 
     claim_name: str = ""
@@ -158,7 +158,7 @@ class Volume(Part, frozen=True):
     ephemeral: dict[str, Any] | None = None
     gce_persistent_disk: dict[str, Any] | None = None
     iscsi: dict[str, Any] | None = None
-    persistent_volume_claim: ClaimVolumeSource | None = None
+    persistent_volume_claim: PersistentVolumeClaimVolumeSource | None = None
     portworx_volume: dict[str, Any] | None = None
     rbd: dict[str, Any] | None = None
     vsphere_volume: dict[str, Any] | None = None
