@@ -5,7 +5,7 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST_ARGS ?= -n auto --dist loadscope
+PYTEST_ARGS ?= -n auto --dist loadscope --no-loadscope-reorder
 # Those that speak to the outside of the allocator. The others change constants or derive classes, which compiled code
 # does not see.
 COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py candidates.py refusals.py fixes.py pools.py search.py \

@@ -20,6 +20,13 @@ settings.register_profile(
 )
 settings.load_profile("project")
 
+SLOW = ("tests/reliability/", "tests/operator/test_leader.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits longest comes first, so that no worker is left with it at the end, when the others have no work."""
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not CONFORMANCE.is_dir():
