@@ -150,7 +150,7 @@ def eighths(size: int) -> Json:
 
 
 def shares(size: int) -> Json:
-    """Devices of 10, shares of 6 and 3: their sum fits, but each device keeps a rest that nobody can use."""
+    """Devices of 10, shares of 6 and 3: their sum fits, but each device keeps a rest that no request can use."""
     count = size // 4
     multiple = {"allowMultipleAllocations": True}
     devices = [device(f"d{i:02}", capacity={"memory": "10"}, extra=multiple) for i in range(count)]

@@ -16,7 +16,7 @@ from dra_devcluster.cli import EXTRA
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = [ROOT / package for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
-DATA = {"tzdata"}  # read by the standard library, imported by nobody
+DATA = {"tzdata"}  # read by the standard library, imported by no module
 
 
 def names(requirements: list[str]) -> set[str]:

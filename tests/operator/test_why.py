@@ -201,8 +201,8 @@ async def test_an_unknown_name_is_told_without_a_traceback(
     cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await cluster.furnish()
-    code, output = await ask(capsys, kubeconfig, "pod", "nobody")
-    assert (code, output) == (1, "kubectl dra: there is no pod nobody in namespace ns\n")
+    code, output = await ask(capsys, kubeconfig, "pod", "absent")
+    assert (code, output) == (1, "kubectl dra: there is no pod absent in namespace ns\n")
 
 
 async def test_a_pod_that_waits_for_an_extended_resource_is_told_class_and_counts(

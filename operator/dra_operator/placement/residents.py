@@ -31,7 +31,7 @@ Carried = tuple[Term, Population]
 
 
 class Residents:
-    """``namespaces`` has the labels of each namespace; whoever knows them puts them in."""
+    """``namespaces`` has the labels of each namespace; the view of the cluster fills it."""
 
     def __init__(self) -> None:
         self._pods: dict[str, Place] = {}

@@ -79,7 +79,7 @@ async def test_the_root_lists_the_paths(client: Client) -> None:
 
 
 async def test_unknown_groups_are_not_found(client: Client) -> None:
-    for path in ("/apis/nobody.example.com", "/apis/apps/v9", "/api/v2", "/openapi/v3/apis/apps/v9", "/metric"):
+    for path in ("/apis/absent.example.com", "/apis/apps/v9", "/api/v2", "/openapi/v3/apis/apps/v9", "/metric"):
         assert await client.code(path) == 404
 
 
