@@ -50,12 +50,23 @@ class OneNode:
             {"request": f"req-{index}", "driver": driver, "pool": "pool", "device": f"device-{index}"}
             for index, driver in enumerate(drivers)
         ]
-        claim["status"] = {
+        claim["status"] = await self._status(results, pods)
+        return await self.api.update(RESOURCE_CLAIMS, claim, "status")
+
+    async def _status(self, results: list[Json], pods: tuple[str, ...]) -> Json:
+        uids = {pod: (await self.get(pod))["metadata"]["uid"] for pod in pods}
+        return {
             "allocation": {"devices": {"results": results}},
-            "reservedFor": [
-                {"resource": "pods", "name": pod, "uid": (await self.get(pod))["metadata"]["uid"]} for pod in pods
-            ],
+            "reservedFor": [{"resource": "pods", "name": pod, "uid": uid} for pod, uid in uids.items()],
         }
+
+    async def reallocate(self, name: str, device: str, *pods: str) -> Json:
+        """Give the claim another device, and reserve it for these pods alone."""
+        claim = await self.api.get(RESOURCE_CLAIMS, name, "default")
+        results = [claim["status"].pop("allocation")["devices"]["results"][0] | {"device": device}]
+        claim["status"]["reservedFor"] = []
+        claim = await self.api.update(RESOURCE_CLAIMS, claim, "status")
+        claim["status"] = await self._status(results, pods)
         return await self.api.update(RESOURCE_CLAIMS, claim, "status")
 
     async def pod(

@@ -3,6 +3,9 @@
 The file is JSON around JSON text: the inner text is covered by a checksum, so a torn or edited file is
 noticed. It is written to a temporary file and renamed, so a reader never sees half of it. The file does not say whether
 a claim is *prepared*, so that drivers are called again after a restart.
+
+One field is ours: ``Allocation``, the devices and configuration that the claim had when the node took hold of it. A
+kubelet ignores it, and a kubelet's file has none.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from dra_api.codec import convert, to_dict
+from dra_api.resource import DeviceAllocationResult
 
 from .claims import ClaimInfo, PreparedDevice
 from .errors import CheckpointCorrupted
@@ -80,7 +86,8 @@ class CheckpointFile:
 
 
 def _claim_to_json(claim: ClaimInfo) -> dict[str, Any]:
-    return {
+    known = {} if claim.allocation is None else {"Allocation": to_dict(claim.allocation)}
+    return known | {
         "ClaimUID": claim.uid,
         "ClaimName": claim.name,
         "Namespace": claim.namespace,
@@ -103,6 +110,7 @@ def _device_to_json(device: PreparedDevice) -> dict[str, Any]:
 
 
 def _claim_from_json(entry: dict[str, Any]) -> ClaimInfo:
+    allocation = entry.get("Allocation")
     return ClaimInfo(
         uid=entry.get("ClaimUID") or "",
         name=entry.get("ClaimName") or "",
@@ -112,6 +120,7 @@ def _claim_from_json(entry: dict[str, Any]) -> ClaimInfo:
             driver: tuple(_device_from_json(device) for device in (state or {}).get("Devices") or ())
             for driver, state in (entry.get("DriverState") or {}).items()
         },
+        allocation=None if allocation is None else convert(DeviceAllocationResult, allocation),
     )
 
 

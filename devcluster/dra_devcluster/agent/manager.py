@@ -5,7 +5,8 @@ changes; note the references and write the checkpoint; call each driver once, wi
 prepared. Unpreparing (section 8) needs only the references, because the claims may be gone.
 
 Work on one claim is serialized, also between pods that share it; a driver's answer replaces its previous one, so that a
-repetition after a partial failure leaves no duplicates (deviations of KM-15).
+repetition after a partial failure leaves no duplicates (deviations of KM-15). A claim that was allocated anew under
+its UID is refused until the devices of its earlier allocation are unprepared (deviation of KM-16).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dra_api.resource import ResourceClaim
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError
 
 from .checkpoint import FILE_NAME, CheckpointFile
-from .claims import ClaimCache, ClaimInfo
+from .claims import ClaimCache, ClaimInfo, results_of
 from .devices import cdi_devices
 from .errors import ClaimError
 from .plugin import ClaimRef, DraPlugin
@@ -88,6 +89,7 @@ class DraManager:
         try:
             wanted = [await self._checked(pod, target) for target in _targets(pod)]
             async with self._locked(claim.metadata.uid for claim in wanted):
+                await self._hand_back_stale(pod, wanted)
                 claims = self._refer(pod, wanted)
                 fresh = [claim for claim in claims if not claim.prepared]
                 await self._ask_drivers(fresh)
@@ -109,17 +111,9 @@ class DraManager:
             for claim in held:
                 if len(claim.pods) > 1:
                     claim.pods.discard(pod_uid)
-            for claim in last:
-                claim.prepared = False
             if held:
                 self._save()
-            for driver, batch in _by_driver(last).items():
-                plugin = self.plugins.get(driver)
-                await plugin.unprepare(map(ClaimRef.of, batch), self._settings.call_timeout)
-            for claim in last:
-                self.cache.remove(claim)
-            if last:
-                self._save()
+            await self._hand_back(last)
 
     def holds_claims_for(self, pod_uid: str) -> bool:
         """Whether the pod still holds claims, so that it must not be reported as ended."""
@@ -139,6 +133,18 @@ class DraManager:
                 logger.info("unprepared the claims of pod %s, which is gone", pod_uid)
             except ClaimError as error:
                 logger.warning("unpreparing the claims of pod %s, which is gone, failed: %s", pod_uid, error)
+
+    async def _hand_back(self, claims: Sequence[ClaimInfo]) -> None:
+        """Let the drivers unprepare claims that no pod uses, and forget them. They stay if a driver fails (KM-19)."""
+        for claim in claims:
+            claim.prepared = False
+        for driver, batch in _by_driver(claims).items():
+            plugin = self.plugins.get(driver)
+            await plugin.unprepare(map(ClaimRef.of, batch), self._settings.call_timeout)
+        for claim in claims:
+            self.cache.remove(claim)
+        if claims:
+            self._save()
 
     # --- the phases of prepare ---
 
@@ -161,17 +167,26 @@ class DraManager:
             )
         if claim.status.allocation is None:
             raise ClaimError(f"ResourceClaim {name}: not allocated")
-        for driver in _drivers_of(claim):
+        for driver in sorted({result.driver for result in results_of(claim)}):
             self.plugins.get(driver)
         return claim
+
+    async def _hand_back_stale(self, pod: Pod, wanted: Iterable[ResourceClaim]) -> None:
+        """Unprepare claims that were allocated anew after an earlier attempt of this pod, which alone refers to them.
+
+        No container of the pod runs while it is prepared. A claim that other pods use is refused by ``_refer``.
+        """
+        held = ((self.cache.get(claim.metadata.namespace, claim.metadata.name), claim) for claim in wanted)
+        await self._hand_back(
+            [info for info, claim in held if info and info.is_stale(claim) and info.pods <= {pod.metadata.uid}]
+        )
 
     def _refer(self, pod: Pod, wanted: Iterable[ResourceClaim]) -> list[ClaimInfo]:
         """Phase 2: references noted before a failure stay, and ``unprepare`` removes them (KM-13)."""
         claims: dict[tuple[str, str], ClaimInfo] = {}
         try:
             for claim in wanted:
-                meta = claim.metadata
-                info = self.cache.refer(pod.metadata.uid, meta.uid, meta.namespace, meta.name, _drivers_of(claim))
+                info = self.cache.refer(pod.metadata.uid, claim)
                 claims[info.key] = info
         finally:
             if claims:
@@ -216,12 +231,6 @@ def _targets(pod: Pod) -> list[ClaimName]:
     if extended is not None and extended.resource_claim_name:
         names.append(ClaimName(extended.resource_claim_name, must_check_owner=True))
     return [target for target in names if target.name is not None]
-
-
-def _drivers_of(claim: ResourceClaim) -> list[str]:
-    allocation = claim.status.allocation
-    results = allocation.devices.results if allocation else None
-    return sorted({result.driver for result in results or ()})
 
 
 def _by_driver(claims: Iterable[ClaimInfo]) -> dict[str, list[ClaimInfo]]:

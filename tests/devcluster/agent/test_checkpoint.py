@@ -7,6 +7,8 @@ import zlib
 from pathlib import Path
 
 import pytest
+from dra_api.codec import convert
+from dra_api.resource import DeviceAllocationResult
 from dra_devcluster.agent.checkpoint import CheckpointFile, decode, encode
 from dra_devcluster.agent.claims import ClaimInfo, PreparedDevice
 from dra_devcluster.agent.errors import CheckpointCorrupted
@@ -44,7 +46,25 @@ def test_the_file_has_exactly_the_kubelets_format() -> None:
     assert envelope == {"Data": DATA, "Checksum": zlib.crc32(DATA.encode())}
 
 
-@pytest.mark.parametrize("claims", [[], [CLAIM], [CLAIM, ClaimInfo("u2", "nic", "other", {"p"}, {"d": ()})]])
+ALLOCATED = ClaimInfo(
+    "u3",
+    "new",
+    "default",
+    allocation=convert(
+        DeviceAllocationResult,
+        {
+            "results": [
+                {"request": "r", "driver": "d", "pool": "p", "device": "x", "consumedCapacity": {"memory": "1.50Gi"}}
+            ],
+            "config": [{"source": "FromClaim", "opaque": {"driver": "d", "parameters": {"mode": "shared"}}}],
+        },
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "claims", [[], [ALLOCATED], [CLAIM], [CLAIM, ClaimInfo("u2", "nic", "other", {"p"}, {"d": ()})]]
+)
 def test_what_is_written_is_read_back(claims: list[ClaimInfo]) -> None:
     assert decode(encode(claims)) == claims
 
@@ -78,6 +98,7 @@ DAMAGED = {
     "no JSON inside": wrapped("{"),
     "not an object": b"[]",
     "nothing inside": wrapped("null"),
+    "an allocation without shape": wrapped(DATA.replace('"ClaimName"', '"Allocation":{"results":1},"ClaimName"')),
     "no checksum": json.dumps({"Data": DATA}).encode(),
     "an empty file": b"",
 }

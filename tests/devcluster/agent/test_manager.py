@@ -33,9 +33,11 @@ class Claims:
             raise NotFound(404, "NotFound", f'resourceclaims.resource.k8s.io "{name}" not found')
         return self.objects[name]
 
-    def add(self, name: str, *pods: str, drivers: tuple[str, ...] = (DRIVER,), **changes: Any) -> None:
+    def add(
+        self, name: str, *pods: str, drivers: tuple[str, ...] = (DRIVER,), device: str = "device", **changes: Any
+    ) -> None:
         results = [
-            {"request": "req", "driver": driver, "pool": "pool", "device": f"device-{index}"}
+            {"request": "req", "driver": driver, "pool": "pool", "device": f"{device}-{index}"}
             for index, driver in enumerate(drivers)
         ]
         status = {
@@ -409,6 +411,61 @@ async def test_prj013_a_pod_that_never_prepared_a_claim_does_not_unprepare_it(
     await manager.unprepare("uid-pod-b")
     assert plugin.unprepared == []
     assert manager.holds_claims_for("uid-pod-a")
+
+
+# --- the same claim, allocated anew ---
+
+
+REFUSED = (
+    f"ResourceClaim gpu was allocated anew ({DRIVER}/pool/other-0), but this node still holds {DRIVER}/pool/device-0: "
+    "waiting for the pods that use them to end"
+)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_prj019_a_claim_allocated_anew_waits_until_its_earlier_devices_are_unprepared(
+    restarts: bool, claims: Claims, manager: DraManager, plugin: FakePlugin, tmp_path: Path, fast: AgentSettings
+) -> None:
+    claims.add("gpu", "pod-a")
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    claims.add("gpu", "pod-b", device="other")
+    if restarts:
+        manager = restarted(manager, claims, tmp_path, fast)
+        await manager.register(DRIVER, str(plugin.service_socket), plugin.services)
+    for _ in range(2):
+        assert await refused(manager.prepare(pod_with("pod-b", "gpu"))) == REFUSED
+    assert not manager.holds_claims_for("uid-pod-b")
+    await manager.unprepare("uid-pod-a")
+    await manager.prepare(pod_with("pod-b", "gpu"))
+    assert (plugin.prepared, plugin.unprepared) == ([["gpu"]] * 2, [["gpu"]])
+    if restarts:
+        await manager.close()
+
+
+async def test_a_claim_with_the_same_devices_but_another_configuration_was_allocated_anew(
+    claims: Claims, manager: DraManager, plugin: FakePlugin
+) -> None:
+    claims.add("gpu", "pod-a", "pod-b")
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    config = {"source": "FromClass", "opaque": {"driver": DRIVER, "parameters": {"mode": "shared"}}}
+    claims.objects["gpu"]["status"]["allocation"]["devices"]["config"] = [config]
+    assert "was allocated anew" in await refused(manager.prepare(pod_with("pod-b", "gpu")))
+
+
+async def test_a_pod_whose_claim_is_allocated_anew_between_two_attempts_unprepares_the_earlier_devices_itself(
+    claims: Claims, manager: DraManager, plugin: FakePlugin
+) -> None:
+    claims.add("gpu", "pod-a")
+    plugin.prepare_error = "injected"
+    await refused(manager.prepare(pod_with("pod-a", "gpu")))
+    claims.add("gpu", "pod-a", device="other")
+    plugin.prepare_error = ""
+    plugin.unprepare_error = "busy"
+    message = await refused(manager.prepare(pod_with("pod-a", "gpu")))
+    assert message == "NodeUnprepareResources failed for ResourceClaim gpu: busy"
+    plugin.unprepare_error = ""
+    await manager.prepare(pod_with("pod-a", "gpu"))
+    assert (plugin.prepared, plugin.unprepared) == ([["gpu"]] * 2, [["gpu"]] * 2)
 
 
 # --- unprepare (KM-18, KM-19) ---

@@ -244,6 +244,23 @@ async def test_e2e016_a_pod_of_the_same_name_waits_for_the_teardown_of_the_old_o
     await node.phase("pod-a", "Succeeded")
 
 
+async def test_prj019_a_claim_allocated_anew_while_its_old_pod_stops_is_prepared_again_for_the_new_pod(
+    node: OneNode, plugin: FakePlugin
+) -> None:
+    ready, go = node.root / "trap-is-set", node.root / "go"
+    stop = f"while [ ! -e {go} ]; do sleep 0.05; done; exit 0"
+    script = f"trap '{stop}' TERM; touch {ready}; while :; do sleep 0.05; done"
+    await make_pod(node, script, "old", terminationGracePeriodSeconds=60)
+    await becomes(ready.exists)
+    await node.delete("old", grace_seconds=0)
+    await node.pod("new", PRINT, claims=("gpu",))
+    await node.reallocate("gpu", "device-7", "new")
+    await node.event("new", "FailedPrepareDynamicResources", "this node still holds gpu.example.com/pool/device-0")
+    go.touch()
+    await node.phase("new", "Succeeded")
+    assert plugin.prepared == plugin.unprepared == [["gpu"], ["gpu"]]
+
+
 async def test_e2e021_an_init_container_sees_its_claim(node: OneNode, plugin: FakePlugin) -> None:
     init = {
         "name": "init",
