@@ -20,6 +20,7 @@ from dra_api.defaults import set_defaults
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from dra_api.times import format_time
 
 from .documents import documents
 
@@ -123,7 +124,7 @@ def _object(where: str, item: JSON) -> Object | None:
     if item["kind"] in NAMESPACED:
         item = {**item, "metadata": {"namespace": "default", **metadata}}
     try:
-        set_defaults(item, now=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        set_defaults(item, now=format_time(datetime.now(UTC)))
         return convert(type_, conversion.convert(item, version) if "/" in version else item)
     except (DecodeError, conversion.ConversionError, TypeError, UnicodeError, RecursionError) as error:
         raise BadInput(f"{where}: {item['kind']} {name}: {error or type(error).__name__}") from error

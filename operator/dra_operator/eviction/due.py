@@ -21,6 +21,7 @@ from dra_api.resource import (
     DeviceToleration,
     ResourceClaim,
 )
+from dra_api.times import parse_time
 
 from dra_operator.allocator import DeviceId
 from dra_operator.allocator.published.taints import tolerates
@@ -84,7 +85,7 @@ def claim_eviction(
         for cause in _causes(result, taints, rules):
             seconds = _tolerated_for(cause.taint, result.tolerations or ())
             if seconds is not None:
-                found.append(Eviction(_after(_moment(cause.taint.time_added) or undated, seconds), (cause,)))
+                found.append(Eviction(_after(parse_time(cause.taint.time_added) or undated, seconds), (cause,)))
     return merged(found)
 
 
@@ -116,15 +117,6 @@ def _is_used_by(pod: Pod, use: ClaimUse, claim: ResourceClaim) -> bool:
         except ClaimNotOwned:
             return False
     return is_reserved_for(pod, claim)
-
-
-def _moment(text: str | None) -> datetime | None:
-    """A time of the API; None if it is missing or malformed."""
-    try:
-        moment = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else None
 
 
 def _after(start: datetime, seconds: int) -> datetime:

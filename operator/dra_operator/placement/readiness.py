@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dra_api.meta import Condition
 from dra_api.resource import DeviceRequestAllocationResult, ResourceClaim
+from dra_api.times import parse_time
 
 from dra_operator.allocator import DeviceId
 
@@ -83,8 +84,5 @@ def _conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> 
 def age_of_allocation(claim: ResourceClaim, now: datetime) -> float:
     """Seconds since the allocation; 0 if the claim does not say when that was."""
     allocation = claim.status.allocation
-    text = allocation.allocation_timestamp if allocation else None
-    try:
-        return (now - datetime.fromisoformat(text)).total_seconds() if text else 0.0
-    except (ValueError, TypeError):
-        return 0.0
+    allocated = parse_time(allocation.allocation_timestamp) if allocation is not None else None
+    return (now - allocated).total_seconds() if allocated is not None else 0.0

@@ -13,6 +13,7 @@ from functools import partial
 
 from dra_api.meta import Object
 from dra_api.resource import AllocationResult, ResourceClaim
+from dra_api.times import format_time
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator
@@ -58,7 +59,7 @@ def utc_now() -> datetime:
 
 def _stamp(now: Callable[[], datetime]) -> str:
     """The current time as the API writes it."""
-    return now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(now())
 
 
 class Control:
@@ -120,12 +121,12 @@ class Control:
         self, client: Client, pods: PodWriter, registry: CollectorRegistry, now: Callable[[], datetime]
     ) -> Mapping[Concern, Handler]:
         """The reconcilers that write no claims: of tainted devices, and of questions about pools."""
-        cluster, queue, stamp = self.cluster, self.queues.of, partial(_stamp, now)
-        rules = RuleReporter(cluster, RuleWriter(client, self._take_in), queue("rule"), self.concerns, now, stamp)
+        cluster, queue = self.cluster, self.queues.of
+        rules = RuleReporter(cluster, RuleWriter(client, self._take_in), queue("rule"), self.concerns, now)
         counts = EvictionMetrics(registry)
         evictor = PodEvictor(cluster, pods, self.events, queue("evict"), rules, counts, self.concerns, now)
         requests, answers = PoolRequestWriter(client, self._take_in), PoolRequestMetrics(registry)
-        pools = PoolReporter(cluster, requests, queue("pools"), answers, now, stamp)
+        pools = PoolReporter(cluster, requests, queue("pools"), answers, now)
         return {"rule": rules.handle, "evict": evictor.handle, "pools": pools.handle}
 
     def _hire(

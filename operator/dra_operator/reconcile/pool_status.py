@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from dra_api.resource import ResourcePoolStatusRequest
+from dra_api.times import format_time, parse_time
 from dra_kube import NotFound
 
 from dra_operator.cluster import Cluster, Key, incomplete_pools, pool_answer
@@ -28,7 +29,7 @@ LOOK_AGAIN = 600.0  # seconds
 
 
 class PoolReporter:
-    """Handles ``pools:`` keys; ``stamp`` writes a time as the API does."""
+    """Handles ``pools:`` keys."""
 
     def __init__(
         self,
@@ -37,10 +38,9 @@ class PoolReporter:
         queue: WorkQueue,
         metrics: PoolRequestMetrics,
         now: Callable[[], datetime],
-        stamp: Callable[[], str],
     ) -> None:
         self._cluster, self._requests, self._queue, self._metrics = cluster, requests, queue, metrics
-        self._now, self._stamp = now, stamp
+        self._now = now
         self._tries: dict[str, tuple[str, int]] = {}
         """By name: the UID of a request, and how often its pools were incomplete."""
 
@@ -60,7 +60,7 @@ class PoolReporter:
     async def _answer(self, request: ResourcePoolStatusRequest) -> bool:
         """Whether the request is done with; otherwise it is looked at again by itself."""
         key, uid = request.metadata.name, request.metadata.uid
-        status = pool_answer(request, self._cluster.slices, self._cluster.ledger.usage, self._stamp())
+        status = pool_answer(request, self._cluster.slices, self._cluster.ledger.usage, format_time(self._now()))
         known, tries = self._tries.get(key, (uid, 0))
         tries = tries if known == uid else 0
         if incomplete_pools(status.pools) and tries < TRIES:
@@ -80,7 +80,5 @@ class PoolReporter:
         conditions = request.status.conditions or () if request.status is not None else ()
         times = [condition.last_transition_time for condition in conditions]
         since, kept = (times[0], ANSWERED) if times else (request.metadata.creation_timestamp, UNANSWERED)
-        try:
-            return kept - (self._now() - datetime.fromisoformat(since or "")).total_seconds()
-        except (ValueError, TypeError):
-            return kept
+        now = self._now()
+        return kept - (now - (parse_time(since) or now)).total_seconds()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from dra_api.resource import DeviceTaintRule
+from dra_api.times import format_time, parse_time
 from dra_kube import NotFound
 
 from dra_operator.cluster import Cluster, Key, evictions
@@ -24,7 +25,7 @@ PERIOD = 10.0  # seconds between two writes
 
 
 class RuleReporter:
-    """Handles ``rule:`` keys; ``stamp`` writes a time as the API does."""
+    """Handles ``rule:`` keys."""
 
     def __init__(
         self,
@@ -33,10 +34,9 @@ class RuleReporter:
         queue: WorkQueue,
         concerns: Concerns,
         now: Callable[[], datetime],
-        stamp: Callable[[], str],
     ) -> None:
         self._cluster, self._rules, self._queue, self._concerns = cluster, rules, queue, concerns
-        self._now, self._stamp = now, stamp
+        self._now = now
         self._evicted: dict[str, tuple[str, int]] = {}
         """By name: the UID of the rule, and the pods that it has ended."""
 
@@ -65,7 +65,7 @@ class RuleReporter:
             self._queue.add_after(Key("rule", key), wait)
             return
         counts = evictions.counts_of(self._cluster, rule, self._now())
-        condition = eviction_condition(rule, counts, self._count(key, rule.metadata.uid), self._stamp())
+        condition = eviction_condition(rule, counts, self._count(key, rule.metadata.uid), format_time(self._now()))
         if condition is None:
             return
         try:
@@ -82,8 +82,5 @@ class RuleReporter:
         known = condition_of(rule)
         if known is None or known.observed_generation != rule.metadata.generation:
             return 0.0
-        try:
-            written = datetime.fromisoformat(known.last_transition_time or "")
-            return min(PERIOD, PERIOD - (self._now() - written).total_seconds())
-        except (ValueError, TypeError):  # no time, or one without a zone
-            return 0.0
+        written = parse_time(known.last_transition_time)
+        return min(PERIOD, PERIOD - (self._now() - written).total_seconds()) if written is not None else 0.0

@@ -1,7 +1,8 @@
 """Ages as kubectl prints them: two units while they matter, one later (119s, 5m30s, 3h, 47h, 4d12h, 2y30d)."""
 
 from datetime import datetime
-from typing import Any
+
+from dra_api.times import parse_time
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _YEAR = 365 * _DAY
@@ -31,16 +32,7 @@ def human_duration(seconds: float) -> str:
     return f"{whole // _YEAR}y"
 
 
-def age(timestamp: Any, now: datetime) -> str:
+def age(timestamp: object, now: datetime) -> str:
     """Time since an RFC 3339 timestamp; `<unknown>` when there is none."""
     moment = parse_time(timestamp)
     return UNKNOWN if moment is None else human_duration((now - moment).total_seconds())
-
-
-def parse_time(timestamp: Any) -> datetime | None:
-    """An RFC 3339 timestamp with its zone, None if it is none."""
-    try:
-        moment = datetime.fromisoformat(timestamp)
-    except (TypeError, ValueError):
-        return None
-    return moment if moment.tzinfo else None

@@ -3,7 +3,9 @@
 from datetime import datetime
 from typing import Any
 
-from .ages import UNKNOWN, age, parse_time
+from dra_api.times import parse_time
+
+from .ages import UNKNOWN, age
 from .parts import NONE, Json, created, joined, label_text, name, spec_of, status_of
 
 

@@ -7,7 +7,9 @@ reason does; deletion overrides them all.
 from datetime import datetime
 from typing import Any
 
-from .ages import age, human_duration, parse_time
+from dra_api.times import parse_time
+
+from .ages import age, human_duration
 from .parts import Json
 
 
