@@ -242,6 +242,11 @@ class AllocationResult(Part, frozen=True):
     node_selector: NodeSelector | None = None
     allocation_timestamp: str | None = None
 
+    @property
+    def results(self) -> tuple[DeviceRequestAllocationResult, ...]:
+        """The devices that were given."""
+        return self.devices.results or ()
+
 
 class ResourceClaimConsumerReference(Part, frozen=True):
     api_group: str = ""
@@ -275,6 +280,11 @@ class ResourceClaimStatus(Part, frozen=True):
 class ResourceClaim(Object, frozen=True):
     spec: ResourceClaimSpec = ResourceClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
+
+    @property
+    def results(self) -> tuple[DeviceRequestAllocationResult, ...]:
+        """The devices that the claim was given; none before it is allocated."""
+        return self.status.allocation.results if self.status.allocation is not None else ()
 
 
 # --- ResourceClaimTemplate ----------------------------------------------------------------------

@@ -233,7 +233,7 @@ def test_the_late_solution_of_a_chain_is_found(size: int) -> None:
     assert isinstance(outcome, Allocated)
     length = min(size // 2, 16)
     expected = [f"d{number:03}" for number in range(size - length, size)]
-    assert [given.device for given in outcome.results[0].devices.results or ()] == expected
+    assert [given.device for given in outcome.results[0].results] == expected
     assert outcome.steps <= 40 * size
 
 
@@ -255,7 +255,7 @@ def test_nested_candidates_cost_two_frames_each(size: int) -> None:
     outcome = lab(pool(*(device(f"d{i:02}", u=i) for i in range(size))), [claim(*wanted)]).decide()
     assert isinstance(outcome, Allocated)
     expected = [f"d{number:02}" for number in reversed(range(size))]
-    assert [given.device for given in outcome.results[0].devices.results or ()] == expected
+    assert [given.device for given in outcome.results[0].results] == expected
     assert outcome.steps <= 100 + 2 * PRUNED_COST * size
 
 

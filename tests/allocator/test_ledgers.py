@@ -185,7 +185,7 @@ def colourful(*colours: str, requests: int, **fields: object) -> Lab:
 def test_a_naive_ledger_decides(kind: type[Naive], made: Lab, expected: object, pruning: bool) -> None:
     outcome = decide(made, make_node("n1"), kind, pruning=pruning)
     if isinstance(outcome, Allocated):
-        assert [given.device for given in outcome.results[0].devices.results or ()] == expected
+        assert [given.device for given in outcome.results[0].results] == expected
     else:
         assert KINDS[type(outcome)] == expected
 

@@ -163,7 +163,7 @@ def test_nothing_is_given_twice_or_beyond_its_capacity(problem: tuple[list[Json]
     used = {(pool_name, name) for _driver, pool_name, name in (text.split("/") for text in problem[2])}
     shares = []
     for result in outcome.results:
-        for given_ in result.devices.results or ():
+        for given_ in result.results:
             key = (given_.pool, given_.device)
             if given_.admin_access:
                 continue

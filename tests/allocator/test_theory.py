@@ -51,7 +51,7 @@ def test_the_answers_are_those_of_the_text(monkeypatch: pytest.MonkeyPatch, fail
     monkeypatch.setattr(search_module, "FAILURES_BEFORE_PRUNING", failures)
     first = example().decide()
     assert isinstance(first, Allocated)
-    assert [given.device for given in first.results[0].devices.results or ()] == ["d1", "d2", "d3"]
+    assert [given.device for given in first.results[0].results] == ["d1", "d2", "d3"]
     assert isinstance(example(count=2).decide(), Refused)
     raising = example(RAISES_ON_D0, count=2).decide()
     assert isinstance(raising, Failed)

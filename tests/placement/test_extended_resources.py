@@ -96,10 +96,7 @@ def test_a_pod_gets_a_claim_of_its_own_behind_its_other_claims() -> None:
     assert isinstance(answer, Plan)
     assert made_claim(answer) == [("container-0-request-0", "gpu", 2)]
     assert answer.served == (GPU,)
-    devices = {
-        uid: [result.device for result in allocation.devices.results or ()]
-        for uid, allocation in answer.allocations.items()
-    }
+    devices = {uid: [result.device for result in allocation.results] for uid, allocation in answer.allocations.items()}
     assert devices == {"uid-c": ["dev-0"], "uid-pod<extended-resources>": ["dev-1", "dev-2"]}
 
 

@@ -73,10 +73,7 @@ class Lab:
         outcome = self.decide(node)
         if not isinstance(outcome, Allocated):
             return KINDS[type(outcome)]
-        return [
-            [f"{r.request}={r.driver}/{r.pool}/{r.device}" for r in result.devices.results or ()]
-            for result in outcome.results
-        ]
+        return [[f"{r.request}={DeviceId.of(r)}" for r in result.results] for result in outcome.results]
 
 
 def lab(

@@ -66,12 +66,12 @@ class Usage:
 
     def add(self, allocation: AllocationResult) -> None:
         """Takes everything that the allocation names; results with admin access take nothing."""
-        for result in allocation.devices.results or ():
+        for result in allocation.results:
             self._apply(result, 1)
 
     def remove(self, allocation: AllocationResult) -> None:
         """Gives back what ``add`` took for the same allocation."""
-        for result in allocation.devices.results or ():
+        for result in allocation.results:
             self._apply(result, -1)
 
     def snapshot(self) -> Usage:
@@ -126,7 +126,7 @@ class Usage:
     def _apply(self, result: DeviceRequestAllocationResult, sign: int) -> None:
         if result.admin_access:
             return
-        device = DeviceId(result.driver, result.pool, result.device)
+        device = DeviceId.of(result)
         if self._shares and result.share_id is not None:
             consumed = {name: amount.nanos for name, amount in (result.consumed_capacity or {}).items()}
             self._share(device, result.share_id, consumed, sign)

@@ -62,7 +62,7 @@ class Contention:
 
 def drivers_in(allocation: AllocationResult) -> set[str]:
     """The drivers whose devices an allocation takes; admin access takes none."""
-    return {result.driver for result in allocation.devices.results or () if not result.admin_access}
+    return {result.driver for result in allocation.results if not result.admin_access}
 
 
 def driver_of(class_: DeviceClass) -> str:

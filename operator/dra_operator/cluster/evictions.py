@@ -148,9 +148,7 @@ def _published(cluster: State) -> Iterator[DeviceId]:
 
 
 def _devices(claim: ResourceClaim) -> Iterator[DeviceId]:
-    allocation = claim.status.allocation
-    for result in allocation.devices.results or () if allocation is not None else ():
-        yield DeviceId(result.driver, result.pool, result.device)
+    return map(DeviceId.of, claim.results)
 
 
 def _essence(claim: ResourceClaim | None) -> object:

@@ -54,9 +54,9 @@ def _devices_given_twice(cluster: Cluster) -> Iterator[str]:
 
 
 def _held(allocation: AllocationResult) -> Iterator[tuple[DeviceId, bool]]:
-    for result in allocation.devices.results or ():
+    for result in allocation.results:
         if not result.admin_access:
-            yield DeviceId(result.driver, result.pool, result.device), result.share_id is not None
+            yield DeviceId.of(result), result.share_id is not None
 
 
 def _wrong_totals(cluster: Cluster) -> Iterator[str]:

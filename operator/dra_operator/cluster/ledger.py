@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dra_api.core import Pod
-from dra_api.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
+from dra_api.resource import AllocationResult, ResourceClaim
 
 from dra_operator.allocator import DeviceId, ShareId, Usage
 
@@ -82,9 +82,9 @@ class Ledger:
     def clashes(self, claim: ResourceClaim) -> list[DeviceId]:
         """Devices of the stored allocation that another claim holds, too, which only another writer can cause."""
         allocation = self._stored.get(claim.metadata.uid)
-        results = allocation.devices.results or () if allocation is not None else ()
+        results = allocation.results if allocation is not None else ()
         whole = [result for result in results if not result.admin_access]
-        return [device for result in whole if self._held_twice(device := _device(result), result.share_id)]
+        return [device for result in whole if self._held_twice(device := DeviceId.of(result), result.share_id)]
 
     def holds(self, uid: str) -> bool:
         """Whether the claim has devices, on the server or on the way there."""
@@ -119,17 +119,13 @@ class Ledger:
 
     def _check_free(self, claim: ResourceClaim, allocation: AllocationResult) -> None:
         own: set[DeviceId | ShareId] = set()
-        for result in allocation.devices.results or ():
+        for result in allocation.results:
             if result.admin_access:
                 continue
-            device = _device(result)
+            device = DeviceId.of(result)
             shares = self.usage.pool(device.pool_id).shares.get(device.device, {})
             part = device if result.share_id is None else ShareId(device, result.share_id)
             clashes = bool(shares) if result.share_id is None else result.share_id in shares
             if clashes or part in own or not self.usage.is_free(device):
                 raise DeviceTaken(f"device {part} was to be given to claim {claim.key} but is in use")
             own.add(part)
-
-
-def _device(result: DeviceRequestAllocationResult) -> DeviceId:
-    return DeviceId(result.driver, result.pool, result.device)

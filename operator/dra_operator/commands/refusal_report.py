@@ -22,12 +22,11 @@ def holders(claims: Iterable[ResourceClaim]) -> dict[DeviceId, str]:
     """The holders of the allocated devices."""
     found = {}
     for claim in claims:
-        allocation = claim.status.allocation
-        for given in (allocation.devices.results or ()) if allocation is not None else ():
+        for given in claim.results:
             if not given.admin_access:
                 users = listed((consumer.name for consumer in claim.status.reserved_for or ()), 3)
-                device = DeviceId(given.driver, given.pool, given.device)
-                found[device] = f"claim {claim.key}, " + (f"reserved for {users}" if users else "not reserved")
+                reserved = f"reserved for {users}" if users else "not reserved"
+                found[DeviceId.of(given)] = f"claim {claim.key}, {reserved}"
     return found
 
 

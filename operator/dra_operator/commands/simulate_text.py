@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dra_api.core import Node
 from dra_api.resource import AllocationResult
 
-from dra_operator.allocator import Inventory, Refusal
+from dra_operator.allocator import DeviceId, Inventory, Refusal
 from dra_operator.placement import (
     Case,
     Demand,
@@ -100,18 +100,18 @@ def _kind(attempt: Attempt, found: Plan) -> Kind:
     counts = Counter(
         (key, given.request, given.driver)
         for key, result in attempt.allocations(found).items()
-        for given in result.devices.results or ()
+        for given in result.results
     )
     return tuple((*what, count) for what, count in sorted(counts.items()))
 
 
 def _devices(result: AllocationResult) -> Iterator[str]:
-    for given in result.devices.results or ():
+    for given in result.results:
         amounts = ", ".join(f"{name} {amount}" for name, amount in (given.consumed_capacity or {}).items())
         share = f" (a share: {amounts or 'no capacity'})" if given.share_id is not None else ""
         admin = " (admin access)" if given.admin_access else ""
-        yield f"    {given.request}: {given.driver}/{given.pool}/{given.device}{share}{admin}"
-    if not result.devices.results:
+        yield f"    {given.request}: {DeviceId.of(given)}{share}{admin}"
+    if not result.results:
         yield "    no devices"
 
 

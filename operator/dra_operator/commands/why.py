@@ -9,7 +9,7 @@ from dra_api.core import Node, Pod
 from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
 
-from dra_operator.allocator import Allocator, Refusal
+from dra_operator.allocator import Allocator, DeviceId, Refusal
 from dra_operator.cluster import Cluster, evictions
 from dra_operator.placement import (
     ANNOTATION,
@@ -135,8 +135,7 @@ def _holding(claim: ResourceClaim | None) -> str:
         return "does not exist"
     if claim.status.allocation is None:
         return "not allocated"
-    results = claim.status.allocation.devices.results or ()
-    devices = ", ".join(f"{result.driver}/{result.pool}/{result.device}" for result in results) or "no devices"
+    devices = ", ".join(str(DeviceId.of(result)) for result in claim.results) or "no devices"
     users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ())
     return f"allocated ({devices}), " + (f"reserved for {users}" if users else "not reserved")
 

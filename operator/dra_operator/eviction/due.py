@@ -49,7 +49,7 @@ def selects(rule: DeviceTaintRule, device: DeviceId) -> bool:
 
 def may_evict(allocation: AllocationResult, taints: DeviceTaints, rules: Rules) -> bool:
     """Whether any device of the allocation has a taint that evicts, tolerated or not."""
-    return any(True for result in allocation.devices.results or () for _ in _causes(result, taints, rules))
+    return any(True for result in allocation.results for _ in _causes(result, taints, rules))
 
 
 def pod_eviction(
@@ -81,7 +81,7 @@ def claim_eviction(
     """When the pods of a claim with this allocation have to go, also with admin access (TE-02, TE-03)."""
     rules = tuple(rules)
     found: list[Eviction] = []
-    for result in allocation.devices.results or ():
+    for result in allocation.results:
         for cause in _causes(result, taints, rules):
             seconds = _tolerated_for(cause.taint, result.tolerations or ())
             if seconds is not None:
@@ -90,7 +90,7 @@ def claim_eviction(
 
 
 def _causes(result: DeviceRequestAllocationResult, taints: DeviceTaints, rules: Rules) -> Iterator[Cause]:
-    device = DeviceId(result.driver, result.pool, result.device)
+    device = DeviceId.of(result)
     for place, taint in taints.of(device):
         yield Cause.of_device(device, place, taint)
     for rule in rules:

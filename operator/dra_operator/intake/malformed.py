@@ -16,6 +16,7 @@ from dra_api.codec import DecodeError, convert
 from dra_api.resource import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
 from dra_kube import RESOURCE_CLAIMS, Resource
 
+from dra_operator.allocator import DeviceId
 from dra_operator.cluster import UidMemory
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class Quarantine:
         self.mended(key, uid)
         self.salvaged[key] = Salvaged(uid, str(meta.get("resourceVersion")))
         self._hold(uid, AllocationResult(devices=DeviceAllocationResult(results=results)))
-        devices = ", ".join(f"{result.driver}/{result.pool}/{result.device}" for result in results)
+        devices = ", ".join(str(DeviceId.of(result)) for result in results)
         return f" (its devices stay in use: {devices})"
 
 

@@ -45,7 +45,7 @@ class ClaimReadiness(NamedTuple):
 
 def claim_readiness(claim: ResourceClaim, now: datetime, timeout: float = BINDING_TIMEOUT) -> ClaimReadiness:
     """Whether a pod may be bound to the claim's devices."""
-    for result in claim.status.allocation.devices.results or () if claim.status.allocation else ():
+    for result in claim.results:
         conditions = _conditions(claim, result)
         for name in result.binding_failure_conditions or ():
             failure = conditions.get(name)
@@ -62,7 +62,7 @@ def claim_readiness(claim: ResourceClaim, now: datetime, timeout: float = BINDIN
 
 def unready(claim: ResourceClaim) -> Iterator[tuple[DeviceId, list[str]]]:
     """The devices of an allocated claim that are not ready yet, each with the conditions that are awaited."""
-    for result in claim.status.allocation.devices.results or () if claim.status.allocation else ():
+    for result in claim.results:
         conditions = _conditions(claim, result)
         awaited = [
             name
@@ -70,7 +70,7 @@ def unready(claim: ResourceClaim) -> Iterator[tuple[DeviceId, list[str]]]:
             if name not in conditions or conditions[name].status != "True"
         ]
         if awaited:
-            yield DeviceId(result.driver, result.pool, result.device), awaited
+            yield DeviceId.of(result), awaited
 
 
 def _conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> dict[str, Condition]:

@@ -22,6 +22,8 @@ from contextvars import ContextVar
 from dra_api.resource import AllocationResult
 from msgspec import json
 
+from dra_operator.allocator import DeviceId
+
 _PROCESS = secrets.token_hex(2)  # distinguishes the attempts of one process from those of the next
 _PLAIN = re.compile(r"[!#-<>-~]+").fullmatch  # printable ASCII without blanks, quotes and equal signs
 _numbers = itertools.count(1)
@@ -73,8 +75,7 @@ def tell(logger: logging.Logger, level: int, what: str, **fields: object) -> Non
 
 def devices_in(allocation: AllocationResult | None) -> list[str]:
     """The devices of an allocation, as driver/pool/device."""
-    results = allocation.devices.results or () if allocation is not None else ()
-    return [f"{result.driver}/{result.pool}/{result.device}" for result in results]
+    return [str(DeviceId.of(result)) for result in allocation.results] if allocation is not None else []
 
 
 def _text(value: object) -> str:

@@ -164,8 +164,7 @@ class BindingMetrics:
 
     def awaited(self, claim: ResourceClaim, state: Readiness, now: datetime) -> None:
         """The wait for the claim's devices is over; those without conditions do not count."""
-        results = claim.status.allocation.devices.results or () if claim.status.allocation is not None else ()
-        for result in results:
+        for result in claim.results:
             if result.binding_conditions:
                 labels = (self._profile, self._name(result.driver), _STATUS[state])
                 self._devices.labels(*labels).inc()

@@ -74,5 +74,5 @@ class PlanInProgress:
 
 
 def _pools(plan: Plan) -> set[PoolId]:
-    results = (result for allocation in plan.allocations.values() for result in allocation.devices.results or ())
+    results = (result for allocation in plan.allocations.values() for result in allocation.results)
     return {PoolId(result.driver, result.pool) for result in results}

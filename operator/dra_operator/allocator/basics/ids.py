@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dra_api.resource import DeviceRequestAllocationResult
+
 
 class PoolId(NamedTuple):
     """One driver's pool; prints as ``driver/pool`` and sorts in the order in which pools are tried."""
@@ -25,6 +27,11 @@ class DeviceId(NamedTuple):
     driver: str
     pool: str
     device: str
+
+    @classmethod
+    def of(cls, result: DeviceRequestAllocationResult) -> DeviceId:
+        """The device that a claim was given."""
+        return cls(result.driver, result.pool, result.device)
 
     @property
     def pool_id(self) -> PoolId:
