@@ -5,6 +5,7 @@ from .duplicates import counting_claim, duplicates, is_in_use
 from .invariants import InvariantViolated, check, violations
 from .key import NOTHING, Concern, Key, Keys
 from .ledger import DeviceTaken, InFlight, Ledger
+from .newest_slices import newest_slices
 from .pool_status import incomplete_pools, pool_answer
 from .storage import StorageView
 from .store import Change, Store, UidMemory, revision
@@ -55,6 +56,7 @@ __all__ = [
     "evictions",
     "incomplete_pools",
     "is_in_use",
+    "newest_slices",
     "pool_answer",
     "revision",
     "violations",

@@ -18,6 +18,7 @@ from dra_operator.allocator import DeviceId
 from dra_operator.eviction import Eviction, RuleCounts, evicts, may_evict, pod_eviction, selects
 
 from .key import NOTHING, Key, Keys
+from .newest_slices import newest_slices
 from .state import State
 from .store import Change
 
@@ -141,10 +142,9 @@ def _users(cluster: State, claims: Iterable[str]) -> Keys:
 
 
 def _published(cluster: State) -> Iterator[DeviceId]:
-    for slice_ in cluster.slices:
-        if cluster.device_taints.is_newest(slice_):
-            pool = slice_.spec.pool.name
-            yield from (DeviceId(slice_.spec.driver, pool, device.name) for device in slice_.spec.devices or ())
+    for (driver, pool), slices in newest_slices(cluster.slices).items():
+        for slice_ in slices:
+            yield from (DeviceId(driver, pool, device.name) for device in slice_.spec.devices or ())
 
 
 def _devices(claim: ResourceClaim) -> Iterator[DeviceId]:

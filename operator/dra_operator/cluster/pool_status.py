@@ -20,6 +20,8 @@ from msgspec import structs
 from dra_operator.allocator import PoolId, Usage
 from dra_operator.wording import counted
 
+from .newest_slices import newest_slices
+
 LIMIT = 100  # pools in an answer, if the request does not say
 ERROR_BYTES = 256
 
@@ -29,12 +31,12 @@ def pool_answer(
 ) -> ResourcePoolStatusRequestStatus:
     """All pools that the request asks for, sorted; incomplete ones say so and have no counts."""
     spec = request.spec
-    found: dict[PoolId, list[ResourceSlice]] = {}
-    for slice_ in slices:
-        pool = PoolId(slice_.spec.driver, slice_.spec.pool.name)
-        if pool.driver == spec.driver and spec.pool_name in (None, pool.pool):
-            found.setdefault(pool, []).append(slice_)
-    pools = [_status(pool, found[pool], usage) for pool in sorted(found)]
+    asked = (
+        slice_
+        for slice_ in slices
+        if slice_.spec.driver == spec.driver and spec.pool_name in (None, slice_.spec.pool.name)
+    )
+    pools = [_status(pool, newest, usage) for pool, newest in sorted(newest_slices(asked).items())]
     incomplete = incomplete_pools(pools)
     message = f"Calculated status for {counted(len(pools), 'pool')}" + (
         f" ({incomplete} incomplete)" * bool(incomplete)
@@ -51,9 +53,8 @@ def incomplete_pools(pools: Iterable[PoolStatus] | None) -> int:
     return sum(pool.validation_error is not None for pool in pools or ())
 
 
-def _status(pool: PoolId, slices: Sequence[ResourceSlice], usage: Usage) -> PoolStatus:
-    generation = max(slice_.spec.pool.generation for slice_ in slices)
-    newest = [slice_ for slice_ in slices if slice_.spec.pool.generation == generation]
+def _status(pool: PoolId, newest: Sequence[ResourceSlice], usage: Usage) -> PoolStatus:
+    generation = newest[0].spec.pool.generation
     nodes = {slice_.spec.node_name for slice_ in newest}
     known = PoolStatus(
         driver=pool.driver,

@@ -46,11 +46,11 @@ class DeviceTaints:
         """A slice appeared (no ``old``), disappeared (no ``new``) or changed; the devices whose taints changed."""
         pools: set[PoolId] = set()
         if old is not None:
-            pool = _pool_of(old)
+            pool = PoolId.of(old)
             del self._slices[pool][old.metadata.name]
             pools.add(pool)
         if new is not None:
-            pool = _pool_of(new)
+            pool = PoolId.of(new)
             published = _Published(new.spec.pool.generation, _evicting(new))
             self._slices.setdefault(pool, {})[new.metadata.name] = published
             pools.add(pool)
@@ -60,10 +60,6 @@ class DeviceTaints:
         """The taints of a device, in the order of the slice; none if the device is not published."""
         return self._tainted.get(device.pool_id, {}).get(device.device, ())
 
-    def is_newest(self, slice_: ResourceSlice) -> bool:
-        """Whether a slice that was put in is of its pool's highest generation."""
-        return slice_.spec.pool.generation == _newest(self._slices[_pool_of(slice_)])
-
     def __bool__(self) -> bool:
         return bool(self._tainted)
 
@@ -72,7 +68,7 @@ class DeviceTaints:
         before = self._tainted.pop(pool, {})
         now: dict[str, _Taints] = {}
         if any(published.devices for published in slices.values()):
-            newest = _newest(slices)
+            newest = max(published.generation for published in slices.values())
             for _, published in sorted(slices.items()):
                 if published.generation == newest:
                     now = {**published.devices, **now}  # of two devices of one name the first slice's counts
@@ -82,14 +78,6 @@ class DeviceTaints:
             del self._slices[pool]
         names = before.keys() | now.keys()
         return {DeviceId(*pool, name) for name in names if before.get(name) != now.get(name)}
-
-
-def _pool_of(slice_: ResourceSlice) -> PoolId:
-    return PoolId(slice_.spec.driver, slice_.spec.pool.name)
-
-
-def _newest(slices: Mapping[str, _Published]) -> int:
-    return max((published.generation for published in slices.values()), default=0)
 
 
 def _evicting(slice_: ResourceSlice) -> Mapping[str, _Taints]:

@@ -6,15 +6,14 @@ The labels are bounded: concerns and reasons are words of ours, and of the drive
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from dra_api.core import Pod
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dra_operator.allocator import PoolId
-from dra_operator.cluster import Cluster
+from dra_operator.cluster import Cluster, newest_slices
 
 from .queues import NAMES, WorkQueues
 
@@ -95,10 +94,9 @@ class DeviceGauges(Collector):
         """By driver."""
         published, used = Counter[str](), Counter[str]()
         usage = self._cluster.ledger.usage
-        for (driver, pool), (_, devices) in self._newest().items():
-            published[driver] += devices
-            if taken := usage.pool(PoolId(driver, pool)):
-                used[driver] += len(taken.charged)
+        for pool, slices in newest_slices(self._cluster.slices).items():
+            published[pool.driver] += sum(len(slice_.spec.devices or ()) for slice_ in slices)
+            used[pool.driver] += len(usage.pool(pool).charged)
         total = GaugeMetricFamily("dra_operator_devices", "Published devices", labels=["driver"])
         in_use = GaugeMetricFamily("dra_operator_devices_in_use", "Devices that claims hold", labels=["driver"])
         for driver, devices in largest(published).items():
@@ -106,17 +104,6 @@ class DeviceGauges(Collector):
         for driver, devices in largest(used, published).items():
             in_use.add_metric([driver], devices)
         yield from (total, in_use)
-
-    def _newest(self) -> Mapping[tuple[str, str], tuple[int, int]]:
-        """The newest generation of each pool, by driver and name, and how many devices it has."""
-        pools: dict[tuple[str, str], tuple[int, int]] = {}
-        for slice_ in self._cluster.slices:
-            spec = slice_.spec
-            known, devices = pools.get((spec.driver, spec.pool.name), (-1, 0))
-            generation, more = spec.pool.generation, len(spec.devices or ())
-            if generation >= known:
-                pools[spec.driver, spec.pool.name] = generation, more + (devices if generation == known else 0)
-        return pools
 
 
 def largest(counts: Counter[str], ranks: Counter[str] | None = None) -> dict[str, int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dra_api.core import Pod
 
-from dra_operator.allocator import PoolId
+from dra_operator.allocator import DeviceId, PoolId
 from dra_operator.cluster import Cluster
 from dra_operator.placement import Case, NodeFilter, NoPlace, Obstacle, Pause, Plan, Planning, volumes_of
 
@@ -75,4 +75,4 @@ class PlanInProgress:
 
 def _pools(plan: Plan) -> set[PoolId]:
     results = (result for allocation in plan.allocations.values() for result in allocation.results)
-    return {PoolId(result.driver, result.pool) for result in results}
+    return {DeviceId.of(result).pool_id for result in results}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dra_api.resource import DeviceRequestAllocationResult
+from dra_api.resource import DeviceRequestAllocationResult, ResourceSlice
 
 
 class PoolId(NamedTuple):
@@ -16,6 +16,11 @@ class PoolId(NamedTuple):
 
     driver: str
     pool: str
+
+    @classmethod
+    def of(cls, slice_: ResourceSlice) -> PoolId:
+        """The pool that a slice is part of."""
+        return cls(slice_.spec.driver, slice_.spec.pool.name)
 
     def __str__(self) -> str:
         return f"{self.driver}/{self.pool}"

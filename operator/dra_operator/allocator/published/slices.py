@@ -36,7 +36,7 @@ class Slice:
     def __init__(self, source: ResourceSlice, *, partitionable: bool) -> None:
         self.name = source.metadata.name
         self.spec = source.spec
-        self.pool = PoolId(source.spec.driver, source.spec.pool.name)
+        self.pool = PoolId.of(source)
         self.generation = source.spec.pool.generation
         self.devices: tuple[Device, ...] = () if self.has_counters else source.spec.devices or ()
         """A slice with shared counters offers no devices, because it must not have any."""
