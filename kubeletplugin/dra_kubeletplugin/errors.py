@@ -13,6 +13,7 @@
     ├── Recoverable            a background failure that the plugin keeps retrying; for the log
     │   ├── SyncFailed         the slices of a pool could not be written this time
     │   ├── PoolInvalid        the slices wanted for a pool contradict each other; nothing is written until they change
+    │   ├── PoolRefused        the API server refuses a slice of the pool; tried again every five minutes
     │   ├── WatchFailed        the ResourceSlices cannot be watched for now
     │   └── DroppedFields      the API server stored a slice without some of its fields
     └── Fatal                  the plugin cannot continue; the process should exit and be restarted
@@ -69,6 +70,11 @@ class SyncFailed(Recoverable):
 
 class PoolInvalid(Recoverable):
     """The slices wanted for a pool contradict each other (section 4.3). Not retried: publish other slices."""
+
+
+class PoolRefused(Recoverable):
+    """The API server refuses a slice of the pool and will until something changes; the message names device, field and
+    remedy. Tried again every five minutes, because an admission policy may refuse it, too."""
 
 
 class WatchFailed(Recoverable):

@@ -1,7 +1,8 @@
 """Metrics and probes of a plugin over HTTP.
 
-``/healthz`` answers while the process serves, ``/readyz`` once the kubelet has registered the plugin, and the metrics
-path gives the times of the kubelet's calls and the slices written, in the Prometheus format.
+``/healthz`` answers while the process serves. ``/readyz`` answers when the kubelet has registered the plugin and the
+slices are in the API server as they were published; otherwise it says what is missing. The metrics path gives the times
+of the kubelet's calls and the slices written, in the Prometheus format.
 """
 
 from __future__ import annotations
@@ -78,9 +79,10 @@ async def monitored(plugin: KubeletPlugin, metrics: Metrics, endpoint: str, path
         return web.Response(text="ok")
 
     async def ready(request: web.Request) -> web.Response:
-        if plugin.registration_status and plugin.registration_status.registered:
-            return web.Response(text="ok")
-        return web.Response(status=503, text="not registered")
+        missing = [str(error) for error in plugin.problems.values()]
+        if not (plugin.registration_status and plugin.registration_status.registered):
+            missing.insert(0, "not registered")
+        return web.Response(status=503, text="\n".join(missing)) if missing else web.Response(text="ok")
 
     app = web.Application()
     app.add_routes([web.get(path, exposed), web.get("/healthz", alive), web.get("/readyz", ready)])

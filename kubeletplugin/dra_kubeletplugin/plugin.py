@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ from dra_proto.registration.v1.api_pb2_grpc import add_RegistrationServicer_to_s
 from .calls import NodeCalls
 from .dra_service import V1, V1BETA1, DRAService
 from .driver import Driver
-from .errors import Fatal, SettingsError
+from .errors import Fatal, Recoverable, SettingsError
 from .interceptor import Interceptor, LoggingInterceptor
 from .lock import SerializeLock
 from .registration import RegistrationService, RegistrationStatus
@@ -54,7 +54,8 @@ class KubeletPlugin:
         self._lock = SerializeLock(enabled=settings.serialize, file=settings.lock_path)
         self._versions = [version for version, on in ((V1, settings.serve_v1), (V1BETA1, settings.serve_v1beta1)) if on]
         services = [version.service for version in self._versions]
-        self._registration = RegistrationService(settings.driver_name, str(settings.plugin_path), services)
+        endpoint = str(settings.plugin_path)
+        self._registration = RegistrationService(settings.driver_name, endpoint, services, self._restore_slices)
         self._interceptors = (LoggingInterceptor(log, settings.log_level), *interceptors)
         self._publisher: SlicePublisher | None = None
         self._stack = AsyncExitStack()
@@ -121,6 +122,11 @@ class KubeletPlugin:
         return self._registration.status
 
     @property
+    def problems(self) -> Mapping[str, Recoverable]:
+        """By pool, why it is not in the API server as it was published; empty if all are."""
+        return self._publisher.problems if self._publisher else {}
+
+    @property
     def statistics(self) -> Statistics:
         """Slices written so far."""
         return self._publisher.statistics if self._publisher else Statistics()
@@ -135,6 +141,10 @@ class KubeletPlugin:
 
     def _add_registration_service(self, server: grpc.aio.Server) -> None:
         add_RegistrationServicer_to_server(self._registration, server)
+
+    def _restore_slices(self) -> None:
+        if self._publisher:
+            self._publisher.restore_soon()
 
     def _died(self, error: Fatal) -> None:
         if not self._fatal.done():  # first, because a handler that fails must not keep a dead plugin alive

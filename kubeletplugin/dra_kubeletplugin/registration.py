@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,12 @@ class RegistrationStatus:
 
 
 class RegistrationService(api_pb2_grpc.RegistrationServicer):
-    """Answers the kubelet and remembers what it said."""
+    """Answers the kubelet and remembers what it said; calls ``on_registered`` each time that it registers us."""
 
-    def __init__(self, driver_name: str, endpoint: str, services: Sequence[str]) -> None:
+    def __init__(
+        self, driver_name: str, endpoint: str, services: Sequence[str], on_registered: Callable[[], None]
+    ) -> None:
+        self._on_registered = on_registered
         self._info = api_pb2.PluginInfo(
             type="DRAPlugin", name=driver_name, endpoint=endpoint, supported_versions=services
         )
@@ -54,6 +57,7 @@ class RegistrationService(api_pb2_grpc.RegistrationServicer):
             self._changed.notify_all()
         if request.plugin_registered:
             log.info("the kubelet registered the plugin")
+            self._on_registered()
         else:
             raise RegistrationRefused(f"the kubelet did not register the plugin: {request.error}")
         return api_pb2.RegistrationStatusResponse()

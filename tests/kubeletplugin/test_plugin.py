@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import grpc
 import pytest
 from dra_api.resource import ResourceClaim
-from dra_kube import ServerError
+from dra_kube import RESOURCE_SLICES, Invalid, ServerError
 from dra_kubeletplugin import (
     ClaimError,
     ClaimRef,
@@ -25,6 +26,7 @@ from dra_kubeletplugin import (
     PluginError,
     PluginSettings,
     Pool,
+    PoolRefused,
     PreparedDevice,
     ServerDied,
     SettingsError,
@@ -34,6 +36,7 @@ from dra_kubeletplugin import (
 )
 from dra_kubeletplugin.dra_service import V1, V1BETA1, WireVersion
 from dra_kubeletplugin.interceptor import LoggingInterceptor
+from dra_kubeletplugin.monitoring import Metrics, monitored
 from dra_kubeletplugin.server import SocketServer
 from dra_kubeletplugin.testing import CallRecorder, FakeKubelet, Faults
 from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
@@ -498,6 +501,42 @@ async def test_publishing_needs_a_node(api: PluginApi, driver: Sample, settings:
     async with KubeletPlugin(driver, replace(settings, node_name=""), api.client) as plugin:
         with pytest.raises(SettingsError, match="node_name"):
             await plugin.publish({})
+
+
+async def test_slices_are_back_soon_after_a_restarted_kubelet_registers_the_plugin(
+    api: PluginApi, driver: Sample, settings: PluginSettings
+) -> None:
+    async with KubeletPlugin(driver, settings, api.client) as plugin, FakeKubelet(settings) as kubelet:
+        await kubelet.register()
+        await plugin.publish({"p": Pool.of([device("a")])})
+        await plugin.published()
+        await api.remove(RESOURCE_SLICES, api.slices()[0]["metadata"]["name"])  # as a kubelet that starts
+        await kubelet.register()
+        await asyncio.wait_for(api.until(lambda: bool(api.slices())), 2)
+        assert plugin.statistics.creates == 2
+
+
+async def test_a_plugin_whose_slices_are_refused_is_not_ready_and_says_why(
+    api: PluginApi, driver: Sample, settings: PluginSettings
+) -> None:
+    api.faults["create"] = [Invalid(422, "Invalid", "no slices on Sundays")]
+    async with (
+        KubeletPlugin(driver, settings, api.client) as plugin,
+        FakeKubelet(settings) as kubelet,
+        monitored(plugin, Metrics(), "127.0.0.1:0", "/metrics") as address,
+        aiohttp.ClientSession(f"http://{address}") as http,
+    ):
+        await kubelet.register()
+        await plugin.publish({"p": Pool.of([device("a")])})
+        await plugin.published()
+        answer = await http.get("/readyz")
+        assert answer.status == 503
+        assert (await answer.text()).startswith('pool "p", slice #0: no slices on Sundays')
+        assert (await http.get("/healthz")).status == 200, "a restart would not help"
+        await plugin.publish({"p": Pool.of([device("b")])})
+        await plugin.published()
+        assert (await http.get("/readyz")).status == 200
+    assert [type(error) for error in driver.errors] == [PoolRefused]
 
 
 def _stale_socket(path: Path) -> None:

@@ -107,7 +107,7 @@ def test_values_that_are_no_attribute(value: Any) -> None:
 
 def test_what_an_api_server_would_refuse_is_found_before_publishing() -> None:
     check_resources({"p": Pool.of([device("a")])}, driver="gpu.example.com", node_name="n")
-    with pytest.raises(PoolInvalid, match=r'pool "p", slice #0: spec\.devices\[1\]\.name'):
+    with pytest.raises(PoolInvalid, match=r'pool "p", slice #0: device "A_": spec\.devices\[1\]\.name'):
         check_resources({"p": Pool.of([device("a"), device("A_")])}, driver="gpu.example.com", node_name="n")
     with pytest.raises(PoolInvalid, match="exactly one of"):
         check_resources({"p": Pool.of([device("a")])}, driver="gpu.example.com")

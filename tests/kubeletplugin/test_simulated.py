@@ -246,7 +246,7 @@ BAD_FILES = [
     (
         "a device name that the API refuses",
         POOL % "{name: A_1}",
-        r"would reject .*pool \"p\", slice #0: spec\.devices\[0\]\.name",
+        r"would reject .*pool \"p\", slice #0: device \"A_1\": spec\.devices\[0\]\.name",
     ),
     ("a device twice", POOL % "{name: a}, {name: a}", 'duplicate device "a" in pool "p"'),
     ("a pool twice", "pools: [{name: p}, {name: p}]", r"pools\[1\]\.name: there is already a pool 'p'"),

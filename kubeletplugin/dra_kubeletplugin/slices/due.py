@@ -1,16 +1,22 @@
 """When each pool is to be synchronised.
 
-What the driver publishes is synchronised at once, a watch event some time after the last one for its pool, a failure
-after an interval that doubles. A pool may have a moment for each of these reasons. The earliest counts, and a sync
-settles all that are due by then. Spec: RS-02, RS-03.
+What the driver publishes is synchronised at once. A foreign change is undone when the pool has been quiet for some
+time, but at the latest after twice that time, so that a pool that never becomes quiet is looked at, too. A failure is
+retried after an interval that doubles, with a random part, so that a thousand nodes do not come back in step. A pool
+may have a moment for each of these reasons. The earliest counts, and a sync settles all that are due by then.
+Spec: RS-02, RS-03.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
 
+from .pace import spread
+
 _FIRST_RETRY = 0.005
-_LONGEST_RETRY = 1000.0
+_LONGEST_RETRY = 60.0
+_REFUSED_RETRY = 300.0
+_LATEST = 2  # times the quiet time
 
 
 class Reason(Enum):
@@ -27,17 +33,29 @@ class DueTimes:
 
     def __init__(self) -> None:
         self._moments: dict[tuple[str, Reason], float] = {}
+        self._unrest: dict[str, float] = {}  # pools with foreign changes, and the moment of the first one
         self._failures: dict[str, int] = {}
 
     def add(self, pool: str, reason: Reason, moment: float) -> None:
         """The pool is due at ``moment`` for this reason, in place of an earlier moment for the same reason."""
         self._moments[pool, reason] = moment
 
-    def failed(self, pool: str, now: float) -> None:
-        """A sync failed: due again after 5 ms, doubling up to 1000 s."""
+    def changed(self, pool: str, now: float, quiet: float) -> None:
+        """Another client changed the pool: due after ``quiet`` seconds without further changes."""
+        latest = self._unrest.setdefault(pool, now) + _LATEST * quiet
+        self.add(pool, Reason.EVENT, min(now + spread(quiet), latest))
+
+    def failed(self, pool: str, now: float, at_least: float = 0.0) -> None:
+        """A sync failed: due again after 5 ms, doubling up to a minute, but not before ``at_least`` seconds."""
         failures = self._failures.get(pool, 0)
         self._failures[pool] = failures + 1
-        self.add(pool, Reason.RETRY, now + min(_FIRST_RETRY * 2 ** min(failures, 30), _LONGEST_RETRY))
+        interval = min(_FIRST_RETRY * 2 ** min(failures, 30), _LONGEST_RETRY)
+        self.add(pool, Reason.RETRY, now + spread(max(interval, at_least)))
+
+    def refused(self, pool: str, now: float) -> None:
+        """A sync will fail until the pool changes, or the rules of the API server: due again after five minutes."""
+        self.settled(pool)
+        self.add(pool, Reason.RETRY, now + spread(_REFUSED_RETRY))
 
     def settled(self, pool: str) -> None:
         """A sync succeeded or cannot succeed: the next failure starts with the shortest interval again."""
@@ -50,7 +68,9 @@ class DueTimes:
 
     def take(self, now: float) -> list[str]:
         """Take out the pools that are due by now, each once, in the order in which they became due."""
-        due = sorted((moment, pool) for (pool, _), moment in self._moments.items() if moment <= now)
-        pools = list(dict.fromkeys(pool for _, pool in due))
-        self._moments = {key: moment for key, moment in self._moments.items() if key[0] not in pools or moment > now}
-        return pools
+        due = sorted((moment, pool, reason) for (pool, reason), moment in self._moments.items() if moment <= now)
+        for _, pool, reason in due:
+            del self._moments[pool, reason]
+            if reason is Reason.EVENT:
+                self._unrest.pop(pool, None)
+        return list(dict.fromkeys(pool for _, pool, _ in due))

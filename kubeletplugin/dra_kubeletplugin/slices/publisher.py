@@ -6,31 +6,40 @@ A plugin has one for its node; a control plane for network-attached devices uses
     async with SlicePublisher(api, "net.example.com", on_error=report) as publisher:
         publisher.publish({"rack-1": Pool.of(devices, all_nodes=True)})
 
-Published slices stay when the publisher ends. Spec: plugin-helper.md section 4.
+Published slices stay when the publisher ends. Pools of thousands of devices are compared in a thread, so that the calls
+of the kubelet are answered meanwhile. Spec: plugin-helper.md section 4.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from dra_kube import NODES, RESOURCE_SLICES, Api, KubeError, NotFound
+from dra_kube import NODES, RESOURCE_SLICES, Api, ApiError, Conflict, KubeError, NotFound
 
-from dra_kubeletplugin.errors import DroppedFields, PoolInvalid, Recoverable, SyncFailed, WatchFailed
+from dra_kubeletplugin.errors import DroppedFields, PoolInvalid, PoolRefused, Recoverable, SyncFailed, WatchFailed
 
-from .check import checked
 from .dropped import disabled_features
 from .due import DueTimes, Reason
-from .model import Owner, Pool, Resources, Slice, tidy
-from .plan import Publication, Stored, Write, body, content, plan_pool, same_slice
-from .view import SliceView, text_at
+from .faults import Fault, described
+from .model import Owner, Pool, Resources, tidy
+from .pace import Pace
+from .plan import Plan, Publication, Stored, Write, body, content, plan_pool, same_slice
+from .view import SliceView, stored, text_at
 from .watching import follow_slices
+from .wish import Wish
 
 log = logging.getLogger(__name__)
+
+_REFUSALS = (400, 413, 422)
+"""The same write would be refused again: the server cannot read it, it is too large, or it is invalid."""
+_SOON = 0.5
+_RESTORE_SOON_LASTS = 60.0
 
 
 @dataclass(slots=True)
@@ -48,7 +57,8 @@ class SlicePublisher:
     Without ``owner`` nothing but an administrator removes the slices. With a Node as owner they are local to that
     node, unless ``reconcile_pool`` names the one pool that this publisher is responsible for (RS-05).
     ``sync_delay`` is how many seconds a pool must have been quiet before foreign changes are undone,
-    ``overlay_seconds`` how long our own writes override the watch.
+    ``overlay_seconds`` how long our own writes override the watch; ``rate`` and ``burst`` how many requests per second,
+    and how many at once, the publisher sends.
     """
 
     def __init__(
@@ -61,6 +71,8 @@ class SlicePublisher:
         on_error: Callable[[Recoverable, str], None] = lambda error, message: log.warning("%s: %s", message, error),
         sync_delay: float = 30.0,
         overlay_seconds: float = 60.0,
+        rate: float = 50.0,
+        burst: int = 100,
     ) -> None:
         self.statistics = Statistics()
         self._api = api
@@ -71,10 +83,12 @@ class SlicePublisher:
         self._on_error = on_error
         self._sync_delay = sync_delay
         self._overlay_seconds = overlay_seconds
-        self._wanted: dict[str, Pool] = {}
-        self._wishes = 0  # counts the calls of publish, so that a sync notices that its pools are outdated
+        self._wanted: dict[str, Wish] = {}
+        self._problems: dict[str, Recoverable] = {}
         self._view = SliceView(overlay_seconds)
         self._due = DueTimes()
+        self._pace = Pace(rate, burst)
+        self._restore_soon_until = 0.0
         self._listed = asyncio.Event()
         self._wished = asyncio.Event()
         self._wake = asyncio.Event()
@@ -101,35 +115,63 @@ class SlicePublisher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def publish(self, resources: Resources) -> None:
-        """Publish these pools and remove all others. Errors go only to ``on_error``."""
+        """Publish a copy of these pools and remove all others. Errors go only to ``on_error`` and ``problems``."""
         if self._reconcile_pool and (others := resources.keys() - {self._reconcile_pool}):
             names = ", ".join(sorted(others))
             error = PoolInvalid(f"only the pool {self._reconcile_pool} may be published, not {names}")
             self._report(error, "the resources were rejected")
             return
-        affected = self._wanted.keys() | resources.keys()
-        self._wanted = dict(resources)
-        self._wishes += 1
+        before, self._wanted = self._wanted, {name: Wish(name, pool) for name, pool in resources.items()}
+        affected = set(before.keys() - resources.keys())
+        for name, wish in self._wanted.items():
+            if wish.same(before.get(name)):
+                self._wanted[name] = before[name]
+            else:
+                affected.add(name)
         self._unsettled |= affected
         self._schedule(affected, Reason.WISH, 0.0)
         self._wished.set()
 
+    def restore_soon(self) -> None:
+        """For a minute undo foreign changes within a second: a kubelet that starts removes all slices of its node, and
+        is ready for them again when it has registered the plugin."""
+        self._restore_soon_until = self._now() + _RESTORE_SOON_LASTS
+        if self._listed.is_set():
+            self._foreign(self._wanted.keys())
+
+    @property
+    def problems(self) -> Mapping[str, Recoverable]:
+        """By pool, why it is not in the API server as it was published; empty if all are."""
+        return dict(self._problems)
+
     async def settled(self) -> None:
-        """Wait until the pools published last are in the API server, or were reported as invalid."""
+        """Wait until the pools published last are in the API server, or were reported as invalid or refused."""
         async with self._progress:
             await self._progress.wait_for(lambda: self._listed.is_set() and not self._unsettled)
 
     # --- what the watch reports ---
 
-    def _relisted(self, objects: list[dict[str, Any]]) -> None:
-        self._view.replace(filter(self._is_ours, objects))
+    async def _relisted(self, objects: list[dict[str, Any]], resource_version: str) -> None:
+        ours = list(filter(self._is_ours, objects))
+        items = await asyncio.to_thread(lambda: list(map(stored, ours)))
+        self._view.replace(items, resource_version)
         pools = self._view.pools(self._now()) | self._wanted.keys()
-        self._schedule(pools, Reason.EVENT, self._sync_delay if self._listed.is_set() else 0.0)
-        self._listed.set()
+        if self._listed.is_set():
+            self._foreign(pools)
+        else:
+            self._schedule(pools, Reason.WISH, 0.0)
+            self._listed.set()
 
     def _changed(self, event: str, obj: dict[str, Any]) -> None:
         if self._is_ours(obj):
-            self._schedule({self._view.see(event, obj)}, Reason.EVENT, self._sync_delay)
+            self._foreign({self._view.see(event, obj)})
+
+    def _foreign(self, pools: Iterable[str]) -> None:
+        now = self._now()
+        soon = now < self._restore_soon_until
+        for pool in pools:
+            self._due.changed(pool, now, min(_SOON, self._sync_delay) if soon else self._sync_delay)
+        self._wake.set()
 
     def _watch_failed(self, error: WatchFailed) -> None:
         self._report(error, "watching ResourceSlices")
@@ -170,75 +212,124 @@ class SlicePublisher:
             self._wake.clear()
 
     async def _sync(self, name: str) -> None:
-        wishes = self._wishes
+        wish = self._wanted.get(name)
         try:
-            await self._bring_about(name, self._wanted.get(name))
+            await self._bring_about(name, wish)
         except PoolInvalid as error:
-            self._report(error, "pool validation failed")
+            self._due.settled(name)
+            self._trouble(name, error, "pool validation failed")
+        except PoolRefused as error:
+            self._due.refused(name, self._now())
+            self._trouble(name, error, "publishing ResourceSlices was refused and will be tried again in 5 minutes")
         except Exception as error:
-            if not isinstance(error, KubeError):
-                log.exception("synchronising pool %s", name)  # a bug of ours must not end the publishing of others
-            failure = SyncFailed(f'pool "{name}": {error}')
-            failure.__cause__ = error
-            self._due.failed(name, self._now())
-            self._report(failure, "publishing ResourceSlices failed and will be retried")
+            self._failed(name, error)
             return
-        self._due.settled(name)
-        if self._wishes == wishes:
+        else:
+            self._due.settled(name)
+            self._problems.pop(name, None)
+        if self._wanted.get(name) is wish:
             self._unsettled.discard(name)
 
-    async def _bring_about(self, name: str, wanted: Pool | None) -> None:
-        pool = checked(name, wanted) if wanted else None
+    def _failed(self, name: str, error: Exception) -> None:
+        if not isinstance(error, KubeError):
+            log.exception("synchronising pool %s", name)  # a bug of ours must not end the publishing of others
+        failure = SyncFailed(f'pool "{name}": {error}')
+        failure.__cause__ = error
+        rest = (error.retry_after if isinstance(error, ApiError) else None) or 0.0
+        self._pace.rest(self._now(), rest)
+        self._due.failed(name, self._now(), rest)
+        self._trouble(name, failure, "publishing ResourceSlices failed and will be retried")
+
+    def _trouble(self, name: str, error: Recoverable, message: str) -> None:
+        """A pool is not as it was published."""
+        self._problems[name] = error
+        self._report(error, message)
+
+    async def _bring_about(self, name: str, wish: Wish | None) -> None:
         publication = Publication(self._driver, name, self._owner, self._node_name)
-        plan = plan_pool(publication, pool, self._view.pool(name, self._now()))
+        existing = self._view.pool(name, self._now())
+        pool, plan = await asyncio.to_thread(_planned, publication, wish, existing)
         for item in plan.delete:
             await self._delete(item)
-        if pool is None:
+        if pool is None or wish is None:
             return
         if plan.create:
             publication = replace(publication, owner=await self._owner_with_uid())
-            self._schedule({name}, Reason.OVERLAY_ENDS, self._overlay_seconds)
         for write in (*plan.update, *plan.create):
-            await self._write(publication, pool, write)
+            await self._write(publication, wish, pool, write)
+            self._schedule({name}, Reason.OVERLAY_ENDS, self._overlay_seconds)
 
     async def _owner_with_uid(self) -> Owner | None:
         """The owner. A Node is read each time, because a Node that was created again has another uid."""
         if self._owner is None or self._owner.uid or not self._owner.is_node:
             return self._owner
+        await self._pace.turn()
         node = await self._api.get(NODES, self._owner.name)
         return replace(self._owner, uid=node["metadata"]["uid"])
 
     async def _delete(self, item: Stored) -> None:
         meta = item.slice.metadata
+        await self._pace.turn()
         try:
-            await self._api.delete(
-                RESOURCE_SLICES, meta.name, uid=meta.uid, resource_version=meta.resource_version or None
-            )
+            async with self._stale_if_refused(item):
+                await self._api.delete(
+                    RESOURCE_SLICES, meta.name, uid=meta.uid, resource_version=meta.resource_version or None
+                )
             self.statistics.deletes += 1
         except NotFound:
             pass
         self._view.forget(item)
 
-    async def _write(self, publication: Publication, pool: Pool, write: Write) -> None:
-        wishes = self._wishes
+    @asynccontextmanager
+    async def _stale_if_refused(self, item: Stored) -> AsyncIterator[None]:
+        """Look at what the server has when another client was faster: perhaps no watch ever reports it."""
+        try:
+            yield
+        except NotFound:
+            self._view.forget(item)
+            raise
+        except Conflict:
+            self._view.see("MODIFIED", await self._api.get(RESOURCE_SLICES, item.name))
+            raise
+
+    async def _write(self, publication: Publication, wish: Wish, pool: Pool, write: Write) -> None:
+        await self._pace.turn()
         sent = body(publication, pool, write)
-        if write.stored:
-            answer = await self._api.update(RESOURCE_SLICES, sent)
-            self.statistics.updates += 1
-        else:
+        try:
+            answer = await self._send(write, sent)
+        except ApiError as error:
+            if error.code not in _REFUSALS:
+                raise
+            raise _refusal(publication.pool, pool, write, error) from error
+        kept = self._view.wrote(answer, self._now()).slice.spec
+        if answer.get("spec") == sent["spec"]:
+            return
+        stored = content(tidy(kept))
+        wanted = pool.slices[write.index]
+        if not same_slice(wanted, stored):
+            features = disabled_features(wanted, stored)
+            self._report(DroppedFields(publication.pool, write.index, features), "publishing ResourceSlices")
+            slices = list(wish.pool().slices)
+            slices[write.index] = stored
+            wish.adopt(replace(pool, slices=tuple(slices)))
+
+    async def _send(self, write: Write, sent: dict[str, Any]) -> dict[str, Any]:
+        if write.stored is None:
             answer = await self._api.create(RESOURCE_SLICES, sent)
             self.statistics.creates += 1
-        wanted = pool.slices[write.index]
-        kept = content(tidy(self._view.wrote(answer, self._now()).slice.spec))
-        if not same_slice(wanted, kept):
-            error = DroppedFields(publication.pool, write.index, disabled_features(wanted, kept))
-            self._report(error, "publishing ResourceSlices")
-            if self._wishes == wishes:
-                self._adopt(publication.pool, write.index, kept)
+            return answer
+        async with self._stale_if_refused(write.stored):
+            answer = await self._api.update(RESOURCE_SLICES, sent)
+        self.statistics.updates += 1
+        return answer
 
-    def _adopt(self, name: str, index: int, kept: Slice) -> None:
-        """From now on want only the fields that the server kept, since it would drop the others at each update
-        (RS-06)."""
-        slices = list(self._wanted[name].slices)
-        slices[index] = kept
-        self._wanted[name] = replace(self._wanted[name], slices=tuple(slices))
+
+def _planned(publication: Publication, wish: Wish | None, existing: list[Stored]) -> tuple[Pool | None, Plan]:
+    pool = wish.pool() if wish else None
+    return pool, plan_pool(publication, pool, existing)
+
+
+def _refusal(name: str, pool: Pool, write: Write, error: ApiError) -> PoolRefused:
+    faults = [Fault(cause.get("field", ""), cause.get("message", "")) for cause in error.causes]
+    devices = pool.slices[write.index].devices
+    return PoolRefused(described(name, write.index, devices, faults or [Fault("", error.message)]))

@@ -1,8 +1,8 @@
 """The slices of a driver as the watch reports them, with our own writes on top for a while.
 
 The watch reports a write late. Without the overlay the next sync would create again the slice that the last one has
-created. A write of ours counts until the watch reports the same or a newer version of the slice, or its deletion, or
-until a minute has passed. Spec: RS-03.
+created. A write of ours counts until the watch reports the same or a newer version of the slice, or its deletion; until
+a newer list lacks the slice, which was then deleted while no watch saw it; or until a minute has passed. Spec: RS-03.
 """
 
 from __future__ import annotations
@@ -28,9 +28,15 @@ class SliceView:
         self._reported: dict[str, Stored] = {}
         self._written: dict[str, tuple[float, Stored]] = {}
 
-    def replace(self, objects: Iterable[dict[str, Any]]) -> None:
-        """Take in a new list."""
-        self._reported = {item.name: item for item in map(stored, objects) if item.name}
+    def replace(self, items: Iterable[Stored], resource_version: str) -> None:
+        """Take in a new list, of that version."""
+        self._reported = {item.name: item for item in items if item.name}
+        newest = _number(resource_version)
+        self._written = {
+            name: entry
+            for name, entry in self._written.items()
+            if name in self._reported or _version(entry[1]) > newest
+        }
 
     def see(self, event: str, obj: dict[str, Any]) -> str:
         """Take in a watch event; returns the name of its pool."""
@@ -94,5 +100,8 @@ def text_at(obj: Any, *path: str) -> str:
 
 
 def _version(item: Stored) -> int:
-    text = text_at(item.raw, "metadata", "resourceVersion")
-    return int(text) if text.isdecimal() else 0
+    return _number(text_at(item.raw, "metadata", "resourceVersion"))
+
+
+def _number(resource_version: str) -> int:
+    return int(resource_version) if resource_version.isdecimal() else 0
