@@ -19,6 +19,7 @@ REFERENCE = {
     "dra_kubeletplugin": ("Plugin library", ["dra_kubeletplugin", "dra_kubeletplugin.testing"]),
     "dra_kube": ("API client", ["dra_kube"]),
     "dra_api": ("API objects", ["dra_api", "dra_api.references"]),
+    "dra_cdi": ("CDI files", ["dra_cdi"]),
     "dra_cel": ("CEL", ["dra_cel"]),
     "allocator": ("Allocator", ["dra_operator.allocator"]),
     "devcluster": (

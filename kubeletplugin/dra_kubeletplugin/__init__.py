@@ -11,10 +11,11 @@ A driver is one class; ``KubeletPlugin`` brings it onto its node (docs/driver-au
         await plugin.wait()
 """
 
-from .cdi import CDI_DIR, CdiDevice, CdiFolder, CdiSpec, ContainerEdits, DeviceNode, Mount
+from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice
+
+from .cdi import CDI_DIR, CdiFolder
 from .driver import ClaimRef, Driver, PreparedDevice, PrepareResults, UnprepareResults, each_claim, results_for
 from .errors import (
-    CdiError,
     ClaimError,
     ClaimNotAllocated,
     ClaimReplaced,
@@ -64,9 +65,12 @@ __all__ = [
     "Driver",
     "DroppedFields",
     "Fatal",
+    "Hook",
+    "IntelRdt",
     "Interceptor",
     "KubeletPlugin",
     "Mount",
+    "NetDevice",
     "Owner",
     "PluginError",
     "PluginSettings",

@@ -1,10 +1,9 @@
-"""CDI files: how a prepared device gets into a container.
+"""The CDI files of a driver: how a prepared device gets into a container.
 
-The Container Device Interface names devices ``vendor/class=name``. A file in the CDI folder says what the
-container runtime changes for each of them: environment, device nodes, mounts. Files are written under a
-hidden name and renamed, so that a runtime never reads half of one. Their names contain the uid of the
-claim: unpreparing finds them by it, even after a restart that lost everything else (TD-02, TD-03).
-No library for this exists for Python; the format: https://github.com/cncf-tags/container-device-interface.
+``dra_cdi`` knows what a file may say, and refuses what a container runtime would refuse. A file is written under a
+hidden name, flushed to the disk and renamed, so that a runtime never reads half of one, even after a power failure.
+Its name contains the uid of the claim: unpreparing finds it by that, even after a restart that lost everything else
+(TD-02, TD-03).
 """
 
 from __future__ import annotations
@@ -13,93 +12,41 @@ import glob
 import os
 import re
 import tempfile
+import time
 from pathlib import Path
+from typing import Final
 
-import msgspec
-
-from .errors import CdiError
+from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, check_kind, encode
 
 CDI_DIR = Path("/var/run/cdi")
 
-_VENDOR = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_CLASS = re.compile(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?")
-_DEVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _FILE_PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-
-
-class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    pass
-
-
-class DeviceNode(_Part, frozen=True):
-    """A device node in the container; ``host_path`` where it differs on the host, ``permissions`` such as ``rw``."""
-
-    path: str
-    host_path: str = ""
-    permissions: str = ""
-
-
-class Mount(_Part, frozen=True):
-    """A file or folder of the host in the container; ``options`` such as ``ro``, ``bind``."""
-
-    host_path: str
-    container_path: str
-    options: tuple[str, ...] = ()
-
-
-class ContainerEdits(_Part, frozen=True):
-    """What is changed in a container; ``env`` holds ``NAME=value``."""
-
-    env: tuple[str, ...] = ()
-    device_nodes: tuple[DeviceNode, ...] = ()
-    mounts: tuple[Mount, ...] = ()
-
-
-class CdiDevice(_Part, frozen=True):
-    """One device of a file."""
-
-    name: str
-    container_edits: ContainerEdits
-
-
-class CdiSpec(_Part, frozen=True, omit_defaults=False):
-    """One file: devices of one ``kind``, which is ``vendor/class``. Raises CdiError for unusable names."""
-
-    kind: str
-    devices: tuple[CdiDevice, ...]
-    cdi_version: str = ""
-
-    def __post_init__(self) -> None:
-        vendor, _, class_ = self.kind.partition("/")
-        if not (_VENDOR.fullmatch(vendor) and _CLASS.fullmatch(class_)):
-            raise CdiError(f"{self.kind!r} is not a CDI kind: expected vendor/class, such as example.com/gpu")
-        for device in self.devices:
-            if not _DEVICE.fullmatch(device.name):
-                raise CdiError(f"{device.name!r} is not a CDI device name: use letters, digits, '_', '.', ':' and '-'")
-            for variable in device.container_edits.env:
-                if not variable.partition("=")[0] or "=" not in variable or "\0" in variable:
-                    raise CdiError(f"{variable!r} is not an environment variable: expected NAME=value")
-        if not self.cdi_version:
-            nodes = (node for device in self.devices for node in device.container_edits.device_nodes)
-            msgspec.structs.force_setattr(self, "cdi_version", "0.5.0" if any(n.host_path for n in nodes) else "0.3.0")
+_ABANDONED: Final = 60.0
+"""A hidden file of this age, in seconds, was left by a process that ended while it wrote."""
 
 
 class CdiFolder:
     """The CDI files of one driver, named ``<driver>-<claim uid>-<part>.json``, of kind ``<driver>/<class_name>``.
 
     Any object with the same three methods can take its place, for instance to write on another machine (TD-04). All
-    methods raise CdiError, which names the file.
+    methods raise CdiError, which names the file; the constructor, if CDI does not allow the driver's name.
     """
 
     def __init__(self, folder: Path, driver: str, class_name: str = "claim") -> None:
         self.folder = folder
         self._driver = driver
         self._kind = f"{driver}/{class_name}"
+        check_kind(self._kind)
 
     def create(self) -> None:
-        """Make the folder if it is missing."""
+        """Make the folder if it is missing, and remove what a process that was killed left half written."""
         try:
             self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+            for path in self.folder.glob(f".{glob.escape(self._driver)}-*.tmp"):
+                if path.stat().st_mtime < time.time() - _ABANDONED:
+                    path.unlink()
+        except FileNotFoundError:
+            pass  # another instance of the driver was quicker
         except OSError as error:
             raise CdiError(f"cannot create the CDI folder {self.folder}: {error}") from error
 
@@ -109,24 +56,21 @@ class CdiFolder:
         Writing the same part again replaces it.
         """
         path = self.folder / f"{self._prefix(claim_uid)}{_checked(part)}.json"
-        device = CdiDevice(name=f"claim-{claim_uid}-{part}", container_edits=edits)
-        content = msgspec.json.encode(CdiSpec(kind=self._kind, devices=(device,)))
-        hidden = None
+        name = f"claim-{claim_uid}-{part}"
         try:
-            descriptor, hidden = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                os.fchmod(file.fileno(), 0o644)
-            Path(hidden).rename(path)
+            content = encode(CdiSpec.of(self._kind, [CdiDevice(name, edits)]))
+        except CdiError as error:
+            raise CdiError(f"CDI file {path.name}: {error}") from error
+        try:
+            _write_whole(path, content, f".{self._prefix(claim_uid)}")
         except OSError as error:
-            if hidden:
-                Path(hidden).unlink(missing_ok=True)
             raise CdiError(f"cannot write the CDI file {path}: {error}") from error
-        return f"{self._kind}={device.name}"
+        return f"{self._kind}={name}"
 
     def remove(self, claim_uid: str) -> None:
-        """Remove all files of a claim; none is fine."""
-        for path in self.folder.glob(f"{glob.escape(self._prefix(claim_uid))}*.json"):
+        """Remove all files of a claim, half written ones, too; none is fine."""
+        prefix = glob.escape(self._prefix(claim_uid))
+        for path in (*self.folder.glob(f"{prefix}*.json"), *self.folder.glob(f".{prefix}*.tmp")):
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
@@ -141,3 +85,28 @@ def _checked(part: str) -> str:
     if not _FILE_PART.fullmatch(part):
         raise CdiError(f"{part!r} cannot be part of a CDI file name: use letters, digits, '_', '.' and '-'")
     return part
+
+
+def _write_whole(path: Path, content: bytes, prefix: str) -> None:
+    """Replace a file in one step. Raises OSError, and then leaves no trace."""
+    descriptor, hidden = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), 0o644)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(hidden, path)
+    except BaseException:
+        Path(hidden).unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -20,7 +20,7 @@ import msgspec
 from dra_api.version import VERSION
 from dra_kube import KubeError
 
-from . import CdiFolder, KubeletPlugin, PluginError, PluginSettings, SettingsError
+from . import CdiError, CdiFolder, KubeletPlugin, PluginError, PluginSettings, SettingsError
 from .drivers.simulated import SimulatedDriver
 from .drivers.simulated_config import SimulatedConfig, read_config, resources_of
 from .interceptor import request_id
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _set_up_logging(options.log_level)
     try:
         asyncio.run(_simulated(_configuration(options), options.rolling_update_uid))
-    except (PluginError, KubeError) as error:
+    except (PluginError, CdiError, KubeError) as error:
         print(f"dra-kubelet-plugin: error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -9,7 +9,6 @@
     ├── ClaimError             one claim cannot be prepared or unprepared; the kubelet shows it and tries again
     │   ├── ClaimNotAllocated  the call came before (or after) the allocation
     │   └── ClaimReplaced      a claim of that name exists, but with another uid
-    ├── CdiError               a CDI name or file is unusable
     ├── Recoverable            a background failure that the plugin keeps retrying; for the log
     │   ├── SyncFailed         the slices of a pool could not be written this time
     │   ├── PoolInvalid        the slices wanted for a pool contradict each other; nothing is written until they change
@@ -20,6 +19,7 @@
         └── ServerDied         a gRPC server ended or its socket vanished
 
 *Recoverable* and *Fatal* go to ``Driver.handle_error``; *Fatal* also ends ``KubeletPlugin.wait``.
+``dra_cdi.CdiError`` stands beside the tree: a CDI name, value or file cannot be used.
 Spec: plugin-helper.md sections 2.1 and 4.6.
 """
 
@@ -54,10 +54,6 @@ class ClaimNotAllocated(ClaimError):
 
 class ClaimReplaced(ClaimError):
     """The claim was deleted and made again since the kubelet decided to prepare it (PH-08)."""
-
-
-class CdiError(PluginError):
-    """A CDI kind, device name or file cannot be used."""
 
 
 class Recoverable(PluginError):

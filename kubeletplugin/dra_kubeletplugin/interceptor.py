@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import grpc
+from dra_cdi import CdiError
 from dra_kube import KubeError, NotFound
 from google.protobuf.message import Message
 from google.protobuf.text_format import MessageToString
@@ -108,7 +109,7 @@ class LoggingInterceptor(Interceptor):
         if isinstance(error, grpc.aio.AbortError):
             self._logger.error("request %d %s failed: %s", request_id.get(), method, context.details())
             return
-        expected = isinstance(error, PluginError | KubeError | OSError)
+        expected = isinstance(error, PluginError | CdiError | KubeError | OSError)
         self._logger.error("request %d %s failed: %s", request_id.get(), method, error, exc_info=not expected)
         await context.abort(_code(error), str(error) or type(error).__name__)
 
@@ -116,6 +117,6 @@ class LoggingInterceptor(Interceptor):
 def _code(error: Exception) -> grpc.StatusCode:
     if isinstance(error, NotFound):
         return grpc.StatusCode.NOT_FOUND
-    if isinstance(error, PluginError):
+    if isinstance(error, PluginError | CdiError):
         return grpc.StatusCode.FAILED_PRECONDITION
     return grpc.StatusCode.UNKNOWN

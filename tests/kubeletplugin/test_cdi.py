@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
 import pytest
-from dra_kubeletplugin import CdiDevice, CdiError, CdiFolder, CdiSpec, ContainerEdits, DeviceNode, Mount
+from dra_kubeletplugin import CdiError, CdiFolder, ContainerEdits, DeviceNode, Mount
 
 EDITS = ContainerEdits(env=("A=1",))
-
-
-def spec(kind: str = "gpu.example.com/test", name: str = "claim-1-req", *env: str) -> CdiSpec:
-    return CdiSpec(kind=kind, devices=(CdiDevice(name=name, container_edits=ContainerEdits(env=env)),))
 
 
 @pytest.fixture
@@ -49,12 +46,6 @@ def test_a_file_says_what_the_container_runtime_needs(cdi: CdiFolder) -> None:
     }
 
 
-def test_the_oldest_version_that_suffices_is_declared() -> None:
-    assert spec().cdi_version == "0.3.0"
-    node = ContainerEdits(device_nodes=(DeviceNode(path="/dev/a", host_path="/dev/b"),))
-    assert CdiSpec(kind="v/c", devices=(CdiDevice(name="d", container_edits=node),)).cdi_version == "0.5.0"
-
-
 def test_all_files_of_a_claim_go_and_no_others(cdi: CdiFolder) -> None:
     for uid, part in (("uid-1", "a"), ("uid-1", "b"), ("uid-10", "a"), ("uid", "1-a")):
         cdi.write(uid, part, EDITS)
@@ -82,22 +73,50 @@ def test_a_failed_write_leaves_nothing_behind(cdi: CdiFolder) -> None:
         cdi.remove("uid-1")
 
 
-@pytest.mark.parametrize("kind", ["", "vendor", "vendor/", "/class", "1vendor/class", "vendor/a b", "vendor/a/b"])
-def test_kinds_that_cdi_does_not_allow(kind: str) -> None:
-    with pytest.raises(CdiError, match="not a CDI kind"):
-        spec(kind)
+REFUSED: dict[str, tuple[ContainerEdits, str]] = {
+    "nothing that changes": (ContainerEdits(), "the containerEdits are empty: add at least one variable in env"),
+    "text instead of a list": (
+        ContainerEdits(mounts=(Mount("/a", "/b", options="ro"),)),  # type: ignore[arg-type]  # a user's mistake
+        r"device 'claim-uid-1-a', containerEdits.mounts\[0\].options: Expected `array`, got `str`",
+    ),
+}
 
 
-@pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a-"])
-def test_device_names_that_cdi_does_not_allow(name: str) -> None:
-    with pytest.raises(CdiError, match="not a CDI device name"):
-        spec(name=name)
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_runtimes_refuse_is_not_written(case: str, cdi: CdiFolder) -> None:
+    edits, message = REFUSED[case]
+    with pytest.raises(CdiError, match=f"CDI file gpu.example.com-uid-1-a.json: {message}"):
+        cdi.write("uid-1", "a", edits)
+    assert list(cdi.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("variable", ["", "A", "=1", "A=\0"])
-def test_what_is_no_environment_variable(variable: str) -> None:
-    with pytest.raises(CdiError, match="not an environment variable"):
-        spec("v/c", "d", variable)
+def test_a_driver_name_that_cdi_cannot_carry_is_refused_before_anything_is_prepared(tmp_path: Path) -> None:
+    with pytest.raises(CdiError, match=r"kind '3d\.example\.com/claim'.* the vendor '3d\.example\.com' has to start"):
+        CdiFolder(tmp_path, "3d.example.com")
+
+
+def test_what_a_killed_process_left_half_written_goes_with_its_claim_or_at_the_next_start(cdi: CdiFolder) -> None:
+    left = {uid: cdi.folder / f".gpu.example.com-{uid}-x1y2.tmp" for uid in ("uid-1", "uid-2", "uid-3")}
+    other = cdi.folder / ".other.example.com-uid-2-x1y2.tmp"
+    for path in (*left.values(), other):
+        path.write_text("{")
+    for path in (left["uid-2"], other):
+        os.utime(path, (0, 0))
+    cdi.remove("uid-1")
+    cdi.create()  # uid-3 may be what another instance writes at this moment
+    assert set(cdi.folder.iterdir()) == {left["uid-3"], other}
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(cdi: CdiFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+
+    def flush(descriptor: int) -> None:
+        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+        steps.append(f"flush {kind}, {len(list(cdi.folder.glob('[!.]*')))} named")
+
+    monkeypatch.setattr(os, "fsync", flush)
+    cdi.write("uid-1", "a", EDITS)
+    assert steps == ["flush file, 0 named", "flush folder, 1 named"]
 
 
 @pytest.mark.parametrize("uid", ["", "../../etc/passwd", "*", "a/b"])

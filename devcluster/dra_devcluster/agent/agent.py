@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dra_cdi import CdiDirectory
 from dra_kube import Api
 
-from .cdi import CdiDirectory
 from .containers import Node
 from .events import EventRecorder
 from .manager import DraManager
@@ -90,7 +90,6 @@ class NodeAgent:
         cdi = CdiDirectory(self.cdi_root)
         node = Node(self.node_name, ADDRESS, self._api, settings, manager, runtime, cdi, events)
         pods = Pods(node)
-        manager.pods_changed = pods.refresh
         server_key = secrets.token_urlsafe()
         server = await stack.enter_async_context(NodeServer(pods, runtime, server_key))
         presence = NodePresence(

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
+from dra_cdi import CdiDirectory, CdiError, ContainerEdits
 from dra_kube import Api
 
-from .cdi import CdiDirectory, CdiError, ContainerEdits, missing_paths
+from .cdi import missing_on_host, not_carried_out
 from .environment import pod_environment
 from .errors import ClaimError, ContainerError
 from .events import EventRecorder
@@ -129,16 +130,15 @@ class ContainerKeeper:
         environment = {"PATH": node.settings.search_path, "HOSTNAME": pod.metadata.name}
         environment |= await pod_environment(node.api, pod, container, node.address)
         environment |= edits.environment()
-        if edits.device_nodes or edits.mounts:
+        if edits != ContainerEdits(env=edits.env):
             environment["CDI_FACTS"] = self._write_facts(ids, edits)
         command = command_of(container, environment)
         try:
             node.runtime.start(self._uid, container.name, command, environment, container.working_dir)
         except OSError as error:
             raise ContainerError("CreateContainerError", f"the node cannot keep the container: {error}") from error
-        if container.not_carried_out:
-            ignored = ", ".join(container.not_carried_out)
-            message = f"The development cluster runs containers as plain processes, without their {ignored}"
+        if ignored := [*container.not_carried_out, *not_carried_out(edits)]:
+            message = f"The development cluster runs containers as plain processes, without their {', '.join(ignored)}"
             node.events.warning(pod, "NotCarriedOut", message, container.name)
         node.events.normal(pod, "Created", f"Created container: {container.name}", container.name)
         node.events.normal(pod, "Started", f"Started container {container.name}", container.name)
@@ -152,14 +152,13 @@ class ContainerKeeper:
             edits = self._node.cdi.index().resolve(ids) if ids else ContainerEdits()
         except CdiError as error:
             raise ContainerError("CreateContainerError", f"failed to inject CDI devices: {error}") from error
-        missing = missing_paths(edits)
-        if missing:
-            message = f"CDI devices need paths that do not exist on this host: {', '.join(missing)}"
+        if missing := missing_on_host(edits):
+            message = f"failed to inject CDI devices, for which this host lacks: {'; '.join(missing)}"
             raise ContainerError("CreateContainerError", message)
         return ids, edits
 
     def _write_facts(self, ids: list[str], edits: ContainerEdits) -> str:
-        """Write device nodes and mounts into a file for the process, because a plain process cannot have them."""
+        """Write the edits into a file for the process, because a plain process has only the variables."""
         folder = self._node.runtime.folder(self._uid, self.container.name)
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "cdi.json"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dra_api.core import Container, Pod
 from dra_api.references import ClaimReferenceError, claim_name
 
-from .claims import ClaimCache, ClaimInfo, PreparedDevice
+from .claims import ClaimCache, ClaimInfo
 from .errors import ClaimError
 
 
@@ -21,8 +21,7 @@ def cdi_devices(pod: Pod, container: Container, cache: ClaimCache) -> list[str]:
         claim = cache.get(pod.metadata.namespace, name)
         if claim is None:
             raise ClaimError(f"ResourceClaim {name} is not prepared on this node")
-        for _, device in matching(claim, request):
-            ids.update(dict.fromkeys(device.cdi_ids))
+        ids.update(dict.fromkeys(_matching(claim, request)))
     return list(ids)
 
 
@@ -46,9 +45,8 @@ def claim_requests(pod: Pod, container: Container) -> Iterator[tuple[str, str]]:
             yield extended.resource_claim_name, mapping.request_name
 
 
-def matching(claim: ClaimInfo, request: str) -> Iterator[tuple[str, PreparedDevice]]:
-    """The devices of a claim that serve a request, each with its driver; an empty request is the whole claim."""
-    for driver, devices in claim.drivers.items():
+def _matching(claim: ClaimInfo, request: str) -> Iterator[str]:
+    for devices in claim.drivers.values():
         for device in devices:
             if not request or not device.requests or request in device.requests:
-                yield driver, device
+                yield from device.cdi_ids

@@ -127,8 +127,8 @@ async def test_e2e015_a_container_that_refers_to_one_request_gets_only_its_devic
     assert await node.log("pod-a") == "CLAIM_second=true\n"
 
 
-def write_spec(node: OneNode, devices: list[Json]) -> None:
-    spec = {"cdiVersion": "0.5.0", "kind": "vendor/dev", "devices": devices}
+def write_spec(node: OneNode, devices: list[Json], version: str = "0.5.0") -> None:
+    spec = {"cdiVersion": version, "kind": "vendor/dev", "devices": devices}
     (node.cdi_root / "vendor.json").write_text(json.dumps(spec))
 
 
@@ -169,7 +169,46 @@ async def test_a_device_whose_device_node_does_not_exist_is_an_error(node: OneNo
     await node.pod("pod-a", claims=("gpu",))
     await node.claim("gpu", "pod-a")
     event = await node.event("pod-a", "Failed")
-    assert event["message"] == "Error: CDI devices need paths that do not exist on this host: /dev/no-such-gpu"
+    lacking = "device node /dev/no-such-gpu: No such file or directory"
+    assert event["message"] == f"Error: failed to inject CDI devices, for which this host lacks: {lacking}"
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        ({}, "device '0': the containerEdits are empty: add at least one variable in env"),
+        ({"deviceNodes": [{"path": "/dev/null", "permissions": "xyz"}]}, "permissions 'xyz' of device node /dev/null"),
+        ({"deviceNodes": [{"path": "/dev/null", "mode": 438}]}, "unknown field mode: remove it, or correct its name"),
+        (
+            {"deviceNodes": [{"path": "/dev/null", "hostPath": "/dev/zero"}]},
+            "cdiVersion 0.3.0 lacks what the file uses",
+        ),
+    ],
+)
+async def test_a_device_that_real_runtimes_refuse_is_refused(
+    edits: Json, message: str, node: OneNode, plugin: FakePlugin
+) -> None:
+    plugin.devices["gpu"] = [{"pool_name": "p", "device_name": "d", "cdi_device_ids": ["vendor/dev=0"]}]
+    write_spec(node, [{"name": "0", "containerEdits": edits}], version="0.3.0")
+    await node.pod("pod-a", claims=("gpu",))
+    await node.claim("gpu", "pod-a")
+    event = await node.event("pod-a", "Failed")
+    assert event["message"].startswith("Error: failed to inject CDI devices: unresolvable CDI devices vendor/dev=0; ")
+    assert message in event["message"]
+
+
+async def test_edits_that_a_plain_process_cannot_have_are_reported_and_described(
+    node: OneNode, plugin: FakePlugin
+) -> None:
+    plugin.devices["gpu"] = [{"pool_name": "p", "device_name": "d", "cdi_device_ids": ["vendor/dev=0"]}]
+    edits = {"hooks": [{"hookName": "prestart", "path": "/bin/true"}], "additionalGids": [44]}
+    write_spec(node, [{"name": "0", "containerEdits": edits}], version="1.1.0")
+    await node.pod("pod-a", 'cat "$CDI_FACTS"', claims=("gpu",))
+    await node.claim("gpu", "pod-a")
+    await node.phase("pod-a", "Succeeded")
+    assert json.loads(await node.log("pod-a")) == {"devices": ["vendor/dev=0"], "containerEdits": edits}
+    event = await node.event("pod-a", "NotCarriedOut")
+    assert event["message"].endswith("as plain processes, without their CDI hooks, CDI additionalGids")
 
 
 async def test_e2e042_pods_share_a_claim_and_the_last_one_gives_it_back(node: OneNode, plugin: FakePlugin) -> None:

@@ -1,0 +1,45 @@
+"""The Container Device Interface: files that say what a container runtime changes for a device.
+
+A driver writes a file, a container runtime reads it. Both go by the rules here: what a file may say, which version of
+the interface it needs, and which files a runtime refuses. The rules are those of releases 0.3.0 to 1.1.0 of the
+interface's own Go library, which containerd and CRI-O use; plugin-helper.md section 10 lists them,
+and where this package is stricter.
+
+======================  =============================================================
+``names``               kinds, device names, and ids such as ``vendor.com/gpu=gpu0``
+``edits``               what changes in a container
+``spec``                a file: its devices, its kind, the version that it needs
+``text``                between a file's text and its model
+``index``, ``folder``   all devices of all files, and which of them an id means
+======================  =============================================================
+
+A value that breaks a rule cannot be made: its constructor raises CdiError, for a driver that writes and a runtime that
+reads alike. No library for this exists for Python; the format: https://github.com/cncf-tags/container-device-interface.
+"""
+
+from .edits import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice
+from .errors import CdiError
+from .folder import CdiDirectory
+from .index import CdiIndex
+from .names import check_device_name, check_kind
+from .spec import VERSIONS, CdiDevice, CdiSpec
+from .text import decode, encode
+
+__all__ = [
+    "VERSIONS",
+    "CdiDevice",
+    "CdiDirectory",
+    "CdiError",
+    "CdiIndex",
+    "CdiSpec",
+    "ContainerEdits",
+    "DeviceNode",
+    "Hook",
+    "IntelRdt",
+    "Mount",
+    "NetDevice",
+    "check_device_name",
+    "check_kind",
+    "decode",
+    "encode",
+]
