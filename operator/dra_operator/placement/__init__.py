@@ -39,7 +39,7 @@ from .question import (
     answer_text,
     settled,
 )
-from .readiness import BINDING_TIMEOUT, Readiness, age_of_allocation, claim_readiness, unready
+from .readiness import BINDING_TIMEOUT, ClaimReadiness, Readiness, age_of_allocation, claim_readiness, unready
 from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, served_resources, subtract
 from .residents import Place, Residents, counts_alike
 from .score import total
@@ -68,6 +68,7 @@ __all__ = [
     "Attachable",
     "Bindings",
     "Case",
+    "ClaimReadiness",
     "Demand",
     "Demands",
     "Elsewhere",

@@ -41,6 +41,7 @@ from .hold import ClaimHold
 from .metrics import ClaimCollector, ClaimMetrics, EvictionMetrics, PlacementMetrics, PoolRequestMetrics
 from .pace import Pace
 from .place import PodPlacer
+from .placing import Placing
 from .pool_status import PoolReporter
 from .queue import Rank, WorkQueue
 from .queues import WorkQueues
@@ -107,9 +108,8 @@ class Control:
         self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
         volumes, counted = VolumeWriter(client, self._take_in), PlacementMetrics(registry, cluster.scheduler_name)
         writing = Writing(claims, pods, counted, self._confirmations, volumes)
-        self.placer = PodPlacer(
-            cluster, allocator, writing, self.events, placing, self.queues.add, now, pace, self.concerns
-        )
+        means = Placing(cluster, writing, self.events, placing, self.queues.add, now, pace)
+        self.placer = PodPlacer(means, allocator, self.concerns)
         handlers: Mapping[Concern, Handler] = {
             "pod": self.generator.handle,
             "claim": self.releaser.handle,

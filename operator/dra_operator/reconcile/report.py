@@ -15,6 +15,8 @@ from .logbook import tell
 
 logger = logging.getLogger(__name__)
 
+UNSCHEDULABLE = "Unschedulable"
+SCHEDULER_ERROR = "SchedulerError"
 GATED = "SchedulingGated"
 """The reason that the API server gives to a gated pod; people and autoscalers know it."""
 TOLD = 1000  # claims remembered that wait

@@ -1,0 +1,104 @@
+"""Writes the plan for a pod, and says what the pod waits for when it has its devices and cannot be bound yet.
+
+A pod may be allocated and reserved and still not be bound: its devices have to get ready, its volumes to be bound, or
+the watch has to show that no other scheduler took its devices. It keeps its devices and its room, and is looked at
+again when that may have changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+
+from dra_api.core import Pod
+from dra_api.resource import ResourceClaim
+from dra_api.volumes import volume_uses
+
+from dra_operator.kube import EventReason
+from dra_operator.placement import Plan, Readiness, VolumeWait, is_alone, is_at_gate, is_stand_in
+
+from .commit import Commit
+from .dispatcher import Result
+from .ending import Ending
+from .errors import CommitRefused
+from .placing import Placing
+from .report import SCHEDULER_ERROR, WaitingReport
+
+UNSEEN = 5.0  # seconds between two looks whether the watch has brought an allocation
+
+
+class CarryOut:
+    """Carries out plans whose devices and room are taken."""
+
+    def __init__(self, placing: Placing, report: WaitingReport) -> None:
+        self._placing, self._report = placing, report
+        self._cluster, self._confirmations = placing.cluster, placing.writing.confirmations
+
+    async def write(self, pod: Pod, plan: Plan, commit: Commit, ending: Ending) -> Result | None:
+        """The plan, as much of it as may be written by now; None if the ending has to wait. Raises CommitFailed."""
+        try:
+            is_done = await commit.write(partial(self._may_end, pod))
+        except CommitRefused as refused:
+            await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; tried again with growing pauses")
+            raise
+        finally:
+            self._cluster.storage.written(pod.metadata.uid)
+        if not is_done:
+            self._look_again(pod, plan)
+            return None
+        self._report.forget(pod)
+        if news := ending.news(pod, plan.node):
+            self._placing.events.post(*news)
+        for claim in self._claims_of(pod):
+            self._placing.writing.metrics.awaited(claim, Readiness.READY, self._placing.clock())
+        return Result.SCHEDULED
+
+    def _may_end(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
+        """Whether all devices are ready for the pod to run with them, and certainly its own.
+
+        An immediate claim waits for nothing; where they may not be its own, it is looked at once more.
+        """
+        if is_stand_in(pod):
+            if self._confirmations.wait(claims):
+                self._placing.look_again(pod.key, UNSEEN)
+            return True
+        if any(self._placing.readiness(claim).state is not Readiness.READY for claim in claims):
+            return False
+        if any(self._unbound_volumes(pod)):
+            return False
+        return self._confirmations.wait(claims) <= 0 and not any(self._must_give_way(pod, claim) for claim in claims)
+
+    def _look_again(self, pod: Pod, plan: Plan) -> None:
+        """The pod has its devices but cannot be bound yet: come back when that may have changed."""
+        claims = self._claims_of(pod)
+        unbound = ", ".join(self._unbound_volumes(pod))
+        if unbound:
+            deadline = self._placing.clock() + timedelta(seconds=self._placing.pace.volume_binding_timeout)
+            self._cluster.storage.wait(pod.metadata.uid, VolumeWait(plan.node, deadline))
+            waiting = f"waiting for PersistentVolumeClaim {unbound} to be bound on node {plan.node}"
+            self._placing.events.post(pod, EventReason.VOLUMES_PENDING, waiting)
+        wait = self._confirmations.wait(claims)
+        if wait > 0:
+            # The watch wakes the pod when it brings the allocation; should it never come, look at what there is.
+            self._placing.look_again(pod.key, UNSEEN if wait == math.inf else wait)
+            return
+        if not unbound and not any(self._must_give_way(pod, claim) for claim in claims):
+            waiting = f"waiting for binding conditions for device on node {plan.node}"
+            self._placing.events.post(pod, EventReason.BINDING_CONDITIONS_PENDING, waiting)
+        self._placing.look_again(pod.key)
+
+    def _claims_of(self, pod: Pod) -> list[ResourceClaim]:
+        return [claim for _, claim in self._cluster.claims_of(pod) if claim is not None]
+
+    def _unbound_volumes(self, pod: Pod) -> Iterator[str]:
+        """The pod's claims of volumes that are not bound yet; those of a pod at the gate are not our concern."""
+        for use in () if is_at_gate(pod) else volume_uses(pod):
+            claim = self._cluster.storage.claim(use.key)
+            if claim is None or not claim.is_bound:
+                yield use.name
+
+    def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
+        """Whether another claim holds a device of this one too, and no other pod relies on this one."""
+        return is_alone(pod, claim) and bool(self._cluster.ledger.clashes(claim))

@@ -1,0 +1,123 @@
+"""What a pod gives back when it cannot run with it, when another has a right to it, or when its fate is unknown.
+
+Each step may fail or be the last before a crash: then the next attempt finds what is left, and gives that back. A claim
+that is gone, or became another one meanwhile, needs nothing more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from dra_api.core import Pod
+from dra_api.resource import FINALIZER, ResourceClaim
+from dra_kube import NotFound
+
+from dra_operator.allocator import DeviceId
+from dra_operator.kube import ClaimChanged
+from dra_operator.placement import HOLD, NoPlace, PodClaim, is_alone, is_immediate, is_stand_in
+
+from .dispatcher import Result
+from .errors import PlacementFailed
+from .logbook import devices_in, tell
+from .placing import Placing
+from .report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
+
+logger = logging.getLogger(__name__)
+
+
+class GiveBack:
+    """Ends attempts without a plan."""
+
+    def __init__(self, placing: Placing, report: WaitingReport) -> None:
+        self._placing, self._report = placing, report
+        self._cluster = placing.cluster
+        self._claims, self._pods, self._metrics, self._confirmations, _ = placing.writing
+
+    async def settle(self, key: str) -> None:
+        """Allocations of an earlier attempt whose write was not answered: find out what became of them.
+
+        Until that is certain they stay in the ledger, and the pod is not tried again. The server is asked, and an
+        allocation that is not there is fenced off: giving up the finalizer changes the claim's resourceVersion, which
+        the old write names, so that it fails should it still be under way. A claim without allocation needs none.
+        """
+        for entry in self._cluster.ledger.in_flight_for(key):
+            with suppress(NotFound, ClaimChanged):  # gone, or replaced: with it the old write's object
+                await self._claims.remove_finalizer(entry.claim, HOLD if is_stand_in(entry.pod) else FINALIZER)
+            self._placing.wake(self._cluster.settle(entry.claim.metadata.uid))
+        self._placing.look_again(key)
+
+    async def let_go(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
+        """Finish what may be under way: the pod gives the claims up, by writes that are answered, and starts afresh."""
+        await self._give_up(pod, claims, "a write to it was not answered")
+        self._placing.look_again(pod.key)
+
+    async def after_volumes(self, pod: Pod, claims: Sequence[ResourceClaim], reason: str) -> None:
+        """Its volumes were not bound on the node: others may use the devices until the pod is tried again."""
+        await self._give_up(pod, claims, reason)
+        await self._report.waits(pod, SCHEDULER_ERROR, f"binding volumes: {reason}; tried again with growing pauses")
+        raise PlacementFailed(f"binding volumes of pod {pod.key}: {reason}")
+
+    async def give_way(self, pod: Pod, claim: ResourceClaim, devices: Sequence[DeviceId]) -> None:
+        """Another scheduler took the same device at the same time: give ours back, and choose anew."""
+        self._placing.wake(self._cluster.forget_placed(pod))
+        try:
+            await self._claims.clear(claim, pod.metadata.uid)
+        except (ClaimChanged, NotFound) as error:
+            raise PlacementFailed(str(error)) from error
+        finally:
+            self._confirmations.forget([claim])
+        self._metrics.gave_way()
+        _tell(pod, claim, "another claim holds a device too")
+        given_up = ", ".join(map(str, devices))
+        raise PlacementFailed(f"claim {claim.key} gave up {given_up}, which another claim holds too")
+
+    async def refuse(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> Result:
+        """No node takes the pod: say why, and give back what it holds in the wrong place (scheduling.md 4.3)."""
+        await self._report.waits(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
+        stuck = [held for held in claims if self._may_clear(pod, held.claim, decision)][:1]
+        in_vain = [*decision.leftovers, *(held.claim for held in stuck if held.entry is None)]
+        try:
+            if in_vain:
+                await self._discard(pod, in_vain)
+            elif stuck:
+                await self._claims.clear(stuck[0].claim, pod.metadata.uid)
+                _tell(pod, stuck[0].claim, "the pod cannot run where it is allocated")
+                self._count_lost(stuck[0].claim)
+        except (ClaimChanged, NotFound) as error:
+            raise PlacementFailed(str(error)) from error
+        if decision.is_error:
+            raise PlacementFailed(decision.message)
+        return Result.UNSCHEDULABLE
+
+    async def _give_up(self, pod: Pod, claims: Sequence[ResourceClaim], because: str) -> None:
+        for claim in claims:
+            with suppress(NotFound, ClaimChanged):
+                await self._claims.release(claim, {pod.metadata.uid}, deallocate=True)
+                _tell(pod, claim, because)
+        self._confirmations.forget(claims)
+        self._placing.wake(self._cluster.forget_placed(pod))
+
+    def _may_clear(self, pod: Pod, claim: ResourceClaim, decision: NoPlace) -> bool:
+        """Whether the pod may give the claim's devices back; an immediate claim keeps them, unless they failed."""
+        is_stuck = claim.metadata.uid in decision.unavailable and is_alone(pod, claim)
+        return is_stuck and (not is_immediate(claim) or self._placing.readiness(claim).is_lost)
+
+    def _count_lost(self, claim: ResourceClaim) -> None:
+        readiness = self._placing.readiness(claim)
+        if readiness.is_lost:
+            self._metrics.awaited(claim, readiness.state, self._placing.clock())
+
+    async def _discard(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
+        """Delete claims for extended resources, unless the pod turns out to be bound with them. Raises NotFound."""
+        current = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
+        if current.metadata.uid == pod.metadata.uid and not current.spec.node_name:
+            for claim in claims:
+                await self._claims.discard(claim, pod.metadata.uid)
+
+
+def _tell(pod: Pod, claim: ResourceClaim, because: str) -> None:
+    freed = partial(devices_in, claim.status.allocation)
+    tell(logger, logging.INFO, "claim released", claim=claim.key, pod=pod.key, because=because, freed=freed)
