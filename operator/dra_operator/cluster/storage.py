@@ -30,11 +30,10 @@ from .store import Change, Store
 
 
 class Assumed(NamedTuple):
-    """What one plan will write: claims by the volumes that they get, and the claims that get a new one on ``node``."""
+    """What one plan will write: the claims by the volumes that they get; other claims get a new one on ``node``."""
 
     node: str
     reserved: Mapping[str, ClaimReference]
-    provisioned: frozenset[str]
 
 
 class StorageView:
@@ -54,6 +53,8 @@ class StorageView:
         self._volumes_by_class: Index[str] = Index()
         self._attachments_by_node: Index[str] = Index()
         self._assumed: dict[str, Assumed] = {}
+        self._assumed_by_object: Index[str] = Index()
+        """The plans, by pod, that take a volume (by name) or a claim (by key)."""
         self._waits: dict[str, VolumeWait] = {}
 
     # --- look-ups ---
@@ -61,19 +62,19 @@ class StorageView:
     def claim(self, key: str) -> PersistentVolumeClaim | None:
         """By ``namespace/name``."""
         found = self.claims.get(key)
-        node = next((it.node for it in self._assumed.values() if key in it.provisioned), None)
-        if found is None or node is None:
+        plan = self._plan_with(key)
+        if found is None or plan is None:
             return found
-        annotations = {SELECTED_NODE: node, **(found.metadata.annotations or {})}
+        annotations = {SELECTED_NODE: plan.node, **(found.metadata.annotations or {})}
         return replace(found, metadata=replace(found.metadata, annotations=annotations))
 
     def volume(self, name: str) -> PersistentVolume | None:
         """By name."""
         found = self.volumes.get(name)
-        ref = next((it.reserved[name] for it in self._assumed.values() if name in it.reserved), None)
-        if found is None or ref is None or found.spec.claim_ref is not None:
+        plan = self._plan_with(name)
+        if found is None or plan is None or found.spec.claim_ref is not None:
             return found
-        return replace(found, spec=replace(found.spec, claim_ref=ref))
+        return replace(found, spec=replace(found.spec, claim_ref=plan.reserved[name]))
 
     def volumes_of_class(self, name: str) -> Iterator[PersistentVolume]:
         """The volumes of a class."""
@@ -109,6 +110,11 @@ class StorageView:
         """For what volumes a pod waits that has its node already."""
         return self._waits.get(pod_uid)
 
+    def _plan_with(self, key: str) -> Assumed | None:
+        """The plan that takes a volume or a claim; of several, which share a claim, the first."""
+        pods = self._assumed_by_object.keys(key)
+        return self._assumed[pods[0]] if pods else None
+
     # --- changes ---
 
     def file_volume(self, change: Change[PersistentVolume]) -> None:
@@ -132,11 +138,13 @@ class StorageView:
             for claim, volume in bindings.reserve
         }
         if reserved or bindings.provision:
-            self._assumed[pod_uid] = Assumed(node, reserved, frozenset(claim.key for claim in bindings.provision))
+            self._assumed[pod_uid] = Assumed(node, reserved)
+            self._assumed_by_object.file(pod_uid, (*reserved, *(claim.key for claim in bindings.provision)))
 
     def written(self, pod_uid: str) -> None:
         """The write is over: from now on the objects show what became of it."""
         self._assumed.pop(pod_uid, None)
+        self._assumed_by_object.file(pod_uid, ())
 
     def wait(self, pod_uid: str, wait: VolumeWait) -> VolumeWait:
         """The pod waits for its volumes; the first deadline for a node holds."""

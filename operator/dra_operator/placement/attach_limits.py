@@ -7,6 +7,7 @@ although no pod of the node uses it, counts too. A claim without a volume stands
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -66,12 +67,14 @@ class AttachLimits:
 
     def obstacle(self, node: str, used: Mapping[str, int]) -> Obstacle | None:
         """A driver that would have to attach too many volumes to the node. ``used``: see ``volume_amounts``."""
-        limits = self.storage.attach_limits(node) if self.wanted else {}
-        if limits.keys().isdisjoint(it.driver for it in self.wanted):
-            return None
-        claims = (name.removeprefix(_CLAIM) for name in used if name.startswith(_CLAIM))
+        drivers = {it.driver for it in self.wanted}
+        limits = {name: most for name, most in self.storage.attach_limits(node).items() if name in drivers}
+        claims = [name.removeprefix(_CLAIM) for name in used if name.startswith(_CLAIM)]
+        attachments = frozenset(self.storage.attachments(node)) if limits else frozenset()
+        if len(claims) + len(attachments) + len(self.wanted) <= min(limits.values(), default=math.inf):
+            return None  # whatever the claims are
         in_use = frozenset(_attachable(claims, self.storage))
-        attached = in_use.union(self.storage.attachments(node))
+        attached = in_use | attachments
         new = self.wanted - in_use
         for driver in sorted({it.driver for it in new} & limits.keys()):
             there, more = (sum(it.driver == driver for it in volumes) for volumes in (attached, new))
