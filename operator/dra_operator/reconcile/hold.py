@@ -17,7 +17,6 @@ server has it, and can be repeated. What is wrong with the annotation goes into 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from dra_api.resource import FINALIZER, ResourceClaim
@@ -26,11 +25,10 @@ from dra_operator.cluster import Key
 from dra_operator.kube import ClaimWriter, EventReason, EventRecorder
 from dra_operator.placement import HOLD, annotation_fault, is_immediate, stand_in_key
 
+from .announced import Announced
 from .logbook import devices_in, tell
 
 logger = logging.getLogger(__name__)
-
-TOLD = 1000  # claims remembered whose annotation is wrong
 
 
 class ClaimHold:
@@ -38,7 +36,7 @@ class ClaimHold:
 
     def __init__(self, claims: ClaimWriter, events: EventRecorder, wake: Callable[[Sequence[Key]], None]) -> None:
         self._claims, self._events, self._wake = claims, events, wake
-        self._told: OrderedDict[str, str] = OrderedDict()
+        self._announced = Announced()
 
     async def handle(self, claim: ResourceClaim) -> ResourceClaim:
         """The claim as it is afterwards. Raises NotFound and ClaimChanged when it is not there any more."""
@@ -63,11 +61,7 @@ class ClaimHold:
 
     def _tell_of_annotation(self, claim: ResourceClaim) -> None:
         uid, fault = claim.metadata.uid, annotation_fault(claim)
-        if fault and self._told.get(uid) != fault:
+        if not fault:
+            self._announced.forget(uid)
+        elif self._announced.is_news(uid, fault):
             self._events.post(claim, EventReason.FAILED_ALLOCATION, fault)
-        if fault:
-            self._told[uid] = fault
-            if len(self._told) > TOLD:
-                self._told.popitem(last=False)
-        else:
-            self._told.pop(uid, None)

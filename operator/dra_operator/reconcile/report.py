@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 
 from dra_api.core import Pod
 
@@ -11,6 +10,7 @@ from dra_operator.cluster import Cluster
 from dra_operator.kube import EventReason, EventRecorder, PodWriter
 from dra_operator.placement import claim_behind, is_at_gate, is_stand_in
 
+from .announced import Announced
 from .logbook import tell
 
 logger = logging.getLogger(__name__)
@@ -19,7 +19,6 @@ UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
 GATED = "SchedulingGated"
 """The reason that the API server gives to a gated pod; people and autoscalers know it."""
-TOLD = 1000  # claims remembered that wait
 
 
 class WaitingReport:
@@ -27,7 +26,7 @@ class WaitingReport:
 
     def __init__(self, cluster: Cluster, pods: PodWriter, events: EventRecorder) -> None:
         self._cluster, self._pods, self._events = cluster, pods, events
-        self._told: OrderedDict[str, str] = OrderedDict()
+        self._announced = Announced()
 
     async def waits(self, pod: Pod, reason: str, message: str) -> None:
         """Tell it, unless it was the last that was told. Raises KubeError when the condition cannot be written."""
@@ -48,13 +47,10 @@ class WaitingReport:
 
     def forget(self, pod: Pod) -> None:
         """It has what it waited for: the same reason is news again."""
-        self._told.pop(pod.key, None)
+        self._announced.forget(pod.key)
 
     def _tell_of_claim(self, pod: Pod, message: str) -> None:
         claim = self._cluster.claims.get(claim_behind(pod))
-        if claim is not None and self._told.get(pod.key) != message:
-            self._told[pod.key] = message
-            if len(self._told) > TOLD:
-                self._told.popitem(last=False)
+        if claim is not None and self._announced.is_news(pod.key, message):
             tell(logger, logging.INFO, "claim refused", claim=claim.key, why=message)
             self._events.post(claim, EventReason.FAILED_ALLOCATION, message)
