@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from fake_api import Call
 from objects import Make
 from reconcile_world import World
@@ -20,11 +20,8 @@ async def turn_of_the_loop() -> None:
 
 def furnish(world: World, make: type[Make]) -> None:
     world.api.way = turn_of_the_loop
-    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.furnish(nodes=PODS_AT_ONCE // 10, devices=10)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
-    for number in range(PODS_AT_ONCE // 10):
-        world.api.add(NODES, make.node(f"node-{number}"))
-        world.api.add(RESOURCE_SLICES, make.slice(f"node-{number}", 10))
     for number in range(PODS_AT_ONCE):
         world.api.add(PODS, make.pod(f"pod-{number}", claims=[make.FROM_TEMPLATE]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra_operator.allocator import Features
 from dra_operator.reconcile import Concerns
 from dra_operator.reconcile.concerns import UnknownConcern
@@ -28,9 +28,7 @@ def allocation(device: str = "dev-0") -> Obj:
 
 def furnish(world: World, make: type[Make], **pod: Any) -> Obj:
     """A node with devices, a template, and a pod with one claim from it."""
-    world.api.add(NODES, make.node("node-a"))
-    world.api.add(RESOURCE_SLICES, make.slice("node-a", 4))
-    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.furnish(("node-a",), devices=4)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     added: Obj = world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE], **pod))
     return added

@@ -5,17 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_kube import PODS, RESOURCE_CLAIMS
 from objects import Make
 from reconcile_world import World
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
-
-
-def furnish(world: World, make: type[Make], devices: int = 2) -> None:
-    world.api.add(DEVICE_CLASSES, make.device_class())
-    world.api.add(NODES, make.node("node-0"))
-    world.api.add(RESOURCE_SLICES, make.slice("node-0", devices))
 
 
 def add_foreign(world: World, make: type[Make]) -> None:
@@ -64,7 +58,7 @@ async def idle(world: World) -> None:
 
 
 async def test_a_pod_is_bound_at_once_where_no_other_scheduler_allocates(world: World, make: type[Make]) -> None:
-    furnish(world, make)
+    world.furnish(devices=2)
     add_ours(world, make)
     world.start()
     async with world.running():
@@ -73,7 +67,7 @@ async def test_a_pod_is_bound_at_once_where_no_other_scheduler_allocates(world: 
 
 
 async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(world: World, make: type[Make]) -> None:
-    furnish(world, make)
+    world.furnish(devices=2)
     add_foreign(world, make)
     add_ours(world, make)
     world.start()
@@ -91,7 +85,7 @@ async def test_the_moment_of_our_own_event_counts_where_another_scheduler_alloca
     contested: bool, world: World, make: type[Make]
 ) -> None:
     """Then Kopf must not be spared it, since it has to come behind the events before it."""
-    furnish(world, make)
+    world.furnish(devices=2)
     if contested:
         add_foreign(world, make)
     add_ours(world, make)
@@ -109,7 +103,7 @@ async def test_the_moment_of_our_own_event_counts_where_another_scheduler_alloca
 async def test_a_watch_that_is_faster_than_the_answer_confirms_an_allocation_too(
     world: World, make: type[Make]
 ) -> None:
-    furnish(world, make)
+    world.furnish(devices=2)
     add_foreign(world, make)
     add_ours(world, make)
     world.start()
@@ -125,7 +119,7 @@ async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(
     when: str, world: World, make: type[Make]
 ) -> None:
     """``after ours``: decided before the other scheduler saw our allocation, and written within the grace."""
-    furnish(world, make)
+    world.furnish(devices=2)
     add_foreign(world, make)
     add_ours(world, make)
     world.start()
@@ -150,7 +144,7 @@ async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(
 
 
 async def test_a_pod_whose_only_device_was_taken_waits(world: World, make: type[Make]) -> None:
-    furnish(world, make, devices=1)
+    world.furnish()
     add_foreign(world, make)
     add_ours(world, make)
     world.start()

@@ -6,14 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from dra_kube import (
-    DEVICE_CLASSES,
-    NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
     Unreachable,
 )
 from dra_operator.allocator import Features
@@ -21,7 +18,7 @@ from fake_api import ERRORS, Call
 from objects import Make
 from reconcile_world import World
 from volume_controller import bind_volumes
-from volume_lab import HOST, on_nodes, storage_class, store, uses, volume, volume_claim
+from volume_lab import on_nodes, storage_class, store, uses, volume, volume_claim
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
@@ -30,9 +27,7 @@ IMPLICIT = "deviceclass.resource.kubernetes.io/gpu"
 
 def furnish(world: World, make: type[Make]) -> None:
     """A node with four devices, a pod with two generated claims, one shared claim, and one extended resource."""
-    world.api.add(DEVICE_CLASSES, make.device_class())
-    world.api.add(NODES, make.node("node-0"))
-    world.api.add(RESOURCE_SLICES, make.slice("node-0", 4))
+    world.furnish(devices=4)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
     entries = [make.FROM_TEMPLATE, make.use("shared"), make.FROM_TEMPLATE]
@@ -57,7 +52,6 @@ def furnish_with_leftover(world: World, make: type[Make]) -> None:
 def furnish_with_volumes(world: World, make: type[Make]) -> None:
     """The same pod with a claim that gets a volume that exists, and one that gets a new one."""
     furnish(world, make)
-    world.api.change(NODES, "node-0", lambda node: node["metadata"].update(labels={HOST: "node-0"}))
     store(world.api, storage_class(), volume(affinity=on_nodes("node-0")), storage_class("fast", "csi.example.com"))
     store(world.api, volume_claim("data"), volume_claim("scratch", class_name="fast"))
     world.api.change(PODS, "ns/pod", lambda pod: pod["spec"].update(volumes=uses("data", "scratch")))

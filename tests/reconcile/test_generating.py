@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 from dra_kube import (
-    DEVICE_CLASSES,
     EVENTS,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
     Forbidden,
 )
 from dra_operator.reconcile import Concerns
@@ -50,9 +48,7 @@ async def test_one_of_two_claims_is_made_again_and_the_other_entry_never_disappe
 
 
 async def test_four_writes_give_a_pod_its_claim_and_its_node(world: World, make: type[Make]) -> None:
-    world.api.add(DEVICE_CLASSES, make.device_class())
-    world.api.add(NODES, make.node("node-0"))
-    world.api.add(RESOURCE_SLICES, make.slice("node-0", 1))
+    world.furnish()
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
     await world.settle()

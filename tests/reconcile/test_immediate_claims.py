@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.reconcile import Concerns
 from fake_api import ERRORS, Call
 from objects import Make, Obj
@@ -15,13 +15,6 @@ ANNOTATION = "dra.kopf.dev/allocate"
 HOLD = "dra.kopf.dev/immediate"
 FINALIZER = "resource.kubernetes.io/delete-protection"
 NOW = {"annotations": {ANNOTATION: "immediate"}}
-
-
-def furnish(world: World, make: type[Make], nodes: str = "a", devices: int = 1) -> None:
-    world.api.add(DEVICE_CLASSES, make.device_class())
-    for name in nodes:
-        world.api.add(NODES, make.node(name, **{"kubernetes.io/hostname": name}))
-        world.api.add(RESOURCE_SLICES, make.slice(name, devices))
 
 
 def add(world: World, make: type[Make], name: str = "claim", **meta: Any) -> Obj:
@@ -81,7 +74,7 @@ def serve_as_kube_scheduler(world: World, pod: str, where: str, name: str = "cla
 
 
 async def test_a_claim_has_devices_before_any_pod_uses_it(world: World, make: type[Make]) -> None:
-    furnish(world, make)
+    world.furnish("a")
     add(world, make)
     await world.settle()
     assert device(world) == "a/dev-0"
@@ -94,7 +87,7 @@ async def test_a_claim_has_devices_before_any_pod_uses_it(world: World, make: ty
 
 
 async def test_a_later_pod_uses_it_and_leaves_it_its_devices(world: World, make: type[Make]) -> None:
-    furnish(world, make, nodes="ab")
+    world.furnish("ab")
     add(world, make)
     await world.settle()
     before = device(world)
@@ -110,7 +103,7 @@ async def test_a_later_pod_uses_it_and_leaves_it_its_devices(world: World, make:
 async def test_a_pod_that_cannot_run_there_does_not_take_the_devices_from_the_claim(
     world: World, make: type[Make]
 ) -> None:
-    furnish(world, make, nodes="ab")
+    world.furnish("ab")
     add(world, make)
     await world.settle()
     (other,) = {"a", "b"} - {str(device(world))[0]}
@@ -122,7 +115,7 @@ async def test_a_pod_that_cannot_run_there_does_not_take_the_devices_from_the_cl
 
 
 async def test_it_waits_for_devices_says_why_once_and_has_them_when_they_come(world: World, make: type[Make]) -> None:
-    furnish(world, make, devices=0)
+    world.furnish("a", devices=0)
     add(world, make)
     world.start()
     async with world.running():
@@ -138,7 +131,7 @@ async def test_it_waits_for_devices_says_why_once_and_has_them_when_they_come(wo
 
 
 async def test_it_has_the_devices_that_another_claim_gives_back(world: World, make: type[Make]) -> None:
-    furnish(world, make)
+    world.furnish("a")
     world.api.add(RESOURCE_CLAIMS, make.claim("other"))
     world.api.add(PODS, make.pod("other", [make.use("other")]))
     await world.settle()
@@ -159,7 +152,7 @@ async def test_it_has_the_devices_that_another_claim_gives_back(world: World, ma
 async def test_a_node_that_is_for_such_pods_only_will_do_and_one_that_is_out_of_order_will_not(
     taint: str, allocated: bool, world: World, make: type[Make]
 ) -> None:
-    furnish(world, make)
+    world.furnish("a")
     world.api.change(NODES, "a", lambda node: node.update(spec={"taints": [{"key": taint, "effect": "NoSchedule"}]}))
     add(world, make)
     await world.settle()
@@ -167,7 +160,7 @@ async def test_a_node_that_is_for_such_pods_only_will_do_and_one_that_is_out_of_
 
 
 async def test_no_room_on_the_node_is_needed_and_none_is_taken(world: World, make: type[Make]) -> None:
-    furnish(world, make, devices=2)
+    world.furnish("a", devices=2)
     world.api.change(NODES, "a", lambda node: node["status"]["allocatable"].update(pods="0"))
     add(world, make)
     await world.settle()
@@ -176,7 +169,7 @@ async def test_no_room_on_the_node_is_needed_and_none_is_taken(world: World, mak
 
 
 async def test_a_deleted_claim_gives_its_devices_back(world: World, make: type[Make]) -> None:
-    furnish(world, make)
+    world.furnish("a")
     add(world, make)
     await world.settle()
     delete(world)
@@ -187,7 +180,7 @@ async def test_a_deleted_claim_gives_its_devices_back(world: World, make: type[M
 
 
 async def test_a_deleted_claim_waits_for_the_pod_that_uses_it(world: World, make: type[Make]) -> None:
-    furnish(world, make)
+    world.furnish("a")
     add(world, make)
     world.api.add(PODS, make.pod(claims=[make.use("claim")]))
     await world.settle()
@@ -203,7 +196,7 @@ async def test_a_deleted_claim_waits_for_the_pod_that_uses_it(world: World, make
 async def test_without_the_annotation_an_unused_claim_gives_its_devices_back(
     value: str | None, world: World, make: type[Make]
 ) -> None:
-    furnish(world, make)
+    world.furnish("a")
     add(world, make)
     await world.settle()
     annotations = {ANNOTATION: value} if value else {}
@@ -213,7 +206,7 @@ async def test_without_the_annotation_an_unused_claim_gives_its_devices_back(
 
 
 async def test_without_the_annotation_a_used_claim_lives_on_as_any_other(world: World, make: type[Make]) -> None:
-    furnish(world, make)
+    world.furnish("a")
     add(world, make)
     world.api.add(PODS, make.pod(claims=[make.use("claim")]))
     await world.settle()
@@ -226,7 +219,7 @@ async def test_without_the_annotation_a_used_claim_lives_on_as_any_other(world: 
 
 
 async def test_the_annotation_may_come_to_a_claim_that_a_pod_uses(world: World, make: type[Make]) -> None:
-    furnish(world, make)
+    world.furnish("a")
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
     world.api.add(PODS, make.pod(claims=[make.use("claim")]))
     await world.settle()
@@ -240,7 +233,7 @@ async def test_the_annotation_may_come_to_a_claim_that_a_pod_uses(world: World, 
 
 async def test_while_a_pod_of_kube_scheduler_waits_with_it_that_one_decides(world: World, make: type[Make]) -> None:
     """Otherwise the two would undo each other's allocations for ever, where the pod cannot run on our node."""
-    furnish(world, make, nodes="ab")
+    world.furnish("ab")
     add(world, make)
     world.api.add(PODS, make.pod("theirs", [make.use("claim")], schedulerName="default-scheduler"))
     world.start()
@@ -257,7 +250,7 @@ async def test_while_a_pod_of_kube_scheduler_waits_with_it_that_one_decides(worl
 
 @pytest.mark.parametrize("end", ["goes", "is gated by another"])
 async def test_it_is_allocated_when_no_pod_waits_with_it_any_more(end: str, world: World, make: type[Make]) -> None:
-    furnish(world, make)
+    world.furnish("a")
     add(world, make)
     gates = [{"name": "example.com/other"}] if end == "is gated by another" else None
     body = make.pod("theirs", [make.use("claim")], schedulerName="default-scheduler", schedulingGates=gates)
@@ -273,7 +266,7 @@ async def test_it_is_allocated_when_no_pod_waits_with_it_any_more(end: str, worl
 
 
 async def test_a_pod_of_ours_that_comes_with_it_gets_node_and_devices_together(world: World, make: type[Make]) -> None:
-    furnish(world, make, nodes="ab")
+    world.furnish("ab")
     add(world, make)
     world.api.add(PODS, make.pod(claims=[make.use("claim")], nodeSelector={"kubernetes.io/hostname": "b"}))
     await world.settle()
@@ -299,7 +292,7 @@ async def test_a_pod_of_ours_that_comes_with_it_gets_node_and_devices_together(w
 async def test_an_annotation_that_cannot_be_followed_is_named_once(
     meta: Obj, says: str, world: World, make: type[Make]
 ) -> None:
-    furnish(world, make)
+    world.furnish("a")
     add(world, make, **meta)
     world.start()
     async with world.running() as control:
@@ -319,7 +312,7 @@ async def test_whatever_befalls_one_of_its_writes_it_has_devices_and_gives_them_
     """Two writes to allocate it, two to let it go."""
     if fault in ("conflict", "forbidden") and when == "after":
         pytest.skip("a server that says no did nothing")
-    furnish(world, make)
+    world.furnish("a")
     add(world, make)
     struck: list[Call] = []
 
@@ -353,7 +346,7 @@ async def test_whatever_befalls_one_of_its_writes_it_has_devices_and_gives_them_
 async def test_an_allocation_that_lands_late_is_outdated_before_its_device_is_given_again(
     world: World, make: type[Make]
 ) -> None:
-    furnish(world, make)
+    world.furnish("a")
     add(world, make)
     world.start()
     world.api.landing = lambda call: (call.verb, call.plural, call.sub) == ("update", "resourceclaims", "status")
@@ -373,7 +366,7 @@ async def test_an_allocation_that_lands_late_is_outdated_before_its_device_is_gi
 
 
 async def test_a_device_that_another_scheduler_took_as_well_is_given_up(world: World, make: type[Make]) -> None:
-    furnish(world, make, devices=2)
+    world.furnish("a", devices=2)
     world.api.add(RESOURCE_CLAIMS, make.claim("theirs"))
     world.api.add(PODS, make.pod("theirs", [make.use("theirs")], schedulerName="default-scheduler"))
     add(world, make)
@@ -390,7 +383,7 @@ async def test_a_device_that_another_scheduler_took_as_well_is_given_up(world: W
 
 
 async def test_it_is_the_concern_of_allocation(world: World, make: type[Make]) -> None:
-    furnish(world, make)
+    world.furnish("a")
     add(world, make)
     world.concerns = Concerns(allocation=False)
     await world.settle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, Forbidden
+from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, Forbidden
 from dra_operator.reconcile import Line
 from dra_operator.reconcile.errors import CommitRefused
 from objects import Make
@@ -15,9 +15,7 @@ from reconcile_world import World
 @pytest.fixture
 def furnished(world: World) -> World:
     """One node with one device, and a template."""
-    world.api.add(DEVICE_CLASSES, Make.device_class())
-    world.api.add(NODES, Make.node("node"))
-    world.api.add(RESOURCE_SLICES, Make.slice("node", 1))
+    world.furnish(("node",))
     world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
     return world
 

@@ -11,12 +11,6 @@ from objects import Make, Obj
 from reconcile_world import World
 
 
-def furnish(world: World, devices: int = 1) -> None:
-    world.api.add(DEVICE_CLASSES, Make.device_class())
-    world.api.add(NODES, Make.node("node"))
-    world.api.add(RESOURCE_SLICES, Make.slice("node", devices))
-
-
 def add_pod(world: World, name: str = "pod", count: int = 1, **spec: Any) -> None:
     world.api.add(RESOURCE_CLAIMS, Make.claim(name, count=count))
     world.api.add(PODS, Make.pod(name, claims=[Make.use(name)], **spec))
@@ -53,7 +47,7 @@ class Case(NamedTuple):
 
 
 def missing_claim(world: World) -> None:
-    furnish(world)
+    world.furnish(("node",))
     world.api.add(PODS, Make.pod(claims=[Make.use("claim")]))
 
 
@@ -63,27 +57,27 @@ def without_nodes(world: World) -> None:
 
 
 def too_few(world: World) -> None:
-    furnish(world)
+    world.furnish(("node",))
     add_pod(world, count=2)
 
 
 def full(world: World) -> None:
-    furnish(world)
+    world.furnish(("node",))
     add_pod(world, containers=[Make.asking("main", cpu="100")])
 
 
 def gated(world: World) -> None:
-    furnish(world)
+    world.furnish(("node",))
     add_pod(world, schedulingGates=[{"name": "wait"}])
 
 
 def unsupported(world: World) -> None:
-    furnish(world)
+    world.furnish(("node",))
     add_pod(world, schedulingGroup={"podGroupName": "group"})
 
 
 def broken_selector(world: World) -> None:
-    furnish(world)
+    world.furnish(("node",))
     world.api.change(DEVICE_CLASSES, "gpu", lambda made: made.update(Make.device_class("gpu", "no-such-key")))
     add_pod(world)
 
@@ -117,7 +111,7 @@ QUEUES = ("active", "backoff", "unschedulable", "gated")
 
 
 async def test_attempts_count_by_their_result(world: World) -> None:
-    furnish(world, devices=2)
+    world.furnish(("node",), devices=2)
     add_pod(world, "fits")
     add_pod(world, "large", count=3)
     await world.settle()
@@ -126,7 +120,7 @@ async def test_attempts_count_by_their_result(world: World) -> None:
 
 
 async def test_a_refused_write_is_an_error_and_is_tried_again(world: World) -> None:
-    furnish(world)
+    world.furnish(("node",))
     add_pod(world)
     world.start()
     refusals = iter([Forbidden(403, "Forbidden", "no")])
@@ -139,7 +133,7 @@ async def test_a_refused_write_is_an_error_and_is_tried_again(world: World) -> N
 
 
 async def test_queues_tell_how_much_waits_and_for_how_long(world: World) -> None:
-    furnish(world)
+    world.furnish(("node",))
     for name in ("one", "two"):
         add_pod(world, name)
     control = world.start()
@@ -194,7 +188,7 @@ def report(claim: Obj, condition: str) -> None:
 async def test_devices_with_binding_conditions_count_by_what_became_of_them(
     world: World, said: str, later: str, status: str, seconds: float
 ) -> None:
-    furnish(world)
+    world.furnish(("node",))
     conditions = {"bindingConditions": ["attached"], "bindingFailureConditions": ["broken"]}
     world.api.change(
         RESOURCE_SLICES, "node-gpu.example.com", lambda made: made["spec"]["devices"][0].update(conditions)

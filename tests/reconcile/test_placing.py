@@ -19,15 +19,8 @@ def devices_of(claim: dict[str, Any]) -> list[str]:
     return [f"{result['pool']}/{result['device']}" for result in results]
 
 
-def fill(world: World, make: type[Make], nodes: int = 1, devices: int = 2) -> None:
-    world.api.add(DEVICE_CLASSES, make.device_class())
-    for number in range(nodes):
-        world.api.add(NODES, make.node(f"node-{number}"))
-        world.api.add(RESOURCE_SLICES, make.slice(f"node-{number}", devices))
-
-
 async def test_a_pod_with_a_template_gets_claim_devices_reservation_and_node(world: World, make: type[Make]) -> None:
-    fill(world, make)
+    world.furnish(devices=2)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
     await world.settle()
@@ -47,7 +40,7 @@ async def test_a_pod_with_a_template_gets_claim_devices_reservation_and_node(wor
 
 async def test_a_pod_naming_one_claim_twice_gets_one_allocation(world: World, make: type[Make]) -> None:
     """Both entries mean one claim (PRJ-009)."""
-    fill(world, make)
+    world.furnish(devices=2)
     world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
     world.api.add(PODS, make.pod(claims=[make.use("shared"), make.use("shared")]))
     await world.settle()
@@ -56,7 +49,7 @@ async def test_a_pod_naming_one_claim_twice_gets_one_allocation(world: World, ma
 
 
 async def test_two_pods_share_a_claim_and_its_node(world: World, make: type[Make]) -> None:
-    fill(world, make, nodes=2, devices=1)
+    world.furnish(nodes=2, devices=1)
     world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
     for name in ("one", "two"):
         world.api.add(PODS, make.pod(name, claims=[make.use("shared")]))
@@ -68,7 +61,7 @@ async def test_two_pods_share_a_claim_and_its_node(world: World, make: type[Make
 
 
 async def test_many_pods_never_get_the_same_device_and_the_rest_waits(world: World, make: type[Make]) -> None:
-    fill(world, make, nodes=2, devices=4)
+    world.furnish(nodes=2, devices=4)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     for number in range(12):
         world.api.add(PODS, make.pod(f"pod-{number}", claims=[make.FROM_TEMPLATE]))
@@ -83,7 +76,7 @@ async def test_many_pods_never_get_the_same_device_and_the_rest_waits(world: Wor
 
 
 async def test_a_waiting_pod_gets_the_devices_that_a_finished_one_leaves(world: World, make: type[Make]) -> None:
-    fill(world, make, devices=1)
+    world.furnish(devices=1)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     for name in ("first", "second"):
         world.api.add(PODS, make.pod(name, claims=[make.FROM_TEMPLATE]))
@@ -133,7 +126,7 @@ async def test_a_pod_waits_for_what_is_missing_and_goes_on_when_it_appears(
 
 
 async def test_a_pod_that_waits_in_vain_writes_its_reason_once(world: World, make: type[Make]) -> None:
-    fill(world, make, devices=0)
+    world.furnish(devices=0)
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
     world.api.add(PODS, make.pod(claims=[make.use("claim")]))
     world.start()
@@ -150,7 +143,7 @@ async def test_a_claim_allocated_where_the_pod_cannot_run_is_given_back_and_allo
     world: World, make: type[Make]
 ) -> None:
     """4.3: no other pod has a reservation, so its devices come back and the next attempt places the pod."""
-    fill(world, make, nodes=2, devices=1)
+    world.furnish(nodes=2, devices=1)
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
     world.api.add(PODS, make.pod("first", claims=[make.use("claim")], nodeSelector={"zone": "a"}))
     world.api.change(NODES, "node-0", lambda node: node["metadata"].update(labels={"zone": "a"}))
@@ -168,7 +161,7 @@ async def test_a_claim_allocated_where_the_pod_cannot_run_is_given_back_and_allo
 
 
 async def test_pods_of_other_schedulers_are_left_alone(world: World, make: type[Make]) -> None:
-    fill(world, make)
+    world.furnish(devices=2)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE], schedulerName="default-scheduler"))
     await world.settle()
@@ -178,7 +171,7 @@ async def test_pods_of_other_schedulers_are_left_alone(world: World, make: type[
 
 
 async def test_devices_that_somebody_else_allocated_are_never_given_again(world: World, make: type[Make]) -> None:
-    fill(world, make, devices=2)
+    world.furnish(devices=2)
     foreign = make.claim("foreign", finalizers=[FINALIZER])
     taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
     foreign["status"] = {"allocation": {"devices": {"results": [taken]}}}
@@ -204,7 +197,7 @@ def fill_claim(world: World, make: type[Make], consumers: int) -> None:
 
 
 async def test_a_257th_consumer_waits_with_a_reason_until_another_one_ends(world: World, make: type[Make]) -> None:
-    fill(world, make)
+    world.furnish(devices=2)
     fill_claim(world, make, 256)
     world.api.add(PODS, make.pod("late", claims=[make.use("full")]))
     world.start()
@@ -225,7 +218,7 @@ async def test_a_257th_consumer_waits_with_a_reason_until_another_one_ends(world
 
 async def test_pods_that_share_a_claim_are_reserved_together(world: World, make: type[Make]) -> None:
     """100 pods at once: a few writes, and no conflict among them."""
-    fill(world, make)
+    world.furnish(devices=2)
     world.api.change(NODES, "node-0", lambda node: node["status"]["allocatable"].update(pods="500"))
     world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
     for number in range(100):
@@ -245,7 +238,7 @@ def publish(devices: int, slice_: dict[str, Any]) -> None:
 async def test_the_pod_of_the_highest_priority_gets_what_comes_free_then_the_oldest(
     world: World, make: type[Make]
 ) -> None:
-    fill(world, make, devices=0)
+    world.furnish(devices=0)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     for name, priority, born in (
         ("low", 0, "00:01"),
@@ -269,7 +262,7 @@ async def test_the_pod_of_the_highest_priority_gets_what_comes_free_then_the_old
 
 async def test_a_pod_moves_on_when_room_comes_free_where_its_claim_is_not(world: World, make: type[Make]) -> None:
     """Its claim is allocated on a cordoned node, and the other node is full: the end of a pod there is what helps."""
-    fill(world, make, nodes=2, devices=1)
+    world.furnish(nodes=2, devices=1)
     full = [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]
     world.api.add(PODS, make.pod("runs", node="node-1", containers=full))
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))

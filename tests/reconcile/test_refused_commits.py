@@ -6,12 +6,10 @@ import asyncio
 
 import pytest
 from dra_kube import (
-    DEVICE_CLASSES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
     Conflict,
     Forbidden,
     Invalid,
@@ -26,9 +24,7 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
 def furnish(world: World, make: type[Make], devices: int = 2) -> None:
-    world.api.add(DEVICE_CLASSES, make.device_class())
-    world.api.add(NODES, make.node("node-0"))
-    world.api.add(RESOURCE_SLICES, make.slice("node-0", devices))
+    world.furnish(devices=devices)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from fake_api import ERRORS, Call
 from objects import Make, Obj
 from reconcile_world import World
@@ -12,9 +12,7 @@ from reconcile_world import World
 @pytest.fixture
 async def placed(world: World, make: type[Make]) -> Obj:
     """The claim of a pod that has its node; what the server did until then is forgotten."""
-    world.api.add(DEVICE_CLASSES, make.device_class())
-    world.api.add(NODES, make.node("node-0"))
-    world.api.add(RESOURCE_SLICES, make.slice("node-0", 1))
+    world.furnish()
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
     await world.settle()

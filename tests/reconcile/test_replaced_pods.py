@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
+from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES
 from dra_operator.cluster import check
 from objects import Make
 from reconcile_world import World
@@ -15,11 +15,9 @@ async def test_fifteen_pods_are_replaced_by_others_of_the_same_name(
     templates: bool, deletion: str, world: World, make: type[Make]
 ) -> None:
     """Events of a pod and of its successor come in any order, and a list tells of no deletion at all."""
-    world.api.add(DEVICE_CLASSES, make.device_class())
-    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
-    world.api.add(NODES, make.node("node-0"))
+    world.furnish(devices=15)
     world.api.change(NODES, "node-0", lambda node: node["status"]["allocatable"].update(pods="15"))
-    world.api.add(RESOURCE_SLICES, make.slice("node-0", 15))
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     claims = [make.FROM_TEMPLATE] if templates else []
     names = [f"pod-{number}" for number in range(15)]
     for name in names:

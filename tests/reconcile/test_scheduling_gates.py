@@ -19,11 +19,8 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
 def furnish(world: World, make: type[Make], nodes: str = "a", devices: int = 1) -> None:
-    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.furnish(nodes, devices)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
-    for name in nodes:
-        world.api.add(NODES, make.node(name, **{"kubernetes.io/hostname": name}))
-        world.api.add(RESOURCE_SLICES, make.slice(name, devices))
 
 
 def gated(world: World, make: type[Make], name: str = "pod", gates: tuple[str, ...] = (GATE,), **spec: Any) -> Obj:

@@ -8,12 +8,10 @@ from collections.abc import Callable
 
 import pytest
 from dra_kube import (
-    DEVICE_CLASSES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
     Conflict,
     TooManyRequests,
     Unreachable,
@@ -25,11 +23,8 @@ from reconcile_world import World
 
 
 def furnish(world: World, make: type[Make], nodes: int, devices: int) -> None:
-    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.furnish(nodes, devices)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
-    for number in range(nodes):
-        world.api.add(NODES, make.node(f"node-{number}"))
-        world.api.add(RESOURCE_SLICES, make.slice(f"node-{number}", devices))
 
 
 def holders(world: World) -> Counter[str]:

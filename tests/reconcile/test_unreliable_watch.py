@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from dra_operator.cluster import check
 from fake_store import Event
 from objects import Make
@@ -29,11 +29,8 @@ def shuffled(events: list[Event], chance: random.Random) -> list[Event]:
 @pytest.mark.parametrize("seed", range(12))
 async def test_pods_come_and_go_under_an_unreliable_watch(seed: int, world: World, make: type[Make]) -> None:
     chance = random.Random(seed)
-    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.furnish(nodes=2, devices=2)
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
-    for number in range(2):
-        world.api.add(NODES, make.node(f"node-{number}"))
-        world.api.add(RESOURCE_SLICES, make.slice(f"node-{number}", 2))
     world.start()
     async with world.running():
         for step in range(12):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from dra_kube import (
-    DEVICE_CLASSES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -29,10 +28,7 @@ ZONE_1 = [{"matchLabelExpressions": [{"key": HOST, "values": ["node-1"]}]}]
 def furnish(world: World, make: type[Make], nodes: int = 2, devices: int = 1) -> None:
     """Nodes with devices, a claim to one of these, and classes of volumes."""
     world.now = START
-    world.api.add(DEVICE_CLASSES, make.device_class())
-    for number in range(nodes):
-        world.api.add(NODES, make.node(f"node-{number}", **{HOST: f"node-{number}"}))
-        world.api.add(RESOURCE_SLICES, make.slice(f"node-{number}", devices))
+    world.furnish(nodes, devices)
     world.api.add(RESOURCE_CLAIMS, make.claim("gpu"))
     store(world.api, storage_class(), storage_class(FAST, "csi.example.com"))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
 
 from dra_api.codec import convert
 from dra_api.resource import Device
-from dra_kube import EVENTS
+from dra_kube import DEVICE_CLASSES, EVENTS, NODES, RESOURCE_SLICES
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.allocator.published.predicates import Language
 from dra_operator.cluster import Cluster, Concern, check
@@ -17,8 +17,10 @@ from dra_operator.reconcile import Concerns, Control, Pace
 from dra_operator.reconcile.dispatcher import Postponed
 from fake_api import FakeApi
 from fake_store import KINDS
+from objects import Make
 from prometheus_client import CollectorRegistry
 
+HOST = "kubernetes.io/hostname"
 FEW: dict[Concern, int] = {"pod": 4, "claim": 4, "place": 20, "evict": 4, "rule": 1, "pools": 1}
 
 
@@ -49,6 +51,13 @@ class World:
         self.pace = Pace(workers=FEW, grace=0.02)
         self.controllers: list[Callable[[FakeApi], object]] = []
         """Others who change what is on the server; each is called before the watches bring something."""
+
+    def furnish(self, nodes: int | Iterable[str] = 1, devices: int = 1) -> None:
+        """A class of devices, and nodes (so many, or those of these names) with so many devices each."""
+        self.api.add(DEVICE_CLASSES, Make.device_class())
+        for name in (f"node-{number}" for number in range(nodes)) if isinstance(nodes, int) else nodes:
+            self.api.add(NODES, Make.node(name, **{HOST: name}))
+            self.api.add(RESOURCE_SLICES, Make.slice(name, devices))
 
     def start(self) -> Control:
         """A fresh operator that knows what a LIST would tell it."""
