@@ -11,7 +11,7 @@ PYTEST_ARGS ?= -n auto --dist loadscope --no-loadscope-reorder
 COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py candidates.py refusals.py fixes.py pools.py search.py \
   taint_rules.py extended.py hard_problems.py all_different.py)
 
-.PHONY: help install demo test pytest compiled lint proto settings lock clean
+.PHONY: help install demo test pytest compiled lint proto settings lock image clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -65,10 +65,22 @@ proto: install  ## make the gRPC code from proto/**/*.proto again
 settings: install  ## write docs/operator-settings.md again from the settings
 	$(BIN)/python -m dra_operator.app.settings_page > docs/operator-settings.md
 
+HASHES = $(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url --no-header \
+  --no-annotate --constraint requirements.lock
+
 lock: install  ## pin the newest allowed dependency versions in requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-emit-index-url --no-header \
 	  --no-annotate --upgrade --output-file requirements.lock pyproject.toml
+	$(HASHES) --output-file requirements-image.lock pyproject.toml
+	echo 'hatchling>=1.27' | $(HASHES) --output-file requirements-build.lock -
+
+ENGINE ?= docker
+
+image:  ## build the container image with ENGINE (docker, podman), as kopf-dra:VERSION
+	version=$$(sed -n 's/^VERSION = "\(.*\)"/\1/p' proto/dra_api/version.py); \
+	$(ENGINE) build --build-arg "VERSION=$$version" --build-arg "REVISION=$$(git rev-parse HEAD)" \
+	  --tag "ghcr.io/kopf-dra/kopf-dra:$$version" .
 
 clean:  ## remove .venv and caches
 	rm -rf .venv .venv-* build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -20,7 +20,7 @@ DEPLOYMENT = ROOT / "manifests" / "operator" / "deployment.yaml"
 
 
 def stages() -> list[list[Instruction]]:
-    """The instructions of each stage; a backslash at the end of a line continues it."""
+    """The instructions of each stage, without those before the first; a backslash at the end of a line continues it."""
     text = re.sub(r"\\\n\s*", " ", (ROOT / "Dockerfile").read_text())
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     found: list[list[Instruction]] = []
@@ -28,7 +28,8 @@ def stages() -> list[list[Instruction]]:
         word, _, rest = line.partition(" ")
         if word == "FROM":
             found.append([])
-        found[-1].append((word, rest))
+        if found:
+            found[-1].append((word, rest))
     return found
 
 
@@ -51,7 +52,7 @@ def test_two_stages_and_the_last_takes_only_what_was_installed() -> None:
     build, image = stages()
     assert texts(build, "FROM")[0].endswith(" AS build")
     assert texts(image, "COPY") == ["--from=build /opt/kopf-dra /opt/kopf-dra"]
-    assert any("venv /opt/kopf-dra" in text for text in texts(build, "RUN"))
+    assert any("/opt/kopf-dra" in text and "-m venv" in text for text in texts(build, "RUN"))
     assert any(text.startswith("PATH=/opt/kopf-dra/bin:") for text in texts(image, "ENV"))
 
 
@@ -78,9 +79,45 @@ def test_the_commands_are_console_scripts() -> None:
         assert json.loads(text)[0] in scripts
 
 
+def versions(lock: str) -> dict[str, str]:
+    """Name and version of every package in a lock file."""
+    return dict(re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / lock).read_text(), re.MULTILINE))
+
+
+def test_the_image_has_the_versions_that_are_tested() -> None:
+    tested, image = versions("requirements.lock"), versions("requirements-image.lock")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    direct = {re.split(r"[<>=\[]", wanted)[0] for wanted in project["dependencies"]}
+    assert direct <= image.keys()
+    assert image.items() <= tested.items(), "run make lock"
+
+
+@pytest.mark.parametrize("lock", ["requirements-image.lock", "requirements-build.lock"])
+def test_every_file_of_the_image_is_known_by_its_hash(lock: str) -> None:
+    text = re.sub(r" *\\\n *", " ", (ROOT / lock).read_text())
+    assert [line for line in text.splitlines() if "--hash=sha256:" not in line] == []
+    installs = [text for text in texts(stages()[0], "RUN") if f"--requirement {lock}" in text]
+    assert all("--require-hashes" in text for text in installs)
+    assert installs
+
+
+def test_the_base_is_pinned_in_one_place() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    assert re.findall(r"^ARG BASE=\S+@sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["${BASE}", "${BASE}"]
+
+
+def test_the_context_holds_only_what_is_copied() -> None:
+    """Everything is ignored but for what the Dockerfile names: no kubeconfig gets in by accident."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in lines
+    let_in = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    assert let_in == {source for source, _ in copied()}
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the Dockerfile's own pip command puts the project, given nothing but the files that are copied."""
+    """Where the Dockerfile's own commands put the project, given nothing but the files that are copied."""
     context = tmp_path_factory.mktemp("context")
     for source, destination in copied():
         assert (ROOT / source).exists(), f"COPY {source}: not in the checkout"
@@ -88,14 +125,20 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / source, context / destination, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / source, context / destination)
-    (run,) = [text for text in texts(stages()[0], "RUN") if "pip install" in text]
+    (run,) = [text for text in texts(stages()[0], "RUN") if "hatchling build" in text]
+    wheel, install = (shlex.split(command)[1:] for command in run.split("&&"))
     prefix = tmp_path_factory.mktemp("prefix")
-    # Dependencies come from where the tests run: there may be no network.
-    offline = ["--no-deps", "--no-build-isolation", "--no-index", "--ignore-installed", "--prefix", str(prefix)]
-    command = [sys.executable, "-m", "pip", *shlex.split(run)[1:], *offline, "--quiet", "--disable-pip-version-check"]
+    installing(wheel, context)
+    (built,) = (context / "dist").glob("*.whl")
+    words = install[install.index("install") : -1]
+    installing(["-m", "pip", *words, "--ignore-installed", "--prefix", str(prefix), str(built)], context)
+    return prefix
+
+
+def installing(words: list[str], context: Path) -> None:
+    command = [sys.executable, *words]
     done = subprocess.run(command, cwd=context, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
-    return prefix
 
 
 def test_the_copied_files_suffice_for_the_build(installed: Path) -> None:
