@@ -16,6 +16,7 @@ from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, DeviceNode, Ho
 from .cdi import CDI_DIR, CdiFolder
 from .driver import ClaimRef, Driver, PreparedDevice, PrepareResults, UnprepareResults, each_claim, results_for
 from .errors import (
+    AttributeUnknown,
     ClaimError,
     ClaimNotAllocated,
     ClaimReplaced,
@@ -49,9 +50,14 @@ from .slices import (
     counter_set,
     device,
 )
+from .standard_attributes import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, numa_node, pci_attributes, pci_bus_id, pcie_root
 
 __all__ = [
     "CDI_DIR",
+    "NUMA_NODE",
+    "PCIE_ROOT",
+    "PCI_BUS_ID",
+    "AttributeUnknown",
     "CdiDevice",
     "CdiError",
     "CdiFolder",
@@ -97,6 +103,10 @@ __all__ = [
     "counter_set",
     "device",
     "each_claim",
+    "numa_node",
+    "pci_attributes",
+    "pci_bus_id",
+    "pcie_root",
     "request_id",
     "results_for",
     "serve",

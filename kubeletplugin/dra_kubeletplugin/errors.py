@@ -9,6 +9,7 @@
     ├── ClaimError             one claim cannot be prepared or unprepared; the kubelet shows it and tries again
     │   ├── ClaimNotAllocated  the call came before (or after) the allocation
     │   └── ClaimReplaced      a claim of that name exists, but with another uid
+    ├── AttributeUnknown       the host does not say what a standard attribute of a device is
     ├── Recoverable            a background failure that the plugin keeps retrying; for the log
     │   ├── SyncFailed         the slices of a pool could not be written this time
     │   ├── PoolInvalid        the slices wanted for a pool contradict each other; nothing is written until they change
@@ -54,6 +55,10 @@ class ClaimNotAllocated(ClaimError):
 
 class ClaimReplaced(ClaimError):
     """The claim was deleted and made again since the kubelet decided to prepare it (PH-08)."""
+
+
+class AttributeUnknown(PluginError):
+    """A standard attribute cannot be found out; the message names the file and the remedy."""
 
 
 class Recoverable(PluginError):
