@@ -21,7 +21,7 @@ _REMEDIES = [
     (r"spec\.devices: Too many", _SPLIT),
     (r"spec\.sharedCounters: Too many", _SPLIT),
     (r"only one of `sharedCounters` or `devices`", _SPLIT),
-    (r"`perDeviceNodeSelection`", "set it for the pool, and give each device its nodes, or neither"),
+    (r"`perDeviceNodeSelection`", "choose one way to say which nodes reach the devices"),
     (r"attributes and capacities must not exceed", "leave out what no selector asks for"),
     (r"attribute values must not exceed", "shorten its lists"),
     (r"\.version: Invalid", 'write it as in "1.2.3", or make it a string'),
