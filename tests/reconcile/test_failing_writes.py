@@ -14,7 +14,7 @@ from dra_kube import (
     Unreachable,
 )
 from dra_operator.allocator import Features
-from fake_api import ERRORS, Call
+from fake_api import ERRORS, Nth
 from objects import Make
 from reconcile_world import World
 from volume_controller import bind_volumes
@@ -94,29 +94,6 @@ def assert_released(world: World) -> None:
         assert not claim.get("status", {}).get("allocation")
         assert not claim.get("status", {}).get("reservedFor")
     assert "ns/shared" in {f"ns/{claim['metadata']['name']}" for claim in world.api.of(RESOURCE_CLAIMS)}
-
-
-class Nth:
-    """A fault that hits the n-th write (events aside) once; after a ``crash`` nothing gets through any more."""
-
-    def __init__(self, number: int, make: Callable[[], Exception], *, crash: bool = False) -> None:
-        self.left, self.make, self.crash = number, make, crash
-        self.hit = self.down = False
-
-    def __call__(self, call: Call) -> Exception | None:
-        if self.down:
-            return Unreachable("the operator is gone")
-        if call.verb == "get" or call.plural == "events":
-            return None
-        self.left -= 1
-        if self.left == 0:
-            self.hit, self.down = True, self.crash
-            return self.make()
-        return None
-
-    def is_down(self, call: Call) -> Exception | None:
-        """For the other side of the calls: a crashed operator sends nothing more."""
-        return Unreachable("the operator is gone") if self.down else None
 
 
 FAULTS = {

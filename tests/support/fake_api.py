@@ -45,6 +45,29 @@ class Call(NamedTuple):
 Fault = Callable[[Call], Exception | None]
 
 
+class Nth:
+    """A fault that hits the n-th write (events aside) once; after a ``crash`` nothing gets through any more."""
+
+    def __init__(self, number: int, make: Callable[[], Exception], *, crash: bool = False) -> None:
+        self.left, self.make, self.crash = number, make, crash
+        self.hit = self.down = False
+
+    def __call__(self, call: Call) -> Exception | None:
+        if self.down:
+            return Unreachable("the operator is gone")
+        if call.verb == "get" or call.plural == "events":
+            return None
+        self.left -= 1
+        if self.left == 0:
+            self.hit, self.down = True, self.crash
+            return self.make()
+        return None
+
+    def is_down(self, call: Call) -> Exception | None:
+        """For the other side of the calls: a crashed operator sends nothing more."""
+        return Unreachable("the operator is gone") if self.down else None
+
+
 class FakeApi(FakeStore):
     """Implements the client protocol of ``dra_operator.kube``."""
 
