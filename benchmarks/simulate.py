@@ -24,7 +24,7 @@ from dra_operator.allocator import Features, Semantics
 from dra_operator.commands.documents import documents
 from dra_operator.commands.object_files import read_objects
 from dra_operator.commands.simulate_objects import attempts
-from dra_operator.commands.simulate_text import told
+from dra_operator.commands.simulate_text import report
 from dra_operator.commands.simulated_cluster import simulated
 
 DRIVER = "gpu.example.com"
@@ -108,7 +108,7 @@ def measure(nodes: int) -> list[Result]:
 
 def _answer(objects: list[Object]) -> None:
     made = simulated(objects, (), features=Features(), semantics=Semantics())
-    for _ in told(attempts(made), made.allocator.inventory, sequential=False):
+    for _ in report(attempts(made), made.allocator.inventory, sequential=False):
         pass
 
 

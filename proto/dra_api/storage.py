@@ -1,4 +1,4 @@
-"""Volumes as far as placement reads them: core/v1 claims and volumes, and the kinds of storage.k8s.io/v1.
+"""The fields of volumes that placement reads: core/v1 claims and volumes, and the kinds of storage.k8s.io/v1.
 
 Spec: node-rules.md.
 """

@@ -66,8 +66,8 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
         raise SystemExit(2)
 
     def _add(self, setting: Setting) -> None:
-        told = f"{setting.meaning}; {setting.allowed} (default: {setting.default}; variable {setting.variable})"
-        common = {"env_var": setting.variable, "help": told.replace("%", "%%")}
+        text = f"{setting.meaning}; {setting.allowed} (default: {setting.default}; variable {setting.variable})"
+        common = {"env_var": setting.variable, "help": text.replace("%", "%%")}
         if not setting.is_switch:
             self.add_argument(f"--{setting.name}", metavar="VALUE", **common)
             return

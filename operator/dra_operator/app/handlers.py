@@ -27,7 +27,7 @@ def register(
     registry: kopf.OperatorRegistry | None = None,
     opened: Callable[[aiohttp.ClientSession], None] = lambda _: None,
 ) -> None:
-    """Attach the operator to a registry of Kopf, the default one unless told otherwise.
+    """Attach the operator to a registry of Kopf, the default one if none is given.
 
     If it does not run yet when Kopf starts, Kopf starts and stops it; otherwise it outlives Kopf. ``opened`` is given
     each session that Kopf gets: it closes them itself, unless it fails.

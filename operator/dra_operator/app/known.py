@@ -38,7 +38,7 @@ class Version(msgspec.Struct, rename="camel", frozen=True):
 
 
 Knows = Callable[[Version, bool], bool]
-"""Whether the view has this version of an object, or (True) its deletion, so that Kopf need not be told."""
+"""Whether the view has this version of an object, or (True) its deletion, so that Kopf need not hear of it."""
 
 
 class _Object(msgspec.Struct, frozen=True):

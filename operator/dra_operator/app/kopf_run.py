@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import kopf
 
-GOODBYE = 3.0  # seconds that Kopf has to end when it is told to, and again after each cancellation
+GOODBYE = 3.0  # seconds that Kopf has to end when it is asked to, and again after each cancellation
 CANCELLATIONS = 3
 
 _KOPF = str(Path(kopf.__file__).parent)

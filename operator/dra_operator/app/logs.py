@@ -23,7 +23,7 @@ _LEFTOVERS_OF_KOPF = (
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """Not what asyncio says of tasks and watch generators that a failing Kopf leaves behind: Kopf told the failure."""
+    """Drops what asyncio logs of tasks and watch generators that a failing Kopf leaves behind."""
     return not any(leftover in record.getMessage() for leftover in _LEFTOVERS_OF_KOPF)
 
 

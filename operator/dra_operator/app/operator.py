@@ -43,7 +43,7 @@ SETTLE = 2.0  # seconds that writes in flight have to be answered when the opera
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the operator may be told; times are in seconds. ``check_invariants`` costs time in big clusters.
+    """What can be set on the operator; times are in seconds. ``check_invariants`` costs time in big clusters.
 
     ``concerns`` names what is ours; None: all but what kube-controller-manager does, if one is at work.
     ``legacy_claim_names``: see ``ClaimGenerator``.
@@ -81,7 +81,7 @@ class Operator:
         self._guard = guard
         self.registry = registry or CollectorRegistry()
         self.requests = requests or Requests(self.registry)
-        """Told of each request to the API server, ours and Kopf's."""
+        """Called for each request to the API server, ours and Kopf's."""
         self.streams = Streams(self.options.limits)
         self.metrics = AppMetrics(self.registry, self.streams)
         self.kinds = watched_kinds(self.options.features)

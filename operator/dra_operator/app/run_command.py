@@ -59,7 +59,7 @@ async def _supervise(settings: OperatorSettings, to: Connection) -> None:
 
 
 def options_of(settings: OperatorSettings) -> Options:
-    """What the operator is told, in the terms of its rooms."""
+    """The settings in the terms of the operator's rooms."""
     return Options(
         settings.scheduler_name,
         features_of(settings.feature_gates),

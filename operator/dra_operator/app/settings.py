@@ -88,7 +88,7 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     request_timeout: Annotated[
         float,
         Meta(ge=1, le=300),
-        _about("seconds for one request to the API server; it is told to drop a write after 0.9 of them"),
+        _about("seconds for one request to the API server, which drops a write after 0.9 of them"),
     ] = 30.0
     template_workers: Annotated[_Count, _about("pods whose claims are made from templates at the same time")] = (
         _PACE.workers["pod"]
@@ -202,11 +202,11 @@ class Setting(NamedTuple):
 def described() -> Iterator[Setting]:
     """Every setting, in the order of the class."""
     for field in inspect.type_info(OperatorSettings).fields:  # type: ignore[attr-defined]
-        kind, told = _resolved(field.type)
+        kind, notes = _resolved(field.type)
         if isinstance(kind, inspect.StructType):
             for inner in kind.fields:
                 default = getattr(field.default, inner.name)
-                yield _setting((field.name, inner.name), inner.type, default, f"{told['description']}: ")
+                yield _setting((field.name, inner.name), inner.type, default, f"{notes['description']}: ")
         else:
             yield _setting((field.name,), field.type, field.default)
 
@@ -226,23 +226,23 @@ def value_of(field: str, text: str) -> Any:
 
 
 def _setting(path: tuple[str, ...], declared: inspect.Type, value: object, about: str = "") -> Setting:
-    kind, told = _resolved(declared)
+    kind, notes = _resolved(declared)
     told_as = value if isinstance(value, str) else str(value).lower().removesuffix(".0")
     default = "none" if value in ("", None) else told_as
-    allowed = told.get("title") or _words(kind)
-    return Setting(path, default, about + told["description"], allowed, isinstance(kind, inspect.BoolType))
+    allowed = notes.get("title") or _words(kind)
+    return Setting(path, default, about + notes["description"], allowed, isinstance(kind, inspect.BoolType))
 
 
 def _resolved(kind: inspect.Type) -> tuple[inspect.Type, dict[str, str]]:
     """The type itself, and what its annotations say."""
-    told: dict[str, str] = {}
+    notes: dict[str, str] = {}
     while isinstance(kind, inspect.Metadata | inspect.UnionType):
         if isinstance(kind, inspect.Metadata):
-            told |= kind.extra_json_schema or {}
+            notes |= kind.extra_json_schema or {}
             kind = kind.type
         else:
             kind = kind.types[0]
-    return kind, told
+    return kind, notes
 
 
 def _words(kind: inspect.Type) -> str:

@@ -26,7 +26,7 @@ _WRONG_VERSION = (
     410,
     504,
 )  # the resourceVersion to watch from is too old, or of a future that the server does not know
-_REASONS = 200  # characters of a refusal that are told
+_REASONS = 200  # characters of a refusal that are logged
 
 
 def trace_of(
@@ -34,7 +34,7 @@ def trace_of(
 ) -> aiohttp.TraceConfig:
     """The configuration of a session whose requests ``streams`` is to know about.
 
-    ``knows`` says which versions of objects, and which deletions (True), Kopf need not be told of.
+    ``knows`` says which versions of objects, and which deletions (True), Kopf need not hear of.
     """
     trace = aiohttp.TraceConfig()
     watcher = _Requests(streams, knows)

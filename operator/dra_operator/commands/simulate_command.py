@@ -29,7 +29,7 @@ from .object_files import BadInput, read_objects
 from .simulate_cases import Case, read_case
 from .simulate_json import document
 from .simulate_objects import Attempt, attempts
-from .simulate_text import told
+from .simulate_text import report
 from .simulated_cluster import simulated
 
 OUTCOMES: Final[dict[type, str]] = {
@@ -127,7 +127,7 @@ def _answer_objects(options: argparse.Namespace, semantics: Semantics) -> int:
     if options.output == "json":
         print(json.dumps(document(watched(), cluster.notes), indent=2))
     else:
-        lines = told(watched(), cluster.allocator.inventory, sequential=options.sequential)
+        lines = report(watched(), cluster.allocator.inventory, sequential=options.sequential)
         for line in chain(cluster.notes, lines):
             print(line)
     return int(gave_up)
@@ -216,16 +216,16 @@ def _settling(outcomes: list[Outcome]) -> list[str]:
 
 
 def _node(outcome: Outcome) -> dict[str, Any]:
-    told: dict[str, Any] = {"node": outcome.node, "outcome": OUTCOMES[type(outcome)]}
-    told |= {"results": None, "error": None, "refusal": None}
+    fields: dict[str, Any] = {"node": outcome.node, "outcome": OUTCOMES[type(outcome)]}
+    fields |= {"results": None, "error": None, "refusal": None}
     if isinstance(outcome, Allocated):
-        told["results"] = [to_dict(result) for result in outcome.results]
+        fields["results"] = [to_dict(result) for result in outcome.results]
     elif isinstance(outcome, Failed):
-        told["error"] = str(outcome.error)
+        fields["error"] = str(outcome.error)
     elif isinstance(outcome, GaveUp):
-        told["error"] = str(outcome)
+        fields["error"] = str(outcome)
     else:
-        told["refusal"] = {"text": outcome.refusal.line(), **asdict(outcome.refusal)}
+        fields["refusal"] = {"text": outcome.refusal.line(), **asdict(outcome.refusal)}
         if isinstance(outcome, NodeFailure):
-            told["error"] = "; ".join(outcome.refusal.pools)
-    return told
+            fields["error"] = "; ".join(outcome.refusal.pools)
+    return fields

@@ -39,7 +39,7 @@ def document(attempts: Iterable[Attempt], notes: Sequence[str]) -> JSON:
 
 
 def _attempt(attempt: Attempt) -> JSON:
-    told: JSON = {
+    report: JSON = {
         "pod": attempt.pod.key if attempt.pod is not None else None,
         "claims": [claim.key for claim in attempt.claims],
         "verdict": attempt.verdict.value,
@@ -47,8 +47,8 @@ def _attempt(attempt: Attempt) -> JSON:
         "nodes": [{"node": state.name, **_answer(attempt, answer)} for state, answer in attempt.answers],
     }
     if isinstance(attempt.outcome, NoPlace):
-        told["message"] = attempt.outcome.message
-    return told | _before_nodes(attempt.examination)
+        report["message"] = attempt.outcome.message
+    return report | _before_nodes(attempt.examination)
 
 
 def _node(attempt: Attempt) -> str | None:
@@ -60,8 +60,8 @@ def _node(attempt: Attempt) -> str | None:
 def _before_nodes(found: Examination | None) -> JSON:
     if found is None or isinstance(found, Case):
         return {}
-    told: JSON = {"message": before_nodes(found)}
-    return told | ({"obstacle": _obstacle(found.obstacle)} if isinstance(found, NotTried) else {})
+    report: JSON = {"message": before_nodes(found)}
+    return report | ({"obstacle": _obstacle(found.obstacle)} if isinstance(found, NotTried) else {})
 
 
 def _answer(attempt: Attempt, answer: NodeAnswer) -> JSON:

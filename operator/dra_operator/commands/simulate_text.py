@@ -32,7 +32,7 @@ Kind = tuple[tuple[str, str, str, int], ...]
 """How many devices each claim and request gets from each driver: nodes that give the same answer alike."""
 
 
-def told(attempts: Iterable[Attempt], inventory: Inventory, *, sequential: bool) -> Iterator[str]:
+def report(attempts: Iterable[Attempt], inventory: Inventory, *, sequential: bool) -> Iterator[str]:
     """Lines for each attempt, and one at the end."""
     verdicts: Counter[Verdict] = Counter()
     failing: list[str] = []

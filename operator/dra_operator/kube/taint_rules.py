@@ -27,11 +27,11 @@ class RuleWriter:
         NotFound, and Conflict for another rule of the name.
         """
         meta = rule.metadata
-        told = {"message": "", **to_dict(condition)}  # the API requires a message, even an empty one
+        written = {"message": "", **to_dict(condition)}  # the API requires a message, even an empty one
         raw = await self._client.patch(
             DEVICE_TAINT_RULES,
             meta.name,
-            {"metadata": {"name": meta.name, "uid": meta.uid}, "status": {"conditions": [told]}},
+            {"metadata": {"name": meta.name, "uid": meta.uid}, "status": {"conditions": [written]}},
             kind="apply",
             subresource="status",
             field_manager=EVICTION_MANAGER,

@@ -196,7 +196,7 @@ class Attempt:
         if others <= 0:
             return
         if candidates.refusal is not None and candidates.refusal_holds_for_all:
-            refusal = demand.told(candidates.refusal)
+            refusal = demand.in_terms_of_pod(candidates.refusal)
             self._reasons.refuse_others(refusal.claim, refusal.request, others)
         else:
             self._reasons.add(Obstacle(Kind.TOO_FEW_DEVICES, "one of the requests"), others)

@@ -39,9 +39,9 @@ class Demand:
         """Whether one of its nodes is worth trying."""
         return self.candidates is None or self.candidates.anywhere or node in self.candidates
 
-    def told(self, refusal: Refusal) -> Refusal:
+    def in_terms_of_pod(self, refusal: Refusal) -> Refusal:
         """The refusal in the terms of the pod's author."""
-        return self.extended.told(refusal) if self.extended is not None else refusal
+        return self.extended.in_terms_of_pod(refusal) if self.extended is not None else refusal
 
     def allocations(self, results: Sequence[AllocationResult]) -> dict[str, AllocationResult]:
         """The results, which come in the order of the claims, by claim UID."""

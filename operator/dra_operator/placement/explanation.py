@@ -62,20 +62,20 @@ class Reasons:
         """``0/3 nodes are available: 2 Insufficient cpu, 1 ...``; rare reasons are only counted."""
         if not nodes:
             return "0/0 nodes are available: the cluster has no nodes"
-        told = [(count, text(obstacle)) for obstacle, count in self.obstacles.items()]
-        told += [(count, self._told(request)) for request, count in self._refused.items()]
-        told.sort(key=lambda item: (-item[0], item[1]))
+        reasons = [(count, text(obstacle)) for obstacle, count in self.obstacles.items()]
+        reasons += [(count, self._reason(request)) for request, count in self._refused.items()]
+        reasons.sort(key=lambda item: (-item[0], item[1]))
         line = ""
         for shown in range(SHOWN, 0, -1):
-            parts = [f"{count} {reason}" for count, reason in told[:shown]]
-            hidden = sum(count for count, _ in told[shown:])
+            parts = [f"{count} {reason}" for count, reason in reasons[:shown]]
+            hidden = sum(count for count, _ in reasons[shown:])
             parts += [f"{hidden} for other reasons"] if hidden else []
             line = f"0/{nodes} nodes are available: {', '.join(parts)}"
             if len(line) <= LONGEST:
                 return line
         return line[: LONGEST - 3] + "..."
 
-    def _told(self, request: Asked) -> str:
+    def _reason(self, request: Asked) -> str:
         best, lines = self._best[request], self._lines[request]
         looked_at = lines.total()
         if not best.has_prospects and (len(lines) > 1 or looked_at < self._refused[request]):

@@ -38,7 +38,7 @@ class ExtendedClaim:
         """One per container and resource, or shared by containers that run one after the other."""
         return self.claim.spec.devices.requests or ()
 
-    def told(self, refusal: Refusal) -> Refusal:
+    def in_terms_of_pod(self, refusal: Refusal) -> Refusal:
         """The refusal in terms of the resource that the pod asks for; a refusal of another claim stays as it is."""
         if refusal.claim.key != self.claim.key:
             return refusal

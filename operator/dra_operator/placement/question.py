@@ -59,7 +59,7 @@ class Lacking:
     @property
     def refusal(self) -> Refusal:
         """Why, in the words of the pod's author."""
-        return self.demand.told(self.outcome.refusal)
+        return self.demand.in_terms_of_pod(self.outcome.refusal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Turns:
         return spent * self.rest if spent > self.turn else 0.0
 
     def level(self, spent: float) -> int:
-        """The place of a decision that goes on later: what took longer comes later."""
+        """The place in the queue of a decision that continues later: what took longer comes later."""
         return max(1, int(spent / self.turn))
 
 

@@ -26,7 +26,7 @@ class PlanInProgress:
     planning: Planning
     spent: float = 0.0
     elapsed: float | None = None
-    """What the plan is told of them, once it has begun."""
+    """What the plan gets to know of them, once it has begun."""
 
     @property
     def pod(self) -> Pod:

@@ -1,4 +1,4 @@
-"""Telling why a pod, or an immediate claim, waits: once per reason, since what waits in vain must cost nothing."""
+"""Says why a pod, or an immediate claim, waits: once per reason, so that a long wait costs nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WaitingReport:
         self._announced = Announced()
 
     async def waits(self, pod: Pod, reason: str, message: str) -> None:
-        """Tell it, unless it was the last that was told. Raises KubeError when the condition cannot be written."""
+        """Report the reason, unless the pod shows it already. Raises KubeError when the condition cannot be written."""
         if is_stand_in(pod):
             self._tell_of_claim(pod, message)
             return

@@ -33,10 +33,10 @@ def refuse(problem: Problem) -> Refusal:
             for constraint in domain.comparing:
                 found = constrained(problem, domain, constraint)
                 if found is not None:
-                    needs, told = found
-                    return _refusal(problem, domain, Rule.CONSTRAINT, told, needs)
-    needs, told = together(problem)
-    return _refusal(problem, problem.domains[-1][0], Rule.COMBINATION, told, needs)
+                    needs, why = found
+                    return _refusal(problem, domain, Rule.CONSTRAINT, why, needs)
+    needs, why = together(problem)
+    return _refusal(problem, problem.domains[-1][0], Rule.COMBINATION, why, needs)
 
 
 def _shortage(problem: Problem, domain: Domain, alternatives: int) -> Refusal:
@@ -52,10 +52,10 @@ def _shortage(problem: Problem, domain: Domain, alternatives: int) -> Refusal:
     if not problem.view.everything:
         rule = Rule.INVALID_POOL if problem.view.invalid else Rule.NO_DEVICES
     assert rule is not None, "a request that is short has lost devices to some check"
-    told = hint(Shortage(problem, domain, rule, gone))
+    why = hint(Shortage(problem, domain, rule, gone))
     if alternatives > 1:
-        told = Hint(f"{told.detail}; the closest of {alternatives} alternatives", told.fix)
-    return _refusal(problem, domain, rule, told, lost=tuple(lost))
+        why = Hint(f"{why.detail}; the closest of {alternatives} alternatives", why.fix)
+    return _refusal(problem, domain, rule, why, lost=tuple(lost))
 
 
 def _is_short(domain: Domain, left: int) -> bool:
@@ -66,7 +66,7 @@ def _is_short(domain: Domain, left: int) -> bool:
 
 
 def _refusal(
-    problem: Problem, domain: Domain, rule: Rule, told: Hint, needs: int = 0, lost: tuple[Tally, ...] = ()
+    problem: Problem, domain: Domain, rule: Rule, why: Hint, needs: int = 0, lost: tuple[Tally, ...] = ()
 ) -> Refusal:
     matching = problem.matching(domain)
     busy = matching & problem.view.here & problem.node.in_use if not domain.alternative.admin else 0
@@ -79,8 +79,8 @@ def _refusal(
         devices=len(problem.view.devices),
         matching=matching.bit_count(),
         lost=lost,
-        detail=told.detail,
-        fix=told.fix,
+        detail=why.detail,
+        fix=why.fix,
         pools=_pools(problem),
         held=tuple(problem.view.id(device) for device in islice(each(busy), HELD)),
     )

@@ -59,7 +59,7 @@ value 0 has no device for c, so d0 leaves: a {d1 d2}, b {d1 d2}, c {d3}. The bou
 The first choice, a=d1, leaves b {d2}, c {d3}: the first solution, and a=d0 was never tried.
 
 Let c want two devices: d3 is one too few. No stage is fallible, so the answer is a refusal at once. Now let c's
-selector raise on d0 besides. c is fallible: nothing is concluded from it, though it can never be served. d0 leaves
+selector also raise on d0. c is fallible: nothing is concluded from it, though it can never be served. d0 leaves
 the domains of a and b all the same, since these two need two devices of one value. Behind a=d1, b=d2, c looks at its
 devices in order: d0 is free, and raises. The answer is that error, with the pruner as without.
 

@@ -1,6 +1,6 @@
 """Bounds by addition: what all remaining requests take at least, against what is left of counters and capacities.
 
-What is left counts only as far as the devices that may still be taken can use it up: of 10Gi, shares of 4Gi use 8Gi.
+What is left counts only if the devices that may still be taken can use it: of 10Gi, shares of 4Gi use 8Gi.
 Requests that could be served without drawing on a counter or capacity take nothing of it.
 """
 

@@ -73,19 +73,19 @@ class PoolView:
     @property
     def complaint(self) -> str:
         """Why the pool cannot be used, as a sentence that names it."""
-        told = f"resource pool {self.pool} is {self.status.value}, since"
+        lead = f"resource pool {self.pool} is {self.status.value}, since"
         if self.status is Status.INCOMPLETE:
             announced = counted(self._announced, "slice")
-            return f"{told} it announces {announced} of its newest generation and has {self._found}"
+            return f"{lead} it announces {announced} of its newest generation and has {self._found}"
         twice = next((name for name, count in Counter(d.name for d in self.devices).items() if count > 1), None)
         if twice is not None:
-            return f"{told} two devices are named {twice}"
+            return f"{lead} two devices are named {twice}"
         sets = {set_ for set_, _ in self.counters.names}
         for device in self.devices:
             for consumed in device.consumes_counters or ():
                 if consumed.counter_set not in sets:
-                    return f"{told} device {device.name} needs counter set {consumed.counter_set}, not defined"
-        return f"{told} devices consume counters that are not defined, or a counter set is defined twice"
+                    return f"{lead} device {device.name} needs counter set {consumed.counter_set}, not defined"
+        return f"{lead} devices consume counters that are not defined, or a counter set is defined twice"
 
     def _where(self, holds: Callable[[Device], bool]) -> int:
         bits = 0
@@ -120,7 +120,7 @@ class PoolView:
         return DeviceId(self.pool.driver, self.pool.pool, self.devices[number].name)
 
     def bits(self, names: Iterable[str]) -> int:
-        """The devices of these names, as far as the view has them."""
+        """Those devices of these names that the view has."""
         bits = 0
         numbers = self.numbers
         for name in names:
