@@ -78,8 +78,7 @@ async def test_it_works_until_a_signal_and_then_ends_with_0(
     await cluster.add_template()
     async with running("--kubeconfig", str(kubeconfig), "--metrics-port", "0", "--check-invariants") as operator:
         address = (await operator.read_until(r"metrics and probes on (\S+)"))[1]
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
         await cluster.heard()
         async with aiohttp.ClientSession(address) as http:
 

@@ -100,8 +100,7 @@ async def test_a_controller_manager_that_comes_is_noticed(
     await cluster.add_template()
     async with supervising() as site:
         await site.ready()
-        await cluster.add_pod("ours")
-        await cluster.bound("ours")
+        await cluster.place("ours")
         await manager.start()
 
         async def is_left_to_it() -> bool:
@@ -121,8 +120,7 @@ async def test_a_claim_recorded_in_place_of_the_allocated_one_is_put_right(
     await cluster.add_template()
     async with supervising() as site:
         await site.ready()
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
         (claim,) = await cluster.claims()
         await manager.make_claim("pod", "one-too-many")
 
@@ -142,8 +140,7 @@ async def test_eviction_is_left_to_a_controller_manager_until_it_dies(
     await cluster.add_template()
     async with supervising() as site:
         await site.ready()
-        await cluster.add_pod("victim")
-        await cluster.bound("victim")
+        await cluster.place("victim")
         await manager.start()
 
         async def is_left_to_it() -> bool:

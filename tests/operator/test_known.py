@@ -100,8 +100,7 @@ async def test_kopf_hears_of_other_writers_and_not_of_the_operator(
 
         monkeypatch.setattr(site.operator, "received", listen)
         await site.ready()
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
         name = (await cluster.claims())[0]["metadata"]["name"]
         await cluster.api.patch(RESOURCE_CLAIMS, name, {"metadata": {"labels": {"by": "another"}}}, "ns")
         await cluster.heard()
@@ -116,8 +115,7 @@ async def test_the_view_knows_its_version_older_ones_and_the_ends_it_has_seen(
     await cluster.add_template()
     async with supervising() as site:
         await site.ready()
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
         (claim,) = await cluster.claims()
         operator, meta = site.operator, claim["metadata"]
         uid, revision = meta["uid"], int(meta["resourceVersion"])

@@ -90,8 +90,7 @@ async def test_the_deployments_command_works_as_a_user_without_name_and_home(
                 return True
 
             await until("ready", ready)
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
     finally:
         process.terminate()
         _, rest = await asyncio.wait_for(process.communicate(), 30)
@@ -161,8 +160,7 @@ async def test_a_kopf_that_fails_again_and_again_is_not_ready_and_in_the_end_not
 
         await until("live", live)
         assert site.metric("dra_operator_kopf_restarts_total", reason="failure") > 1
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
 
 
 async def test_what_kopf_lacks_is_not_told_in_its_own_words(
@@ -196,8 +194,7 @@ async def test_the_view_is_kept_when_kopf_is_started_again(cluster: LiveCluster,
         await site.ready()
         view = site.operator.control.cluster
         next(task for task in asyncio.all_tasks() if task.get_name() == "multidimensional multitasker").cancel()
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
         assert site.operator.control.cluster is view
         await site.ready()
 

@@ -165,8 +165,7 @@ async def test_a_device_taint_rule_keeps_pods_away_where_its_gate_and_that_of_ta
     await cluster.api.create(DEVICE_TAINT_RULES, {"metadata": {"name": "rule"}, "spec": spec})
     async with supervising(Options(features=Features(**gates), limits=QUICK)) as site:
         await site.ready()
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
     (claim,) = await cluster.claims()
     assert FINALIZER in claim["metadata"]["finalizers"]
     assert claim["status"]["allocation"]["devices"]["results"][0]["device"] == ("dev-1" if counts else "dev-0")

@@ -83,8 +83,7 @@ async def start_pair(site: Site, cluster: LiveCluster, *options: str) -> tuple[O
     await first.command.says("leading")
     second = await site.start("second", *options)
     await second.command.says("standing by, the leader is first_")
-    await cluster.add_pod("before")
-    await cluster.bound("before")
+    await cluster.place("before")
     await until("the first one is ready", first.is_ready)
     return first, second
 
@@ -104,8 +103,7 @@ async def test_after_a_kill_the_second_one_works_when_the_lease_is_over(site: Si
     first, second = await start_pair(site, cluster)
     first.signal(signal.SIGKILL)
     async with asyncio.timeout(20):
-        await cluster.add_pod("after")
-        await cluster.bound("after")
+        await cluster.place("after")
     await until("the second one is ready", second.is_ready)
 
 
@@ -117,8 +115,7 @@ async def test_after_a_clean_end_the_second_one_works_long_before_the_lease_woul
     await cluster.add_pod("meanwhile")
     assert await first.command.end(signal.SIGTERM) == 0
     async with asyncio.timeout(8):
-        await cluster.add_pod("after")
-        await cluster.bound("after")
+        await cluster.place("after")
     await until("the second one is ready", second.is_ready)
 
 
@@ -203,8 +200,7 @@ async def test_a_deleted_lease_is_written_again(
         return any(lease["spec"]["holderIdentity"].startswith("first_") for lease in leases)
 
     await until("the lease is back", is_back)
-    await cluster.add_pod("after")
-    await cluster.bound("after")
+    await cluster.place("after")
 
 
 async def test_operators_for_different_schedulers_do_not_exclude_each_other(site: Site) -> None:

@@ -84,8 +84,7 @@ async def log_of(cluster: LiveCluster, kubeconfig: Path, folder: Path, *options:
     await cluster.add_template()
     async with operator_process(kubeconfig, folder / "log", "own", *options) as operator:
         await operator.becomes_ready()
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
         assert await operator.stop() == 0
     return operator.text
 

@@ -131,8 +131,7 @@ async def test_a_claim_that_cannot_be_read_at_start_keeps_its_devices_until_it_i
             await site.ready()
             assert "ResourceClaim ns/held is malformed" in caplog.text
             assert "devices stay in use: gpu.example.com/node-0/dev-0" in caplog.text
-            await cluster.add_pod("first")
-            await cluster.bound("first")
+            await cluster.place("first")
             (made,) = [one for one in await cluster.claims() if one["metadata"]["name"] != "held"]
             assert made["status"]["allocation"]["devices"]["results"][0]["device"] == "dev-1"
             await cluster.add_pod("second")

@@ -51,8 +51,7 @@ async def test_the_page_lists_every_metric_with_its_type_and_labels(
     await cluster.add_template()
     async with supervising() as site:
         await site.ready()
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
 
         async def counted() -> bool:
             return site.metric("scheduler_schedule_attempts_total", result="scheduled", profile="dra-scheduler") == 1

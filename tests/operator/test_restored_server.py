@@ -57,8 +57,7 @@ async def test_the_operator_starts_over_when_the_server_went_back_in_time(
 
             await until("new view", has_new_view)
         assert [entry.code for entry in proxy.journal.entries].count(503) == refusals
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
         await site.ready()
         assert said in caplog.text
         await cluster.add_pod("other")  # the new view is kept up to date

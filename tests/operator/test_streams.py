@@ -84,8 +84,7 @@ async def test_an_api_of_others_whose_server_is_down_holds_nothing_up(
     with proxy.suffering(Refuse(Target(resource="/apis/networking.k8s.io/v1"), code=503)):
         async with supervising() as site:
             await site.ready(10)
-            await cluster.add_pod("pod")
-            await cluster.bound("pod")
+            await cluster.place("pod")
 
 
 @pytest.mark.parametrize("resource", ["pods", "resourceslices"])
@@ -99,8 +98,7 @@ async def test_kopf_is_replaced_after_a_watch_was_answered_410_as_http_status(
         with proxy.suffering(Refuse(target("watch", resource), code=410, count=1)):
             proxy.break_streams(resource)
             await site.unready(resource)
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
         await site.ready()
         assert site.metric("dra_operator_kopf_restarts_total", reason="failure") == 1
 
@@ -115,8 +113,7 @@ async def test_kopf_is_replaced_when_the_task_that_watches_a_kind_is_gone(
         (watcher,) = (task for task in asyncio.all_tasks() if task.get_name().startswith("watcher for pods"))
         watcher.cancel()  # as an inactivity timeout does that strikes outside of the stream
         await site.unready("pods")
-        await cluster.add_pod("pod")
-        await cluster.bound("pod")
+        await cluster.place("pod")
         await site.ready()
 
 

@@ -59,6 +59,11 @@ class LiveCluster:
         }
         await self.api.create(PODS, {"metadata": {"name": name, "namespace": "ns"}, "spec": spec})
 
+    async def place(self, name: str) -> Obj:
+        """A pod with a claim from the template, once it has a node."""
+        await self.add_pod(name)
+        return await self.bound(name)
+
     async def heard(self) -> None:
         """Wait until the operator places a pod that it can only know from a watch.
 
