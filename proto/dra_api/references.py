@@ -127,6 +127,21 @@ def check_owned_by(pod: Pod, claim: ResourceClaim, *, workload_claims: bool = Fa
         )
 
 
+def is_owned_by(pod: Pod, claim: ResourceClaim) -> bool:
+    """Whether the claim was made for the pod."""
+    try:
+        check_owned_by(pod, claim)
+    except ClaimNotOwned:
+        return False
+    return True
+
+
+def owning_pod(claim: ResourceClaim) -> OwnerReference | None:
+    """The pod that the claim was made for, which need not exist any more; None if it was made for no pod."""
+    owner = claim.metadata.controller
+    return owner if owner is not None and (owner.api_version, owner.kind) == ("v1", "Pod") else None
+
+
 def is_reserved_for(pod: Pod, claim: ResourceClaim, *, workload_claims: bool = False) -> bool:
     """Whether the pod, or with ``workload_claims`` its PodGroup, is among the consumers of the claim (3.3)."""
     group = _group_name(pod) if workload_claims else None

@@ -19,7 +19,9 @@ from dra_api.references import (
     claims_of_pod,
     configs_for_result,
     consumer_of,
+    is_owned_by,
     is_reserved_for,
+    owning_pod,
     pod_is_done,
 )
 from dra_api.resource import DeviceAllocationConfiguration, ResourceClaim
@@ -183,12 +185,29 @@ BY_GROUP = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "nam
 def test_a_claim_belongs_to_the_pod_it_was_made_for(
     consumer: Pod, it: ResourceClaim, workload_claims: bool, text: str | None
 ) -> None:
+    if not workload_claims:
+        assert is_owned_by(consumer, it) is (text is None)
     if text is None:
         check_owned_by(consumer, it, workload_claims=workload_claims)
         return
     with pytest.raises(ClaimNotOwned) as caught:
         check_owned_by(consumer, it, workload_claims=workload_claims)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        pytest.param(BY_POD, "p", id="a pod"),
+        pytest.param(BY_GROUP, None, id="a PodGroup"),
+        pytest.param({**BY_POD, "controller": False}, None, id="a pod that is not the controller"),
+        pytest.param({**BY_POD, "apiVersion": "example.com/v1"}, None, id="a Pod of another API"),
+        pytest.param(None, None, id="none"),
+    ],
+)
+def test_the_pod_that_a_claim_was_made_for(owner: dict[str, Any] | None, name: str | None) -> None:
+    found = owning_pod(claim(owner))
+    assert (found.name if found is not None else None) == name
 
 
 FOR_POD = {"resource": "pods", "name": "p", "uid": "pod-uid"}

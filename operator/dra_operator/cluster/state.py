@@ -92,6 +92,12 @@ class State:
             if pod is not None and (pod.spec.node_name or self.loads.node_of(pod.metadata.uid) is not None):
                 yield pod.metadata.uid
 
+    def owner_of(self, claim: ResourceClaim) -> Pod | None:
+        """The pod that the claim was made for, if that is still there."""
+        owner = claim.metadata.controller
+        pod = self.pods.get(f"{claim.metadata.namespace}/{owner.name}") if owner is not None else None
+        return pod if pod is not None and owner is not None and pod.metadata.uid == owner.uid else None
+
     def claims_owned_by(self, pod: Pod) -> Iterator[ResourceClaim]:
         """Claims whose controller is this very pod."""
         for key in self.claims_by_owner.keys(pod.metadata.uid):

@@ -13,12 +13,11 @@ from dra_api.core import Namespace, Node, Pod
 from dra_api.extended_resources import resources_of
 from dra_api.meta import Object
 from dra_api.references import (
-    ClaimNotOwned,
     ClaimReferenceError,
-    check_owned_by,
     claim_name,
     claims_of_pod,
     is_for_extended_resources,
+    is_owned_by,
     is_reserved_for,
     pod_is_done,
 )
@@ -91,7 +90,7 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     if new is not None:
         keys.append(Key("claim", new.key))
     key = new.key if new is not None else old.key if old is not None else ""
-    if new is not None and (owner := _owner(cluster, new)) is not None and _has_duplicates(cluster, owner):
+    if new is not None and (owner := cluster.owner_of(new)) is not None and _has_duplicates(cluster, owner):
         keys.append(Key("pod", owner.key))
     for pod in _existing(cluster, cluster.pods_by_claim.keys(key)):
         if pod_needs_work(cluster, pod):
@@ -198,7 +197,7 @@ def pod_needs_work(cluster: State, pod: Pod) -> bool:
             if entry.resource_claim_template_name is not None:
                 return True
             continue
-        if must_check_owner and not _is_owned_by(pod, claim):
+        if must_check_owner and not is_owned_by(pod, claim):
             continue
         unreserved = claim.status.allocation is not None and not is_reserved_for(pod, claim)
         if pod.spec.node_name and unreserved:
@@ -219,23 +218,8 @@ def _is_same(one: Object | None, other: Object | None) -> bool:
     return one is not None and other is not None and one.metadata.uid == other.metadata.uid
 
 
-def _owner(cluster: State, claim: ResourceClaim) -> Pod | None:
-    """The pod that the claim was made for, if that is still there."""
-    owner = claim.metadata.controller
-    pod: Pod | None = cluster.pods.get(f"{claim.metadata.namespace}/{owner.name}") if owner is not None else None
-    return pod if pod is not None and owner is not None and pod.metadata.uid == owner.uid else None
-
-
 def _has_duplicates(cluster: State, pod: Pod) -> bool:
     return any(duplicates(pod, cluster.claims_owned_by(pod)))
-
-
-def _is_owned_by(pod: Pod, claim: ResourceClaim) -> bool:
-    try:
-        check_owned_by(pod, claim)
-    except ClaimNotOwned:
-        return False
-    return True
 
 
 def _claims_left_by(cluster: State, pod: Pod) -> Keys:

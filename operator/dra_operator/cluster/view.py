@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
-from dra_api.references import claims_of_pod, pod_is_done
+from dra_api.references import claims_of_pod, owning_pod, pod_is_done
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_api.storage import (
     CSIDriver,
@@ -272,9 +272,8 @@ class Cluster(State):
             self._contention.file(key)
         else:
             self.ledger.stored(new.metadata.uid, new.status.allocation)
-            owner = new.metadata.controller
-            is_pods = owner is not None and (owner.api_version, owner.kind) == ("v1", "Pod")
-            self.claims_by_owner.file(new.key, (owner.uid,) if owner and is_pods else ())
+            owner = owning_pod(new)
+            self.claims_by_owner.file(new.key, (owner.uid,) if owner is not None else ())
             self.claims_by_class.file(new.key, triggers.classes_of(new))
             self._file_foreign(new)
         return (*triggers.on_claim(self, change), *evictions.on_claim(self, change))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from dra_api.core import Pod
-from dra_api.references import ClaimNotOwned, ClaimUse, check_owned_by, is_reserved_for
+from dra_api.references import ClaimUse, is_owned_by, is_reserved_for
 from dra_api.resource import (
     AllocationResult,
     DeviceRequestAllocationResult,
@@ -111,12 +111,7 @@ def _tolerated_for(taint: DeviceTaint, tolerations: Iterable[DeviceToleration]) 
 
 
 def _is_used_by(pod: Pod, use: ClaimUse, claim: ResourceClaim) -> bool:
-    if use.must_check_owner:
-        try:
-            check_owned_by(pod, claim)
-        except ClaimNotOwned:
-            return False
-    return is_reserved_for(pod, claim)
+    return is_reserved_for(pod, claim) and (not use.must_check_owner or is_owned_by(pod, claim))
 
 
 def _after(start: datetime, seconds: int) -> datetime:

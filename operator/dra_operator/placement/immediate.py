@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dra_api.core import Pod, PodResourceClaim, PodSpec
 from dra_api.meta import ObjectMeta
+from dra_api.references import owning_pod
 from dra_api.resource import ResourceClaim
 
 ANNOTATION = "dra.kopf.dev/allocate"
@@ -26,7 +27,7 @@ _PREFIX = "claim:"  # no pod has such a name
 def is_immediate(claim: ResourceClaim) -> bool:
     """Whether the claim is to have devices as long as it exists."""
     is_asked_for = (claim.metadata.annotations or {}).get(ANNOTATION) == IMMEDIATE
-    return is_asked_for and not _is_made_for_pod(claim) and claim.metadata.deletion_timestamp is None
+    return is_asked_for and owning_pod(claim) is None and claim.metadata.deletion_timestamp is None
 
 
 def annotation_fault(claim: ResourceClaim) -> str:
@@ -37,7 +38,7 @@ def annotation_fault(claim: ResourceClaim) -> str:
         return ""
     if value != IMMEDIATE:
         return f'{field}: "{value[:100]}" is not supported: use "{IMMEDIATE}", or remove the annotation'
-    if _is_made_for_pod(claim):
+    if owning_pod(claim) is not None:
         return f"{field} has no effect on a claim that is made for a pod: remove it from the template"
     return ""
 
@@ -74,8 +75,3 @@ def claim_behind(pod: Pod) -> str:
 def title(pod: Pod) -> str:
     """``pod default/train``, or the claim that a stand-in stands for."""
     return f"claim {claim_behind(pod)}" if is_stand_in(pod) else f"pod {pod.key}"
-
-
-def _is_made_for_pod(claim: ResourceClaim) -> bool:
-    owner = claim.metadata.controller
-    return owner is not None and (owner.api_version, owner.kind) == ("v1", "Pod")

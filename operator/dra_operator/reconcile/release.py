@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from dra_api.core import Pod
-from dra_api.references import is_for_extended_resources, pod_is_done
+from dra_api.references import is_for_extended_resources, owning_pod, pod_is_done
 from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import NotFound
 
@@ -93,23 +93,17 @@ class ClaimReleaser:
 
     def _is_left_over(self, claim: ResourceClaim) -> bool:
         """Whether it was made for a pod that is done with it; the garbage collector handles unknown pods."""
-        owner = claim.metadata.controller
-        if owner is None or (owner.api_version, owner.kind) != ("v1", "Pod"):
+        owner = owning_pod(claim)
+        if owner is None:
             return False
         pod = self._cluster.pods.get(f"{claim.metadata.namespace}/{owner.name}")
         return pod is not None and (pod.metadata.uid != owner.uid or pod_is_done(pod) or _made_in_vain(pod, claim))
 
     def _is_made_in_vain(self, claim: ResourceClaim) -> bool:
         """Whether placement made it for a pod of ours that then got its node without it."""
-        owner = claim.metadata.controller
-        pod = self._cluster.pods.get(f"{claim.metadata.namespace}/{owner.name}") if owner is not None else None
-        return (
-            pod is not None
-            and owner is not None
-            and pod.metadata.uid == owner.uid
-            and pod.spec.scheduler_name == self._cluster.scheduler_name
-            and _made_in_vain(pod, claim)
-        )
+        pod = self._cluster.owner_of(claim)
+        is_ours = pod is not None and pod.spec.scheduler_name == self._cluster.scheduler_name
+        return pod is not None and is_ours and _made_in_vain(pod, claim)
 
 
 def _made_in_vain(pod: Pod, claim: ResourceClaim) -> bool:
