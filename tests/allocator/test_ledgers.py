@@ -127,14 +127,7 @@ def _colour(node: NodeState, number: int) -> Colour:
 
 def maker(kind: Callable[[NodeState], Ledger]) -> Callable[[Ledgers, Domain], Iterable[Ledger]]:
     """Gives each problem one ledger of the kind, which all requests fall under."""
-    made: list[tuple[Ledgers, Ledger]] = []
-
-    def make(ledgers: Ledgers, domain: Domain) -> Iterable[Ledger]:
-        if not made or made[-1][0] is not ledgers:
-            made.append((ledgers, kind(ledgers.node)))
-        return (made[-1][1],)
-
-    return make
+    return lambda ledgers, domain: (ledgers.get(kind, kind),)
 
 
 def decide(made: Lab, node: Node, kind: Callable[[NodeState], Ledger] | None, *, pruning: bool) -> Outcome:
