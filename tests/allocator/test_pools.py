@@ -142,7 +142,7 @@ def test_without_partitionable_devices_their_slices_do_not_exist() -> None:
     assert lab(counters, ONE, features=off).devices() == "none"
 
 
-def put(made: Lab, slice_: Any) -> None:
+def put(made: Lab, slice_: object) -> None:
     made.allocator.inventory.put_slice(convert(ResourceSlice, slice_))
 
 

@@ -125,7 +125,7 @@ def test_what_cannot_be_converted_is_named(obj: dict[str, Any], target: str, tex
     ],
 )
 @pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"])
-def test_a_malformed_object_is_handed_on(kind: str, spec: Any) -> None:
+def test_a_malformed_object_is_handed_on(kind: str, spec: object) -> None:
     there = convert({"apiVersion": V1BETA1, "kind": kind, "spec": spec}, V1)
     assert convert(there, V1BETA1)["apiVersion"] == V1BETA1
 

@@ -11,7 +11,7 @@ from dra_api.defaults import set_defaults
 NOW = "2026-01-02T03:04:05Z"
 
 
-def filled(kind: str, spec: Any, version: str = "v1", **more: Any) -> Any:
+def filled(kind: str, spec: object, version: str = "v1", **more: Any) -> Any:
     obj = {"apiVersion": f"resource.k8s.io/{version}", "kind": kind, "spec": copy.deepcopy(spec), **more}
     set_defaults(obj, now=NOW)
     once = copy.deepcopy(obj)
@@ -102,5 +102,5 @@ def test_taint_rules_and_pool_status_requests() -> None:
     "kind", ["ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", "DeviceTaintRule", "Pod", None]
 )
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_malformed_and_foreign_objects_are_left_alone(kind: str, spec: Any, version: str) -> None:
+def test_malformed_and_foreign_objects_are_left_alone(kind: str, spec: object, version: str) -> None:
     assert filled(kind, spec, version) == spec

@@ -32,7 +32,7 @@ CORE = [
 PARTIAL = {meta.ObjectMeta}
 
 
-def structs_in(annotation: Any) -> Iterator[type[msgspec.Struct]]:
+def structs_in(annotation: object) -> Iterator[type[msgspec.Struct]]:
     """The structs that a field's type is made of."""
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         yield annotation

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from dra_api.gates import FeatureGates, UnknownGate
 from dra_api.strategy import drop_disabled_fields, prepare_for_create, prepare_for_status_update, prepare_for_update
+from objects import Obj
 
 GATES = FeatureGates()
 NOW = "2026-01-02T03:04:05Z"
@@ -63,7 +64,7 @@ def test_a_status_update_keeps_everything_else() -> None:
         pytest.param(claim(), allocated(reports=("a",)), ["a"], id="a report about a foreign device is for validation"),
     ],
 )
-def test_reports_of_devices_go_with_their_allocation(old: Any, new: Any, reports: list[str] | None) -> None:
+def test_reports_of_devices_go_with_their_allocation(old: Obj, new: Obj, reports: list[str] | None) -> None:
     prepare_for_status_update(new, old, gates=GATES)
     devices = new["status"].get("devices")
     assert (None if devices is None else [device["device"] for device in devices]) == reports
@@ -77,7 +78,7 @@ def test_reports_of_devices_go_with_their_allocation(old: Any, new: Any, reports
         pytest.param({"effect": "None", "timeAdded": "t"}, {"effect": "None", "timeAdded": "t"}, "t", id="neither"),
     ],
 )
-def test_a_taint_that_changes_its_effect_starts_anew(old: Any, new: Any, expected: str) -> None:
+def test_a_taint_that_changes_its_effect_starts_anew(old: object, new: object, expected: str) -> None:
     rule: dict[str, Any] = {"kind": "DeviceTaintRule", "spec": {"taint": new}}
     prepare_for_update(rule, {"kind": "DeviceTaintRule", "spec": {"taint": old}}, gates=GATES, now=NOW)
     assert rule["spec"]["taint"]["timeAdded"] == expected
@@ -137,7 +138,7 @@ GATED = [
 ]
 
 
-def leaves(value: Any, path: str = "") -> set[str]:
+def leaves(value: object, path: str = "") -> set[str]:
     """Every field there is, as a path without the entries of lists."""
     if isinstance(value, dict):
         return {f"{path}.{key}" for key in value}.union(*(leaves(item, f"{path}.{key}") for key, item in value.items()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from dra_api.gates import FeatureGates
@@ -58,7 +57,7 @@ IN_EXACTLY = "spec.devices.requests[0].exactly"
         (f"{DEVICES}.config.0.opaque.parameters", [], ["Invalid spec.devices.config[0].opaque.parameters"]),
     ],
 )
-def test_claims_and_templates(path: str, value: Any, expected: list[str]) -> None:
+def test_claims_and_templates(path: str, value: object, expected: list[str]) -> None:
     def check_selector(expression: str, stored: bool) -> SelectorVerdict:
         assert not stored
         assert len(expression) <= 10240
@@ -94,7 +93,7 @@ def test_without_consumable_capacity_a_constraint_can_only_match() -> None:
     ],
 )
 def test_the_spec_is_immutable(
-    kind: type[Object], validate: Callable[..., list[FieldError]], path: str, config: Any, expected: list[str]
+    kind: type[Object], validate: Callable[..., list[FieldError]], path: str, config: object, expected: list[str]
 ) -> None:
     assert found(validate(sample(kind, {path: config}), sample(kind, {path: ...}))) == expected
 

@@ -97,7 +97,7 @@ def versions(case: dict[str, Any]) -> list[str]:
     return [f"resource.k8s.io/{version}" for version in case.get("requestVersions") or ()]
 
 
-def with_raw(value: Any) -> Any:
+def with_raw(value: object) -> Any:
     """A struct in which ``{"$raw": text}`` became the bytes of the text."""
     if isinstance(value, msgspec.Raw):
         if bytes(value).startswith(b'{"$raw":'):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from dra_api.meta import Object
@@ -69,7 +68,7 @@ class TestEveryKind:
         ],
     )
     def test_metadata(
-        self, kind: type[Object], validate: Callable[..., list[FieldError]], path: str, value: Any, expected: str
+        self, kind: type[Object], validate: Callable[..., list[FieldError]], path: str, value: object, expected: str
     ) -> None:
         assert found(validate(sample(kind, {path: value}))) == [expected]
 
@@ -93,7 +92,7 @@ class TestEveryKind:
         ],
     )
     def test_updates(
-        self, kind: type[Object], validate: Callable[..., list[FieldError]], path: str, value: Any, expected: str
+        self, kind: type[Object], validate: Callable[..., list[FieldError]], path: str, value: object, expected: str
     ) -> None:
         assert found(validate(sample(kind, {path: value}), sample(kind))) == [expected]
 

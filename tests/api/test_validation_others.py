@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourcePoolStatusRequest
 from dra_api.validation import (
@@ -52,7 +50,7 @@ def test_what_a_class_keeps_is_judged_as_stored() -> None:
         ),
     ],
 )
-def test_taint_rules(path: str, value: Any, expected: list[str]) -> None:
+def test_taint_rules(path: str, value: object, expected: list[str]) -> None:
     assert found(validate_device_taint_rule(sample(DeviceTaintRule, {path: value}))) == expected
 
 
@@ -87,7 +85,7 @@ def test_conditions_of_a_taint_rule() -> None:
         ("status", ..., []),
     ],
 )
-def test_pool_status(path: str, value: Any, expected: list[str]) -> None:
+def test_pool_status(path: str, value: object, expected: list[str]) -> None:
     new, old = (sample(ResourcePoolStatusRequest, changes) for changes in ({path: value}, {"status": ...}))
     assert found(validate_resource_pool_status_request_status(new, old)) == expected
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.validation import FieldError, validate_pod_claim_status, validate_pod_claims
+from objects import Obj
 
 GPU = {"name": "gpu", "resourceClaimName": "shared"}
 NIC = {"name": "nic", "resourceClaimTemplateName": "template"}
@@ -15,7 +17,11 @@ WANTED = {"example.com/gpu": "1"}
 
 
 def pod(
-    *claims: Any, uses: Any = (), init_uses: Any = (), annotations: dict[str, str] | None = None, **status: Any
+    *claims: Any,
+    uses: Iterable[Obj] = (),
+    init_uses: Iterable[Obj] = (),
+    annotations: dict[str, str] | None = None,
+    **status: Any,
 ) -> Pod:
     return convert(
         Pod,

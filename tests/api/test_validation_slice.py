@@ -83,7 +83,7 @@ IN_POLICY = "spec.devices[0].capacity[memory].requestPolicy"
         (POLICY, {}, [f"Forbidden {IN_POLICY}"]),
     ],
 )
-def test_slices(path: str, value: Any, expected: list[str]) -> None:
+def test_slices(path: str, value: object, expected: list[str]) -> None:
     assert found(validate_resource_slice(sample(ResourceSlice, {path: value}))) == expected
 
 
@@ -106,7 +106,7 @@ def test_slices(path: str, value: Any, expected: list[str]) -> None:
         ),
     ],
 )
-def test_shareable_capacities(policy: Any, expected: list[str]) -> None:
+def test_shareable_capacities(policy: object, expected: list[str]) -> None:
     it = sample(ResourceSlice, {"spec.devices.0.allowMultipleAllocations": True, POLICY: policy})
     assert found(validate_resource_slice(it)) == expected
 
@@ -122,7 +122,7 @@ def test_shareable_capacities(policy: Any, expected: list[str]) -> None:
         ("spec.devices.0.taints.0.effect", "Odd", ["NotSupported spec.devices[0].taints[0].effect"]),
     ],
 )
-def test_slice_updates(path: str, value: Any, expected: list[str]) -> None:
+def test_slice_updates(path: str, value: object, expected: list[str]) -> None:
     assert found(validate_resource_slice(sample(ResourceSlice, {path: value}), sample(ResourceSlice))) == expected
 
 

@@ -79,7 +79,7 @@ IN_FIELD = "status.allocation.nodeSelector.nodeSelectorTerms[0].matchFields[0]"
         (f"{REPORT}.networkData.ips", ["10.0.0.1/24"] * 2, ["Duplicate status.devices[0].networkData.ips[1]"]),
     ],
 )
-def test_the_status_of_a_claim(path: str, value: Any, expected: list[str]) -> None:
+def test_the_status_of_a_claim(path: str, value: object, expected: list[str]) -> None:
     new, old = sample(ResourceClaim, {path: value}), sample(ResourceClaim, {"status": {}})
     assert found(validate_resource_claim_status(new, old)) == expected
 
@@ -116,7 +116,7 @@ def test_node_selectors(requirement: dict[str, Any], expected: list[str]) -> Non
         pytest.param("status.allocation.devices.results.0.tolerations", [], [], id="empty means absent"),
     ],
 )
-def test_an_allocation_can_only_be_removed(path: str, value: Any, expected: list[str]) -> None:
+def test_an_allocation_can_only_be_removed(path: str, value: object, expected: list[str]) -> None:
     new, old = sample(ResourceClaim, {path: value}), sample(ResourceClaim)
     assert found(validate_resource_claim_status(new, old)) == expected
 
@@ -139,7 +139,7 @@ def test_an_allocation_that_breaks_a_new_rule_can_still_be_used() -> None:
         ),
     ],
 )
-def test_a_claim_in_deletion_gets_no_new_consumers(consumers: Any, expected: list[str]) -> None:
+def test_a_claim_in_deletion_gets_no_new_consumers(consumers: object, expected: list[str]) -> None:
     deleted = {"metadata.deletionTimestamp": "2026-01-01T00:00:00Z"}
     new = sample(ResourceClaim, {**deleted, "status.reservedFor": consumers})
     assert found(validate_resource_claim_status(new, sample(ResourceClaim, deleted))) == expected

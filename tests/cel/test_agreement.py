@@ -199,7 +199,7 @@ BOOLEANS = st.tuples(EXPRESSIONS, st.sampled_from(["==", "!=", "in", "<"]), EXPR
 PROFILE = settings(max_examples=600, suppress_health_check=list(HealthCheck))
 
 
-def verdict(value: Any) -> Any:
+def verdict(value: object) -> Any:
     return value.kind if isinstance(value, EvaluationError) else value
 
 

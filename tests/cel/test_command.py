@@ -41,7 +41,7 @@ def call(*arguments: str) -> int:
     return cel_command.run(parser.parse_args(arguments))
 
 
-def answers(tmp_path: Path, document: Any, capsys: pytest.CaptureFixture[str], *more: str) -> list[dict[str, Any]]:
+def answers(tmp_path: Path, document: object, capsys: pytest.CaptureFixture[str], *more: str) -> list[dict[str, Any]]:
     file = tmp_path / "cases.json"
     file.write_text(json.dumps(document))
     assert call(str(file), *more) == 0

@@ -81,7 +81,7 @@ def test_fails(expression: str, kind: str) -> None:
     ],
     ids=["a bad version", "a bad version in a list", "a list while lists are off", "no value at all"],
 )
-def test_one_attribute_without_a_value_makes_every_selector_fail(attribute: Any, lists: bool, kind: str) -> None:
+def test_one_attribute_without_a_value_makes_every_selector_fail(attribute: object, lists: bool, kind: str) -> None:
     with pytest.raises(EvaluationError, match="attribute bad") as caught:
         matches("true", {"attributes": {"bad": attribute, "good": {"int": 1}}}, lists=lists)
     assert caught.value.kind == kind

@@ -246,7 +246,7 @@ def test_a_label_is_reached_with_one_height_only(expression: str) -> None:
             assert heights.setdefault(execution.at, len(execution.before)) == len(execution.before)
 
 
-def rendered(value: Any) -> str:
+def rendered(value: object) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return "error" if isinstance(value, EvaluationError) else repr(value)

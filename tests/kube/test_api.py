@@ -41,7 +41,7 @@ async def serve() -> AsyncIterator[Serve]:
         await server.close()
 
 
-def answer(content: Any, status: int = 200) -> Handler:
+def answer(content: object, status: int = 200) -> Handler:
     async def handler(request: web.Request) -> web.Response:
         return web.json_response(content, status=status)
 

@@ -119,7 +119,7 @@ async def test_a_claim_that_cannot_be_read_at_start_keeps_its_devices_until_it_i
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     field: str,
-    value: Any,
+    value: object,
     end: Callable[[LiveCluster, FaultProxy], Awaitable[None]],
 ) -> None:
     monkeypatch.setattr(audit, "GAP", 0.1)

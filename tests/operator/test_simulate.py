@@ -38,7 +38,7 @@ def small_case(**changes: Any) -> Json:
     }
 
 
-def written(folder: Path, document: Any) -> Path:
+def written(folder: Path, document: object) -> Path:
     path = folder / "cases.json"
     path.write_text(json.dumps(document))
     return path

@@ -53,7 +53,7 @@ def pod(entries: Iterable[Any] = ENTRY, phase: str = "", about: dict[str, Any] |
     return convert(Pod, {"metadata": meta("web", **(about or {})), "spec": spec, "status": {"phase": phase}})
 
 
-def claim(status: Any = None, about: dict[str, Any] | None = None, **request: Any) -> ResourceClaim:
+def claim(status: object = None, about: dict[str, Any] | None = None, **request: Any) -> ResourceClaim:
     spec = {"devices": {"requests": [wants(**request)]}}
     return convert(ResourceClaim, {"metadata": meta("c", **(about or {})), "spec": spec, "status": status or {}})
 

@@ -13,8 +13,8 @@ from dra_operator.placement import POD_SLOTS, node_requests, pod_requests, serve
 GPU = "example.com/gpu"
 
 
-def pod(containers: list[Any], init: list[Any] | None = None, status: Any = None, **spec: Any) -> Pod:
-    def container(item: Any) -> dict[str, Any]:
+def pod(containers: list[Any], init: list[Any] | None = None, status: object = None, **spec: Any) -> Pod:
+    def container(item: object) -> dict[str, Any]:
         requests, policy = item if isinstance(item, tuple) else (item, None)
         return {"resources": {"requests": requests}, "restartPolicy": policy}
 

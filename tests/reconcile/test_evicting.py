@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,7 +41,7 @@ def world() -> World:
 
 
 def furnish(
-    world: World, make: type[Make], *taints: Any, pods: int = 1, tolerations: Any = None, **result: Any
+    world: World, make: type[Make], *taints: Any, pods: int = 1, tolerations: object = None, **result: Any
 ) -> None:
     """A slice whose devices have these taints, and running pods with a device each."""
     published = make.slice("node-a", pods)
@@ -260,7 +260,9 @@ def drop_slice(world: World) -> None:
 
 
 @pytest.mark.parametrize("change", [untaint, new_generation, deallocate, unreserve, drop_claim, drop_slice])
-async def test_what_spares_a_pod_that_was_due_later_is_told(world: World, make: type[Make], change: Any) -> None:
+async def test_what_spares_a_pod_that_was_due_later_is_told(
+    world: World, make: type[Make], change: Callable[[World], None]
+) -> None:
     """Whatever ends the reason to delete it (TE-07)."""
     world.concerns = Concerns(templates=False, release=False)
     furnish(world, make, TAINT, tolerations=holding(300))
@@ -290,7 +292,7 @@ def remove_pod(world: World) -> None:
 @pytest.mark.parametrize("change", [end_pod, delete_pod, remove_pod])
 @pytest.mark.parametrize("heard", [True, False], ids=["the watch says so", "only the server says so"])
 async def test_a_pod_that_ends_by_itself_is_left_alone_without_a_word(
-    world: World, make: type[Make], change: Any, heard: bool
+    world: World, make: type[Make], change: Callable[[World], None], heard: bool
 ) -> None:
     world.concerns = Concerns(templates=False, release=False)
     furnish(world, make, TAINT, tolerations=holding(300))
@@ -636,7 +638,7 @@ def lower_the_effect(world: World) -> None:
 
 @pytest.mark.parametrize("change", [drop_rule, select_another_driver, lower_the_effect])
 async def test_a_rule_that_goes_or_changes_spares_the_pods_that_were_due_later(
-    world: World, make: type[Make], change: Any
+    world: World, make: type[Make], change: Callable[[World], None]
 ) -> None:
     tolerations = [{"key": "maintenance", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}]
     furnish(world, make, tolerations=tolerations)

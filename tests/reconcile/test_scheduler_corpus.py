@@ -78,7 +78,7 @@ def at(text: str) -> str:
     return (datetime.fromisoformat(NOW) + timedelta(seconds=seconds)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def timed(value: Any) -> Any:
+def timed(value: object) -> Any:
     if isinstance(value, dict):
         if "allocationTimestamp" in value and value["allocationTimestamp"] is None:
             value = {**value, "allocationTimestamp": "0001-01-01T00:00:00Z"}  # an empty time is null in the corpus

@@ -15,6 +15,7 @@ from dra_kube import (
     RESOURCE_SLICES,
     Forbidden,
 )
+from fake_api import Call
 from objects import Make, Obj
 from reconcile_world import World
 from volume_controller import bind_volumes
@@ -239,7 +240,7 @@ async def test_a_refused_write_is_told_and_takes_the_devices_back(world: World, 
     store(world.api, volume_claim(class_name=FAST))
     world.api.add(PODS, make.pod(claims=[make.use("gpu")], volumes=uses("data")))
 
-    def refuse(call: Any) -> Exception | None:
+    def refuse(call: Call) -> Exception | None:
         forbidden = call.plural == "persistentvolumeclaims" and call.verb == "update"
         return Forbidden(403, "Forbidden", "not allowed") if forbidden else None
 

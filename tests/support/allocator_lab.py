@@ -211,7 +211,7 @@ def _cel(selectors: Iterable[str]) -> list[Json]:
     return [{"cel": {"expression": expression}} for expression in selectors]
 
 
-def _attribute(value: Any) -> Json:
+def _attribute(value: object) -> Json:
     if isinstance(value, list):
         return {{bool: "bools", int: "ints", str: "strings"}[type(value[0])]: value}
     return {{bool: "bool", int: "int", str: "string"}[type(value)]: value}
@@ -230,7 +230,7 @@ def _with_unique_names(slices: Iterable[Json]) -> Iterable[Json]:
         yield slice_ if seen[name] == 1 else {**slice_, "metadata": {"name": f"{name}\0{seen[name]}"}}
 
 
-def _comparable(value: Any) -> Any:
+def _comparable(value: object) -> Any:
     """Without empty parts, share ids (random) and texts of quantities; claim configuration once."""
     if isinstance(value, list):
         return [_comparable(item) for item in value]

@@ -24,7 +24,7 @@ def pod(
     on: str = "",
     namespace: str = "ns",
     leaving: bool = False,
-    status: Any = None,
+    status: object = None,
     **spec: Any,
 ) -> Pod:
     """A pod; ``on`` is its node, ``leaving`` says that it is being deleted."""

@@ -29,6 +29,7 @@ from dra_kube import (
     Connection,
     NotFound,
     Object,
+    Resource,
 )
 from dra_kubeletplugin import CdiFolder, KubeletPlugin, PluginSettings, Pool, Resources, device
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
@@ -392,6 +393,6 @@ class Scene:
             await self._delete(DEVICE_CLASSES, name)
         await self._delete(NAMESPACES, self.namespace)
 
-    async def _delete(self, resource: Any, name: str, namespace: str | None = None) -> None:
+    async def _delete(self, resource: Resource, name: str, namespace: str | None = None) -> None:
         with suppress(NotFound):
             await self.api.delete(resource, name, namespace)
