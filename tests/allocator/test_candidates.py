@@ -299,10 +299,10 @@ def expected_answers(case: dict[str, Any]) -> dict[str, str]:
     """The answer of brute force on each node, up to the first that takes too long."""
     found = {}
     for node in case["nodes"]:
-        told = ask_oracle(case, node)
-        if told is None:
+        expected = ask_oracle(case, node)
+        if expected is None:
             break
-        found[node["metadata"]["name"]] = told.outcome
+        found[node["metadata"]["name"]] = expected.outcome
     return found
 
 

@@ -1,4 +1,4 @@
-"""The example in ``dra_operator.allocator.pruning``, as it is told there."""
+"""The example in ``dra_operator.allocator.pruning``, as it stands there."""
 
 from __future__ import annotations
 

@@ -349,8 +349,8 @@ def test_a_change_of_a_claims_finalizers_wakes_nobody_who_waits() -> None:
 def test_our_own_condition_on_a_pod_wakes_nobody() -> None:
     cluster = make_cluster()
     cluster.put(pod("p", 1, "c"))
-    told = pod("p", 2, "c", status={"conditions": [{"type": "PodScheduled", "status": "False"}]})
-    assert cluster.put(told) == ()
+    conditioned = pod("p", 2, "c", status={"conditions": [{"type": "PodScheduled", "status": "False"}]})
+    assert cluster.put(conditioned) == ()
 
 
 def test_nodes_wake_waiting_pods_only_when_they_offer_something_else() -> None:

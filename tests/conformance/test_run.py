@@ -56,7 +56,7 @@ def test_our_allocator_agrees(tmp_path: Path, semantics: str, only: str, cases: 
     assert (found["cases"], found["total"]["agrees"]) == (cases, cases)
 
 
-def test_answers_by_other_semantics_are_told_from_wrong_ones(tmp_path: Path) -> None:
+def test_answers_by_other_semantics_are_distinguished_from_wrong_ones(tmp_path: Path) -> None:
     options = ["--only", "random/p*", "--semantics", "documented"]
     found = summary(tmp_path, *options, program=[*SIMULATE, "reference"], code=1)
     assert found["total"] == {"agrees": 187, "known deviation": 13, "differs": 0, "no answer": 0}

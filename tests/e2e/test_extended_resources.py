@@ -172,7 +172,7 @@ async def test_e2e_100_a_pod_waits_until_another_gives_its_devices_back(scene: S
 
 
 @both
-async def test_e2e_102_the_status_of_the_pod_tells_claim_and_requests(scene: Scene) -> None:
+async def test_e2e_102_the_status_of_the_pod_names_claim_and_requests(scene: Scene) -> None:
     await start_driver(scene, 3)
     resources = [explicit(scene, number) for number in range(3)]
     await scene.create_pod(pod(scene, {"main": dict.fromkeys(resources, 1)}))

@@ -38,7 +38,7 @@ async def test_a_claim_has_its_device_before_its_pod_and_after_it(scene: Scene) 
 
 
 @both
-async def test_a_wrong_annotation_is_told_and_the_claim_is_like_any_other(scene: Scene) -> None:
+async def test_a_wrong_annotation_is_reported_and_the_claim_is_like_any_other(scene: Scene) -> None:
     await scene.start_driver()
     await create_immediate(scene, "now")
     await scene.event("external-claim", "FailedAllocation", '"now" is not supported: use "immediate"')

@@ -79,7 +79,7 @@ SLICES = st.builds(
 
 
 @given(st.lists(st.one_of(SLICES, st.sampled_from(["s1", "s2", "s3"])), max_size=12))
-def test_what_is_kept_is_what_a_fresh_start_finds_and_every_difference_is_told(
+def test_what_is_kept_is_what_a_fresh_start_finds_and_every_difference_is_reported(
     history: list[ResourceSlice | str],
 ) -> None:
     taints, present = DeviceTaints(), dict[str, ResourceSlice]()
@@ -88,10 +88,10 @@ def test_what_is_kept_is_what_a_fresh_start_finds_and_every_difference_is_told(
         name = step if isinstance(step, str) else step.metadata.name
         old, new = present.pop(name, None), None if isinstance(step, str) else step
         before = [taints.of(device) for device in ids]
-        told = taints.replace(old, new)
+        reported = taints.replace(old, new)
         if new is not None:
             present[name] = new
-        assert told == {device for device, had in zip(ids, before, strict=True) if taints.of(device) != had}
+        assert reported == {device for device, had in zip(ids, before, strict=True) if taints.of(device) != had}
         fresh = DeviceTaints()
         for slice_ in present.values():
             fresh.replace(None, slice_)

@@ -152,14 +152,14 @@ async def test_everything_is_looked_at_again_now_and_then(
 async def test_a_list_that_is_older_than_what_was_seen_removes_nothing_and_is_reported(
     parts: tuple[Server, Control, Audit, list[str]], seen: str, removed: bool, restored: bool
 ) -> None:
-    _, control, made, told = parts
+    _, control, made, reported = parts
     control.cluster.put(Node(metadata=ObjectMeta(name="old", uid="u", resource_version="4")))
     made.saw(NODES, seen)
     task = asyncio.create_task(made.run())
     made.call(NODES)
 
     async def done() -> bool:
-        return ("old" not in control.cluster.nodes) == removed and bool(told) == restored
+        return ("old" not in control.cluster.nodes) == removed and bool(reported) == restored
 
     await until("compared", done, 5)
     task.cancel()

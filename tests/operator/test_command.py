@@ -187,9 +187,9 @@ async def test_probes_say_over_http_what_is_wrong(cluster: LiveCluster, proxy: F
 
                 async def unready() -> bool:
                     async with http.get("/readyz") as answer:
-                        told = await answer.text()
+                        body = await answer.text()
                         assert answer.status == 503
-                        assert told == "pods: not watched yet: WATCH answered 403: pods is forbidden\n"
+                        assert body == "pods: not watched yet: WATCH answered 403: pods is forbidden\n"
                     return True
 
                 await until("unready", unready)

@@ -133,13 +133,13 @@ async def test_a_controller_manager_evicts_from_the_version_on_in_which_that_is_
 
 async def test_an_upgrade_of_the_control_plane_is_noticed() -> None:
     scene = Scene()
-    told: list[bool] = []
+    answers: list[bool] = []
     upgrades: list[Lease | Exception] = [version("35"), version("36"), AWAY, version("36"), version("35")]
     for renewed, shown in enumerate(upgrades):
         scene.shown, scene.version = lease(str(renewed)), shown
         await scene.controller.look()
-        told.append(scene.concerns.eviction)
-    assert told == [True, False, False, False, True]
+        answers.append(scene.concerns.eviction)
+    assert answers == [True, False, False, False, True]
     assert scene.calls == 1
 
 
@@ -170,7 +170,7 @@ async def test_each_change_is_one_line_in_the_log(caplog: pytest.LogCaptureFixtu
     ]
 
 
-async def test_a_denial_is_told_once_with_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_denial_is_reported_once_with_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     for _ in range(3):
         await scene.look(10, DENIED)

@@ -72,7 +72,7 @@ async def test_int_006_all_pods_on_tainted_slices_are_evicted(
 
 
 @pytest.mark.parametrize("version", ["v1alpha3", "v1beta2"])
-async def test_int_007_008_a_rule_looks_first_then_evicts_and_tells_the_end(
+async def test_int_007_008_a_rule_looks_first_then_evicts_and_reports_the_end(
     version: str, api: Api, cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(taint_rules, "PERIOD", 1.0)

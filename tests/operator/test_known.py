@@ -1,4 +1,4 @@
-"""Kopf is told what is news, in its order, and nothing else."""
+"""Kopf hears what is news, in its order, and nothing else."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ async def test_a_kopf_that_fails_again_and_again_is_not_ready_and_in_the_end_not
         await cluster.place("pod")
 
 
-async def test_what_kopf_lacks_is_not_told_in_its_own_words(
+async def test_what_kopf_lacks_is_not_reported_in_its_own_words(
     cluster: LiveCluster, supervising: Supervising, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every stock server lacks DeviceTaintRule."""

@@ -42,9 +42,9 @@ def record(message: object, *arguments: object, error: BaseException | None = No
 
 
 def test_the_fields_of_a_line_are_keys_of_a_json_object() -> None:
-    told = json.loads(JsonLines().format(record(Line("pod bound", {"pod": "ns/pod", "devices": ["a", "b"]}))))
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told.pop("time"))
-    assert told == {
+    entry = json.loads(JsonLines().format(record(Line("pod bound", {"pod": "ns/pod", "devices": ["a", "b"]}))))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry.pop("time"))
+    assert entry == {
         "level": "warning",
         "logger": "dra_operator.x",
         "message": "pod bound",
@@ -54,10 +54,10 @@ def test_the_fields_of_a_line_are_keys_of_a_json_object() -> None:
 
 
 def test_no_field_hides_what_every_json_object_has() -> None:
-    told = json.loads(JsonLines().format(record(Line("it happened", {"message": "m", "time": "t", "exception": "e"}))))
-    assert (told["message"], told["message_"]) == ("it happened", "m")
-    assert (told["time_"], told["exception_"]) == ("t", "e")
-    assert "exception" not in told
+    entry = json.loads(JsonLines().format(record(Line("it happened", {"message": "m", "time": "t", "exception": "e"}))))
+    assert (entry["message"], entry["message_"]) == ("it happened", "m")
+    assert (entry["time_"], entry["exception_"]) == ("t", "e")
+    assert "exception" not in entry
 
 
 def test_a_plain_record_and_its_traceback_are_one_json_line() -> None:
@@ -66,9 +66,9 @@ def test_a_plain_record_and_its_traceback_are_one_json_line() -> None:
     except ValueError as error:
         text = JsonLines().format(record("%s\nof %d", "one", 2, error=error))
     assert "\n" not in text
-    told = json.loads(text)
-    assert told["message"] == "one\nof 2"
-    assert told["exception"].endswith("ValueError: two\nlines")
+    entry = json.loads(text)
+    assert entry["message"] == "one\nof 2"
+    assert entry["exception"].endswith("ValueError: two\nlines")
 
 
 def secrets_in(kubeconfig: Path) -> list[str]:
@@ -105,7 +105,7 @@ async def test_each_verbosity_adds_what_its_help_says(
     assert [word for word in absent if word in text] == []
 
 
-async def test_the_requests_of_an_attempt_have_its_id_and_no_request_tells_a_secret(
+async def test_the_requests_of_an_attempt_have_its_id_and_no_request_shows_a_secret(
     cluster: LiveCluster, kubeconfig: Path, tmp_path: Path
 ) -> None:
     text = await log_of(cluster, kubeconfig, tmp_path, "-vv")
@@ -122,10 +122,10 @@ async def test_json_is_one_object_per_line_from_the_first_to_the_last(
     cluster: LiveCluster, kubeconfig: Path, tmp_path: Path
 ) -> None:
     text = await log_of(cluster, kubeconfig, tmp_path, "--log-format", "json", "-vv")
-    told = [json.loads(line) for line in text.splitlines()]
-    (bound,) = (entry for entry in told if entry["message"] == "pod bound")
+    entries = [json.loads(line) for line in text.splitlines()]
+    (bound,) = (entry for entry in entries if entry["message"] == "pod bound")
     assert (bound["pod"], bound["level"]) == ("ns/pod", "info")
-    assert {entry["message"] for entry in told if entry.get("attempt") == bound["attempt"]} >= {
+    assert {entry["message"] for entry in entries if entry.get("attempt") == bound["attempt"]} >= {
         "node asked",
         "claim allocated",
         "request",

@@ -43,7 +43,7 @@ MISMATCHES = {
 }
 
 
-def told(*claims: Json, nodes: int = 1, usage: Usage | None = None) -> list[str]:
+def lines_of(*claims: Json, nodes: int = 1, usage: Usage | None = None) -> list[str]:
     """The lines about as many equal nodes, which refuse the last claim; the others are allocated."""
     everywhere = [
         slice_ for number in range(1, nodes + 1) for slice_ in pool(*DEVICES, name=f"p{number}", nodeName=f"n{number}")
@@ -63,7 +63,7 @@ def told(*claims: Json, nodes: int = 1, usage: Usage | None = None) -> list[str]
 
 @pytest.mark.parametrize(("selector", "published"), MISMATCHES.values(), ids=MISMATCHES.keys())
 def test_selectors_stand_beside_what_devices_publish(selector: str, published: list[str]) -> None:
-    lines = [line.strip() for line in told(claim(request("r", selector)))]
+    lines = [line.strip() for line in lines_of(claim(request("r", selector)))]
     one = lines.index(f"selector #0 of claim default/c, request r matches 0 of 3 devices: {selector}")
     assert lines[one - 1] == 'selector #0 of class any matches 3 of 3 devices: device.driver == "drv" || true'
     drivers = ["drivers of the devices: drv (3)"]  # the class asks for the driver, too
@@ -82,7 +82,7 @@ def test_the_selectors_are_those_of_the_refused_claim_if_another_has_a_request_o
     assert "    selector #0 of claim default/not, request r matches 0 of 3 devices: false" in lines
 
 
-def test_who_holds_the_devices_is_told() -> None:
+def test_who_holds_the_devices_is_reported() -> None:
     def allocated(name: str, device: str, *users: str, admin: bool = False) -> Json:
         result = {"request": "r", "driver": "drv", "pool": "p1", "device": device, "adminAccess": admin}
         status = {
@@ -100,7 +100,7 @@ def test_who_holds_the_devices_is_told() -> None:
     usage = Usage()
     for name in "abc":
         usage.take_device(DeviceId("drv", "p1", name))
-    lines = told(*others, claim(request("r")), usage=usage)
+    lines = lines_of(*others, claim(request("r")), usage=usage)
     assert lines[4:] == [
         "    3 in use",
         "    drv/p1/a is held by claim default/one, reserved for web-0",
@@ -118,6 +118,6 @@ def test_who_holds_the_devices_is_told() -> None:
     ],
 )
 def test_nodes_with_the_same_obstacle_are_only_named(nodes: int, last: str) -> None:
-    lines = told(claim(request("r", count=4)), nodes=nodes)
+    lines = lines_of(claim(request("r", count=4)), nodes=nodes)
     assert sum(line.startswith("node ") for line in lines) == 1
     assert lines[-1] == last

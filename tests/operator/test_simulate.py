@@ -124,7 +124,7 @@ def test_first_stops_at_the_first_node_that_fits_and_all_does_not(
 
 
 def crowd(count: int, **devices: list[Json]) -> Json:
-    """Slices for so many nodes ``n000``, ..., each with one plain device unless told otherwise."""
+    """Slices for so many nodes ``n000``, ..., each with one plain device unless asked for more."""
     names = [f"n{number:03}" for number in range(count)]
     slices = [pool(*devices.get(name, [device("a")]), name=name, nodeName=name)[0] for name in names]
     return {"nodes": [{"metadata": {"name": name}} for name in names], "slices": slices, "mode": "first"}
@@ -158,7 +158,7 @@ def test_an_error_on_a_node_that_the_index_leaves_out_is_still_met(
     assert [node["outcome"] for node in answer["nodes"]] == ["none", "none", "none", "error"]
 
 
-def test_a_refusal_is_told_with_its_numbers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_refusal_is_reported_with_its_numbers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     state = {"allocatedDevices": [{"driver": "drv", "pool": "p", "device": "a"}]}
     case = small_case(claims=[claim(request("r", count=2))], allocatedState=state)
     (answer,) = answers(capsys, written(tmp_path, [case]))
@@ -168,7 +168,7 @@ def test_a_refusal_is_told_with_its_numbers(capsys: pytest.CaptureFixture[str], 
     assert "1 in use" in node["refusal"]["text"]
 
 
-def test_an_error_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_error_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (answer,) = answers(capsys, written(tmp_path, [small_case(classes=[])]))
     assert answer["nodes"][0]["outcome"] == "error"
     assert "device class any" in answer["nodes"][0]["error"]
@@ -250,10 +250,10 @@ CLASS = kubernetes("class", device_class("any"))
 SLICES = [kubernetes("slice", slice_) for slice_ in pool(device("a"), device("b"))]
 
 
-def test_the_devices_of_each_node_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_devices_of_each_node_are_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     wanted = kubernetes("claim", claim(first_available("r", sub("many", count=9), sub("few"))))
-    told = verdict(capsys, tmp_path, CLASS, *SLICES, wanted)
-    assert told.splitlines() == [
+    report = verdict(capsys, tmp_path, CLASS, *SLICES, wanted)
+    assert report.splitlines() == [
         "claims default/c",
         "would fit 1 of 1 node",
         "node n1: fits",
@@ -270,23 +270,23 @@ def test_defaults_are_filled_in_and_older_versions_converted(
     assert "r: drv/p/a" in verdict(capsys, tmp_path, CLASS, *SLICES, old)
 
 
-def test_a_refusal_is_told_in_full(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_refusal_is_reported_in_full(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     wanted = kubernetes("claim", claim(request("r", count=3)))
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
-    told = verdict(capsys, tmp_path, CLASS, *SLICES, wanted, node, options=["--node", "n1", "--node", "n2"])
-    assert "node n1: does not fit" in told
-    assert 'default/c request "r" needs 3 devices' in told
-    assert "node n2: does not fit" in told
-    assert told.startswith("node n2 is not in the files, and tried as one without labels\n")
+    report = verdict(capsys, tmp_path, CLASS, *SLICES, wanted, node, options=["--node", "n1", "--node", "n2"])
+    assert "node n1: does not fit" in report
+    assert 'default/c request "r" needs 3 devices' in report
+    assert "node n2: does not fit" in report
+    assert report.startswith("node n2 is not in the files, and tried as one without labels\n")
 
 
 def test_an_allocated_claim_holds_its_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     allocation = {"devices": {"results": [{"request": "r", "driver": "drv", "pool": "p", "device": "a"}]}}
     held = kubernetes("claim", {**claim(request("r"), name="held"), "status": {"allocation": allocation}})
     wanted = kubernetes("claim", claim(request("r"), name="open"))
-    told = verdict(capsys, tmp_path, CLASS, *SLICES, held, wanted)
-    assert "claims default/open" in told
-    assert "r: drv/p/b" in told
+    report = verdict(capsys, tmp_path, CLASS, *SLICES, held, wanted)
+    assert "claims default/open" in report
+    assert "r: drv/p/b" in report
 
 
 def test_a_pod_brings_its_claims_and_what_it_asks_of_a_node(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -306,18 +306,20 @@ def test_a_pod_brings_its_claims_and_what_it_asks_of_a_node(capsys: pytest.Captu
         for name, zone in (("n1", "a"), ("n2", "b"))
     ]
     listed = {"apiVersion": "v1", "kind": "List", "items": [template, pod, *nodes]}
-    told = verdict(capsys, tmp_path, CLASS, *SLICES, listed)
-    assert "pod default/web, claims default/web-gpu" in told
-    assert "node n1: fits" in told
-    assert "node n2: the pod cannot run there" in told
+    report = verdict(capsys, tmp_path, CLASS, *SLICES, listed)
+    assert "pod default/web, claims default/web-gpu" in report
+    assert "node n1: fits" in report
+    assert "node n2: the pod cannot run there" in report
 
 
-def test_a_pod_that_placement_does_not_try_is_told_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_pod_that_placement_does_not_try_is_named_with_the_reason(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     volumes = [{"name": "data", "iscsi": {}}]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"volumes": volumes}}
-    told = verdict(capsys, tmp_path, CLASS, *SLICES, pod).splitlines()
-    assert told[1].startswith("is not tried: spec.volumes[0].iscsi is not supported")
-    assert told[2:] == ["summary: 1 pod: not-tried 1; without a node: default/web"]
+    report = verdict(capsys, tmp_path, CLASS, *SLICES, pod).splitlines()
+    assert report[1].startswith("is not tried: spec.volumes[0].iscsi is not supported")
+    assert report[2:] == ["summary: 1 pod: not-tried 1; without a node: default/web"]
 
 
 def test_each_pod_finds_what_the_pods_before_it_have_left(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -330,9 +332,9 @@ def test_each_pod_finds_what_the_pods_before_it_have_left(capsys: pytest.Capture
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
     objects = (CLASS, *SLICES, node, kubernetes("ResourceClaimTemplate", template), *pods)
     assert verdict(capsys, tmp_path, *objects).count("r: drv/p/a") == 3
-    told = verdict(capsys, tmp_path, *objects, options=["--sequential"])
-    assert [told.count(f"r: drv/p/{name}") for name in "ab"] == [1, 1]
-    ends = [line for line in told.splitlines() if line.startswith(("gets", "waits"))]
+    report = verdict(capsys, tmp_path, *objects, options=["--sequential"])
+    assert [report.count(f"r: drv/p/{name}") for name in "ab"] == [1, 1]
+    ends = [line for line in report.splitlines() if line.startswith(("gets", "waits"))]
     assert ends[:2] == ["gets node n1", "gets node n1"]
     assert ends[2].startswith(
         'waits: 0/1 nodes are available: 1 cannot satisfy claim default/three-gpu request "r" (needs 1 device; '
@@ -352,34 +354,34 @@ def test_extended_resources_are_tried_as_the_class_serves_them(
         "status": {"allocatable": {"example.com/gpu": "1"}},
     }
     bare = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bare"}}
-    told = verdict(capsys, tmp_path, serving, *SLICES, pod, plugin, bare, options=["--node", "n1"])
-    assert "node n1: fits" in told
-    assert told.count("container-0-request-0: drv/p/") == 2
-    told = verdict(capsys, tmp_path, serving, *SLICES, pod, plugin, bare)
-    assert "node plugin: the pod cannot run there: Insufficient example.com/gpu" in told
-    assert "node bare: does not fit" in told
-    assert 'extended resource example.com/gpu (device class any) request "container-0-request-0"' in told
+    report = verdict(capsys, tmp_path, serving, *SLICES, pod, plugin, bare, options=["--node", "n1"])
+    assert "node n1: fits" in report
+    assert report.count("container-0-request-0: drv/p/") == 2
+    report = verdict(capsys, tmp_path, serving, *SLICES, pod, plugin, bare)
+    assert "node plugin: the pod cannot run there: Insufficient example.com/gpu" in report
+    assert "node bare: does not fit" in report
+    assert 'extended resource example.com/gpu (device class any) request "container-0-request-0"' in report
 
 
 def test_taint_rules_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     spec = {"deviceSelector": {"device": "a"}, "taint": {"key": "bad", "effect": "NoSchedule"}}
     rule = kubernetes("DeviceTaintRule", {"metadata": {"name": "rule"}, "spec": spec}, "resource.k8s.io/v1beta2")
-    told = verdict(capsys, tmp_path, CLASS, *SLICES, rule, kubernetes("claim", claim(request("r"))))
-    assert "DeviceTaintRule rule is left out: --feature-gates DRADeviceTaintRules=true" in told
-    assert "r: drv/p/a" in told
+    report = verdict(capsys, tmp_path, CLASS, *SLICES, rule, kubernetes("claim", claim(request("r"))))
+    assert "DeviceTaintRule rule is left out: --feature-gates DRADeviceTaintRules=true" in report
+    assert "r: drv/p/a" in report
     gates = ["--feature-gates", "DRADeviceTaintRules=true"]
-    told = verdict(capsys, tmp_path, CLASS, *SLICES, rule, kubernetes("claim", claim(request("r"))), options=gates)
-    assert "left out" not in told
-    assert "r: drv/p/b" in told
+    report = verdict(capsys, tmp_path, CLASS, *SLICES, rule, kubernetes("claim", claim(request("r"))), options=gates)
+    assert "left out" not in report
+    assert "r: drv/p/b" in report
 
 
-def test_what_a_node_cannot_be_asked_is_told_instead(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_a_node_cannot_be_asked_is_reported_instead(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     selector = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]}
     held = {**claim(request("r"), name="held"), "status": {"allocation": {"nodeSelector": selector}}}
     spec = {"resourceClaims": [{"name": "e", "resourceClaimName": "held"}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec}
-    told = verdict(capsys, tmp_path, CLASS, *SLICES, kubernetes("claim", held), pod)
-    assert "node n1: claim default/held is allocated for other nodes" in told
+    report = verdict(capsys, tmp_path, CLASS, *SLICES, kubernetes("claim", held), pod)
+    assert "node n1: claim default/held is allocated for other nodes" in report
     serving = kubernetes("class", {"metadata": {"name": "any"}, "spec": {"extendedResourceName": "example.com/gpu"}})
     pod["spec"] = {"containers": [], "overhead": {"example.com/gpu": "1"}}
     assert "node n1: error: pod default/web: no container asks" in verdict(capsys, tmp_path, serving, *SLICES, pod)
@@ -398,13 +400,13 @@ def test_what_a_node_cannot_be_asked_is_told_instead(capsys: pytest.CaptureFixtu
     ],
     ids=["no devices", "admin access", "an error", "a share"],
 )
-def test_an_answer_for_objects_is_told_in_words(
+def test_an_answer_for_objects_is_reported_in_words(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, fields: Json | None, said: str
 ) -> None:
     shared = device("a", capacity={"memory": "4Gi"}, extra={"allowMultipleAllocations": "capacity" in (fields or {})})
     wanted = kubernetes("claim", claim(*([] if fields is None else [request("r", **fields)])))
-    told = verdict(capsys, tmp_path, CLASS, kubernetes("slice", pool(shared)[0]), wanted)
-    assert any(line.startswith(said) for line in told.splitlines()), told
+    report = verdict(capsys, tmp_path, CLASS, kubernetes("slice", pool(shared)[0]), wanted)
+    assert any(line.startswith(said) for line in report.splitlines()), report
 
 
 def test_empty_documents_and_other_kinds_are_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

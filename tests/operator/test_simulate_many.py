@@ -52,9 +52,9 @@ def simulate(capsys: pytest.CaptureFixture[str], folder: Path, objects: list[Jso
     return capsys.readouterr().out
 
 
-def test_nodes_that_answer_alike_are_told_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    told = simulate(capsys, tmp_path, cluster(pod("web", "two"))).splitlines()
-    assert told[:8] == [
+def test_nodes_that_answer_alike_are_reported_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report = simulate(capsys, tmp_path, cluster(pod("web", "two"))).splitlines()
+    assert report[:8] == [
         "pod default/web, claims default/web-gpu",
         "would fit 4 of 12 nodes",
         "node n08: fits",
@@ -64,8 +64,8 @@ def test_nodes_that_answer_alike_are_told_once(capsys: pytest.CaptureFixture[str
         "  3 other nodes give as many devices: n09, n10, n11",
         "nodes n00, n01, n02, n03: the pod cannot run there: node(s) were unschedulable",
     ]
-    assert told[8] == "node n04: does not fit (selector)"
-    assert told[-2:] == [
+    assert report[8] == "node n04: does not fit (selector)"
+    assert report[-2:] == [
         "  3 other nodes fail for the same reason: n05, n06, n07",
         "summary: 1 pod: fits 1",
     ]
@@ -73,8 +73,8 @@ def test_nodes_that_answer_alike_are_told_once(capsys: pytest.CaptureFixture[str
 
 def test_a_summary_counts_the_verdicts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pods = [pod(f"p{number}", "two") for number in range(6)] + [pod("old", nodeName="n00"), pod("odd", volumes=VOLUMES)]
-    told = simulate(capsys, tmp_path, cluster(*pods), "--sequential").splitlines()
-    assert told[-1] == (
+    report = simulate(capsys, tmp_path, cluster(*pods), "--sequential").splitlines()
+    assert report[-1] == (
         "summary: 8 pods: fits 4, refused 2, not-tried 1, placed 1; without a node: default/p4, default/p5, default/odd"
     )
 
@@ -124,10 +124,10 @@ def test_an_error_on_one_node_holds_a_pod_back_on_all(capsys: pytest.CaptureFixt
     wanted = template("picky", selectors=[{"cel": {"expression": selector}}])
     nodes = [node("n1"), node("n2")]
     objects = [kubernetes("DeviceClass", device_class("any")), wanted, *nodes, *slices, pod("web", "picky")]
-    told = simulate(capsys, tmp_path, objects).splitlines()
-    assert told[1] == "would fit 1 of 2 nodes"
-    assert told[2].startswith("held back on all nodes by an error: claim default/web-gpu: selector #0: ")
-    assert told[-1] == "summary: 1 pod: error 1; without a node: default/web"
+    report = simulate(capsys, tmp_path, objects).splitlines()
+    assert report[1] == "would fit 1 of 2 nodes"
+    assert report[2].startswith("held back on all nodes by an error: claim default/web-gpu: selector #0: ")
+    assert report[-1] == "summary: 1 pod: error 1; without a node: default/web"
     (attempt,) = json.loads(simulate(capsys, tmp_path, objects, "-o", "json"))["attempts"]
     assert (attempt["verdict"], attempt["node"]) == ("error", None)
     assert [entry["answer"] for entry in attempt["nodes"]] == ["fits", "faulty"]
@@ -163,5 +163,8 @@ def test_pods_near_others_of_a_namespace_with_labels(capsys: pytest.CaptureFixtu
     rule = "node(s) didn't match pod affinity rules (topology key zone)"
     assert f"nodes n0, n1: the pod cannot run there: {rule}" in simulate(capsys, tmp_path, objects, "--sequential")
     namespace = {"metadata": {"name": "other", "labels": {"team": "x"}}}
-    told = simulate(capsys, tmp_path, [*objects, kubernetes("Namespace", namespace)], "--sequential").splitlines()
-    assert told[told.index("pod default/near, claims none") + 1 :][-2:] == ["gets node n1", "summary: 2 pods: fits 2"]
+    report = simulate(capsys, tmp_path, [*objects, kubernetes("Namespace", namespace)], "--sequential").splitlines()
+    assert report[report.index("pod default/near, claims none") + 1 :][-2:] == [
+        "gets node n1",
+        "summary: 2 pods: fits 2",
+    ]

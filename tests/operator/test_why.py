@@ -122,7 +122,7 @@ PODS_AND_ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str], lis
 @pytest.mark.parametrize(
     ("furniture", "pod", "setting", "said"), PODS_AND_ANSWERS.values(), ids=PODS_AND_ANSWERS.keys()
 )
-async def test_what_holds_a_pod_back_is_told(
+async def test_what_holds_a_pod_back_is_reported(
     furniture: dict[str, Any],
     pod: dict[str, Any],
     setting: list[str],
@@ -162,7 +162,7 @@ async def test_a_rule_between_pods_shows_the_pods_that_count(
     assert f"  node-1: {rule}\n    pods that count: 1 in node-1, 0 in node-0\n" in output
 
 
-async def test_a_pod_with_preferences_is_told_what_the_best_node_has(
+async def test_a_pod_with_preferences_learns_what_the_best_node_has(
     cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await cluster.furnish(nodes=2)
@@ -197,7 +197,7 @@ async def test_volumes_are_explained_for_every_node_and_while_they_are_bound(
     assert "nothing holds it back any more" not in output
 
 
-async def test_an_unknown_name_is_told_without_a_traceback(
+async def test_an_unknown_name_is_reported_without_a_traceback(
     cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await cluster.furnish()
@@ -205,7 +205,7 @@ async def test_an_unknown_name_is_told_without_a_traceback(
     assert (code, output) == (1, "kubectl dra: there is no pod absent in namespace ns\n")
 
 
-async def test_a_pod_that_waits_for_an_extended_resource_is_told_class_and_counts(
+async def test_a_pod_that_waits_for_an_extended_resource_learns_class_and_counts(
     cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await cluster.furnish(nodes=1, devices=1)

@@ -57,7 +57,7 @@ def test_a_generated_claim_has_to_belong_to_the_pod() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "classes", "prioritized_list", "told"),
+    ("asked", "classes", "prioritized_list", "lacks"),
     [
         (wants(), {"gpu"}, True, None),
         (wants(), set(), True, "claim ns/c, request r: device class gpu does not exist"),
@@ -67,12 +67,12 @@ def test_a_generated_claim_has_to_belong_to_the_pod() -> None:
     ids=["a class that exists", "a class that does not", "the class of an alternative", "alternatives are off"],
 )
 def test_a_request_that_no_node_can_serve_is_named(
-    asked: dict[str, Any], classes: set[str], *, prioritized_list: bool, told: str | None
+    asked: dict[str, Any], classes: set[str], *, prioritized_list: bool, lacks: str | None
 ) -> None:
     found = unservable([claim("c", asked)], classes.__contains__, prioritized_list=prioritized_list)
-    assert (found is None) is (told is None)
-    if found is not None and told is not None:
-        assert told in text(found)
+    assert (found is None) is (lacks is None)
+    if found is not None and lacks is not None:
+        assert lacks in text(found)
 
 
 def allocated(name: str, *terms: dict[str, Any]) -> ResourceClaim:

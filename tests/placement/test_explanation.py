@@ -54,7 +54,7 @@ def test_what_does_not_fit_even_alone_is_cut_visibly() -> None:
     assert line.endswith("...")
 
 
-def test_nodes_that_were_not_asked_are_told_by_the_request_alone() -> None:
+def test_nodes_that_were_not_asked_are_described_by_the_request_alone() -> None:
     reasons = Reasons()
     reasons.refuse_others(RefusedClaim("ns/c"), "r", 3)
     assert reasons.line(3) == (
@@ -63,7 +63,7 @@ def test_nodes_that_were_not_asked_are_told_by_the_request_alone() -> None:
     assert Reasons().line(0) == "0/0 nodes are available: the cluster has no nodes"
 
 
-def test_of_nodes_that_were_not_asked_no_numbers_are_told() -> None:
+def test_of_nodes_that_were_not_asked_no_numbers_are_reported() -> None:
     reasons = Reasons()
     for _ in range(17):
         reasons.refuse(refused(2, "ns/c"))

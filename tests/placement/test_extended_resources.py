@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[Pod, NodeState, dict[str, list[str]], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_pod_is_told_which_resource_and_class_it_waits_for(case: str) -> None:
+def test_a_pod_learns_which_resource_and_class_it_waits_for(case: str) -> None:
     pod, state, devices, text = REFUSED[case]
     answer = placed(pod, state, **devices)
     assert isinstance(answer, NoPlace)

@@ -64,7 +64,10 @@ CASES: dict[str, tuple[list[Obj], dict[str, str | None] | Obstacle]] = {
         NOTHING,
     ),
     "none of another mode": ([volume_claim(spec={"volumeMode": "Block"}), volume()], NOTHING),
-    "one of the same mode, told or not": ([volume_claim(spec={"volumeMode": "Filesystem"}), volume()], {"data": "pv"}),
+    "one of the same mode, given or by default": (
+        [volume_claim(spec={"volumeMode": "Filesystem"}), volume()],
+        {"data": "pv"},
+    ),
     "none with other attributes": ([volume_claim(spec={"volumeAttributesClassName": "gold"}), volume()], NOTHING),
     "one with all access modes": (
         [
@@ -117,7 +120,7 @@ CASES: dict[str, tuple[list[Obj], dict[str, str | None] | Obstacle]] = {
         [volume_claim(class_name="zonal"), storage_class("zonal", "csi.example.com", allowedTopologies=TWO[:1])],
         NOTHING,
     ),
-    "one whose class is told by the old annotation": (
+    "one whose class is in the old annotation": (
         [
             volume_claim(
                 class_name="gone", metadata={"annotations": {"volume.beta.kubernetes.io/storage-class": LATE}}

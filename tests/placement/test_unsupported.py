@@ -1,4 +1,4 @@
-"""Rules for the place of a pod that placement does not know: the pod waits, and is told which field it is."""
+"""Rules for the place of a pod that placement does not know: the pod waits, with a message that names the field."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def pods(world: World) -> list[str]:
     return sorted(pod["metadata"]["name"] for pod in world.api.of(PODS))
 
 
-def told(world: World) -> list[str]:
+def announced(world: World) -> list[str]:
     return world.messages("DeviceTaintManagerEviction")
 
 
@@ -131,7 +131,7 @@ async def test_a_pod_on_a_tainted_device_is_marked_and_deleted(world: World, mak
     graceful(world)
     world.now = "2026-01-01T00:00:02Z"
     async with started(world):
-        await becomes(lambda: told(world))
+        await becomes(lambda: announced(world))
     pod = world.api[PODS, "ns/pod"]
     assert pod["metadata"]["deletionTimestamp"]
     assert pod["status"]["conditions"] == [
@@ -144,7 +144,7 @@ async def test_a_pod_on_a_tainted_device_is_marked_and_deleted(world: World, mak
         }
     ]
     assert calls(world) == [("get", None), ("patch", "status"), ("delete", None)]
-    assert told(world) == [MARKED]
+    assert announced(world) == [MARKED]
     assert metric(world, DELETIONS) == 1
     assert metric(world, f"{DURATION}_sum") == 2
     assert metric(world, f"{DURATION}_bucket".replace("_bucket", "_count")) == 1
@@ -260,7 +260,7 @@ def drop_slice(world: World) -> None:
 
 
 @pytest.mark.parametrize("change", [untaint, new_generation, deallocate, unreserve, drop_claim, drop_slice])
-async def test_what_spares_a_pod_that_was_due_later_is_told(
+async def test_what_spares_a_pod_that_was_due_later_is_reported(
     world: World, make: type[Make], change: Callable[[World], None]
 ) -> None:
     """Whatever ends the reason to delete it (TE-07)."""
@@ -269,7 +269,7 @@ async def test_what_spares_a_pod_that_was_due_later_is_told(
     async with started(world):
         change(world)
         await caught_up(world)
-        await becomes(lambda: told(world) == [CANCELLED], seconds=10)
+        await becomes(lambda: announced(world) == [CANCELLED], seconds=10)
         world.now = "2026-01-01T01:00:00Z"
         await look_now(world)
     assert pods(world) == ["pod"]
@@ -305,7 +305,7 @@ async def test_a_pod_that_ends_by_itself_is_left_alone_without_a_word(
         await look_now(world)
         writes = [call for call in world.api.writes if call.plural == "pods"]
         assert writes == []
-        assert told(world) == []
+        assert announced(world) == []
     assert metric(world, DELETIONS) == 0
 
 
@@ -328,7 +328,7 @@ async def test_a_successor_of_the_same_name_is_safe(world: World, make: type[Mak
     assert successor["metadata"]["uid"] == "successor"
     assert not (successor.get("status") or {}).get("conditions")
     assert metric(world, DELETIONS) == 0
-    assert told(world) == ([] if moment == "before it is read" else [MARKED])
+    assert announced(world) == ([] if moment == "before it is read" else [MARKED])
 
 
 async def test_nothing_is_cancelled_for_the_successor_of_a_pod_that_was_due_later(
@@ -339,7 +339,7 @@ async def test_nothing_is_cancelled_for_the_successor_of_a_pod_that_was_due_late
         world.api.drop(PODS, "ns/pod")
         world.api.add(PODS, make.pod(claims=[make.use("claim-0")], node="node-a"))
         await caught_up(world)
-    assert told(world) == []
+    assert announced(world) == []
 
 
 async def test_an_evicted_pod_is_not_looked_at_again_before_the_watch_shows_it(world: World, make: type[Make]) -> None:
@@ -382,10 +382,10 @@ async def test_a_request_that_fails_is_made_again_and_the_pod_goes_once(
     assert len(world.api[PODS, "ns/pod"]["status"]["conditions"]) == 1
     counted = 0 if lost and verb == "delete" else 1  # whose deletion it was cannot be known
     assert metric(world, DELETIONS) == counted
-    assert told(world) == [MARKED]
+    assert announced(world) == [MARKED]
 
 
-async def test_a_missing_permission_is_tried_again_and_told_in_the_log(
+async def test_a_missing_permission_is_tried_again_and_reported_in_the_log(
     world: World, make: type[Make], caplog: pytest.LogCaptureFixture
 ) -> None:
     furnish(world, make, TAINT)
@@ -400,7 +400,7 @@ async def test_a_missing_permission_is_tried_again_and_told_in_the_log(
     (first, *_) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "concern=eviction object=ns/pod" in first
     assert "cannot delete resource" in first
-    assert told(world) == [MARKED]
+    assert announced(world) == [MARKED]
 
 
 @pytest.mark.parametrize("after", [1, 2, 3], ids=["reading", "marking", "deleting"])
@@ -452,7 +452,7 @@ async def test_a_taint_that_goes_while_the_pod_is_read_spares_it(world: World, m
 
     world.api.after = change
     async with started(world):
-        await becomes(lambda: told(world) == [CANCELLED], seconds=10)
+        await becomes(lambda: announced(world) == [CANCELLED], seconds=10)
     assert pods(world) == ["pod"]
 
 
@@ -466,7 +466,7 @@ async def test_events_that_come_twice_or_late_change_nothing(world: World, make:
         for _ in range(2):
             world.api.events.extend(late)
             await caught_up(world)
-        await becomes(lambda: told(world) == [MARKED])
+        await becomes(lambda: announced(world) == [MARKED])
     assert metric(world, DELETIONS) == 1
 
 
@@ -558,7 +558,7 @@ async def test_a_rule_tells_the_end_by_itself(
         await becomes(lambda: condition(world)["reason"] == reason, seconds=10)
 
 
-async def test_a_rule_tells_that_a_pod_came_to_its_devices(
+async def test_a_rule_reports_that_a_pod_came_to_its_devices(
     world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(taint_rules, "PERIOD", 0.05)
@@ -646,7 +646,7 @@ async def test_a_rule_that_goes_or_changes_spares_the_pods_that_were_due_later(
     async with started(world):
         change(world)
         await caught_up(world)
-        await becomes(lambda: told(world) == [CANCELLED], seconds=10)
+        await becomes(lambda: announced(world) == [CANCELLED], seconds=10)
     assert pods(world) == ["pod"]
 
 

@@ -101,7 +101,7 @@ async def test_the_claim_of_a_deleted_pod_gives_its_devices_back(world: World, m
     assert not claim["metadata"]["finalizers"]
 
 
-async def test_a_claim_that_the_server_refuses_is_told_to_the_pod_and_made_later(
+async def test_a_claim_that_the_server_refuses_is_reported_on_the_pod_and_made_later(
     world: World, make: type[Make]
 ) -> None:
     furnish(world, make)
@@ -186,8 +186,8 @@ async def test_what_an_earlier_attempt_left_over_is_deleted_first(world: World, 
         RESOURCE_CLAIMS, make.claim("left", owner=owner, annotations={ANNOTATION: "true"}, finalizers=[FINALIZER])
     )
     await world.settle()
-    told = "waiting for stale extended-resource claim left to be deleted"
-    assert world.messages("FailedScheduling") == [told]
+    message = "waiting for stale extended-resource claim left to be deleted"
+    assert world.messages("FailedScheduling") == [message]
     (claim,) = world.api.of(RESOURCE_CLAIMS)
     assert claim["metadata"]["name"] == extended_status(world)["resourceClaimName"] != "left"
 

@@ -181,7 +181,7 @@ def outcome(world: World) -> str:
     if world.api[PODS, "ns/pod"]["spec"].get("nodeName"):
         return BOUND
     reasons = ("FailedScheduling", "FailedResourceClaimCreation", "BindingConditionsPending")
-    told = [message for reason in reasons for message in world.messages(reason)]
+    messages = [message for reason in reasons for message in world.messages(reason)]
     answers = [request.get("status") or {} for request in world.api.of(RESOURCE_POOL_STATUS_REQUESTS)]
-    told += [condition["message"] for answer in answers for condition in answer.get("conditions", ())]
-    return " | ".join(told)
+    messages += [condition["message"] for answer in answers for condition in answer.get("conditions", ())]
+    return " | ".join(messages)

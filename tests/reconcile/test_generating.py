@@ -233,7 +233,7 @@ async def test_fields_of_a_newer_api_survive_in_generated_claims(world: World, m
     assert claim["spec"] == template["spec"]["spec"]
 
 
-async def test_a_missing_template_is_told_and_its_arrival_helps(world: World, make: type[Make]) -> None:
+async def test_a_missing_template_is_reported_and_its_arrival_helps(world: World, make: type[Make]) -> None:
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
     world.start()
     with pytest.raises(Exception, match="not found"):
@@ -246,7 +246,7 @@ async def test_a_missing_template_is_told_and_its_arrival_helps(world: World, ma
     assert recorded(world)["entry-0"]
 
 
-async def test_a_refused_creation_is_told_once_with_a_count(world: World, make: type[Make]) -> None:
+async def test_a_refused_creation_is_reported_once_with_a_count(world: World, make: type[Make]) -> None:
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
     refusals = iter([Forbidden(403, "Forbidden", "exceeded quota: claims")] * 4)

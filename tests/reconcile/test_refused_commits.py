@@ -1,4 +1,4 @@
-"""Plans that the server does not take: told, taken back completely, and repeated with growing pauses."""
+"""Plans that the server refuses: reported, taken back completely, and repeated with growing pauses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STEPS = {
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("how", REFUSALS)
-async def test_a_refused_commit_is_told_in_condition_and_event(
+async def test_a_refused_commit_is_reported_in_condition_and_event(
     how: str, step: str, world: World, make: type[Make]
 ) -> None:
     furnish(world, make)
@@ -61,9 +61,9 @@ async def test_a_refused_commit_is_told_in_condition_and_event(
             world.bring_events()
             await world.tick()
         world.api.before = lambda call: None
-    told = f"cannot {doing}: the API server refused: {REFUSALS[how]}; tried again with growing pauses"
-    assert waiting(world) == ("SchedulerError", told)
-    assert world.messages("FailedScheduling") == [told]
+    message = f"cannot {doing}: the API server refused: {REFUSALS[how]}; tried again with growing pauses"
+    assert waiting(world) == ("SchedulerError", message)
+    assert world.messages("FailedScheduling") == [message]
     assert not (world.api[RESOURCE_CLAIMS, "ns/claim"].get("status") or {}).get("allocation")
     await world.settle()
     assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"

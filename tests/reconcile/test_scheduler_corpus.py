@@ -1,8 +1,8 @@
-"""The reference's traces of the scheduler plugin, as far as its phases exist here (scheduling.md section 4).
+"""The reference's traces of the scheduler plugin, in the phases that exist here (scheduling.md section 4).
 
 The phases of one attempt are one call of the placement reconciler. What the claims look like at the end of the last
-phase, and whether the pod was bound or refused, must be the same. Reasons are compared where the text is specified;
-"cannot allocate all claims" is told by us with numbers instead.
+phase, and whether the pod was bound or refused, must be the same. Reasons are compared where the text is specified.
+The operator gives numbers where the reference says "cannot allocate all claims".
 """
 
 from __future__ import annotations
@@ -197,9 +197,9 @@ def extended_status(pod: dict[str, Any]) -> Any:
 
 
 def refusal(case: dict[str, Any]) -> list[str]:
-    """What the pod was told before anything was reserved for it."""
-    told = [step for step in case["steps"] if step["phase"].startswith(("PreEnqueue", "prefilter", "filter"))]
-    return next((step["reasons"] for step in told if step.get("reasons")), [])
+    """The reasons given to the pod before anything was reserved for it."""
+    steps = [step for step in case["steps"] if step["phase"].startswith(("PreEnqueue", "prefilter", "filter"))]
+    return next((step["reasons"] for step in steps if step.get("reasons")), [])
 
 
 def check_reasons(reasons: list[str], messages: list[str]) -> None:

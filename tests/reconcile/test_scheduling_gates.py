@@ -184,7 +184,7 @@ async def test_whatever_befalls_one_of_its_writes_the_pod_is_let_go_with_devices
     assert len(world.api.of(RESOURCE_CLAIMS)) == 2
 
 
-async def test_a_server_that_refuses_the_opening_is_told_of_and_the_devices_are_free(
+async def test_a_server_that_refuses_the_opening_is_reported_and_the_devices_are_free(
     world: World, make: type[Make]
 ) -> None:
     furnish(world, make)
@@ -310,7 +310,7 @@ async def test_a_pod_of_ours_may_have_the_gate_too(world: World, make: type[Make
         ),
     ],
 )
-async def test_what_the_pods_scheduler_has_to_decide_itself_is_told(
+async def test_what_the_pods_scheduler_has_to_decide_itself_is_reported(
     spec: Obj, says: str, world: World, make: type[Make]
 ) -> None:
     furnish(world, make)

@@ -166,7 +166,7 @@ BREAKDOWNS: dict[str, Callable[[Call], bool]] = {
 
 @pytest.mark.parametrize("where", BREAKDOWNS)
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_bug_in_a_commit_is_told_counted_and_tried_again(
+async def test_a_bug_in_a_commit_is_reported_counted_and_tried_again(
     when: str, where: str, world: World, make: type[Make], caplog: pytest.LogCaptureFixture
 ) -> None:
     furnish(world, make, nodes=1, devices=1)

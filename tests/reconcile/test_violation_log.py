@@ -1,4 +1,4 @@
-"""A violated invariant is told and counted once, not after every step for as long as it lasts."""
+"""A violated invariant is logged and counted once, not after every step for as long as it lasts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dra_operator.reconcile.violation_log import ViolationLog
 from prometheus_client import CollectorRegistry
 
 
-def test_each_violation_is_told_when_it_appears(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_violation_is_reported_when_it_appears(caplog: pytest.LogCaptureFixture) -> None:
     registry = CollectorRegistry()
     log = ViolationLog(registry)
     steps: list[tuple[list[str], list[str]]] = [
@@ -19,11 +19,11 @@ def test_each_violation_is_told_when_it_appears(caplog: pytest.LogCaptureFixture
         ([], []),
         (["a"], ["a"]),
     ]
-    told = 0
+    counted = 0
     for found, expected in steps:
         caplog.clear()
         with caplog.at_level(logging.ERROR):
             log.report(iter(found))
         assert [record.getMessage() for record in caplog.records] == [f"invariant violated: {one}" for one in expected]
-        told += len(expected)
-        assert registry.get_sample_value("dra_operator_invariant_violations_total") == told
+        counted += len(expected)
+        assert registry.get_sample_value("dra_operator_invariant_violations_total") == counted

@@ -235,7 +235,7 @@ async def test_a_fresh_operator_takes_up_what_was_begun(world: World, make: type
     assert node_of(world) == "node-1"
 
 
-async def test_a_refused_write_is_told_and_takes_the_devices_back(world: World, make: type[Make]) -> None:
+async def test_a_refused_write_is_reported_and_takes_the_devices_back(world: World, make: type[Make]) -> None:
     furnish(world, make, nodes=1)
     store(world.api, volume_claim(class_name=FAST))
     world.api.add(PODS, make.pod(claims=[make.use("gpu")], volumes=uses("data")))

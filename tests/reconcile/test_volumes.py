@@ -64,7 +64,7 @@ async def test_a_pod_goes_where_its_volume_is(world: World, make: type[Make]) ->
     assert node_of(world) == "node-2"
 
 
-async def test_devices_and_a_volume_on_different_nodes_are_told_apart(world: World, make: type[Make]) -> None:
+async def test_devices_and_a_volume_on_different_nodes_are_kept_apart(world: World, make: type[Make]) -> None:
     for number in range(2):
         world.api.add(NODES, make.node(f"node-{number}", **{"kubernetes.io/hostname": f"node-{number}"}))
     store(world.api, volume_claim(volume="pv"), volume(affinity=on_nodes("node-1")))

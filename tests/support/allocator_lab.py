@@ -143,7 +143,7 @@ def device_class(name: str, *selectors: str, **spec: Any) -> Json:
 
 
 def pool(*devices: Json, name: str = "p", driver: str = "drv", counters: Json | None = None, **spec: Any) -> list[Json]:
-    """The slices of a complete pool, for node ``n1`` unless told otherwise; counters get a slice of their own."""
+    """The slices of a complete pool, for node ``n1`` unless another is named; counters get a slice of their own."""
     where = spec if spec else {"nodeName": "n1"}
     count = 1 if counters is None else 2
     about = {"driver": driver, "pool": {"name": name, "generation": 1, "resourceSliceCount": count}, **where}

@@ -56,9 +56,9 @@ class Site:
         """Wait until it is not ready and says all these words."""
 
         async def says() -> bool:
-            told = self.obstacles()
-            assert told, "ready"
-            assert all(word in told for word in words), told
+            found = self.obstacles()
+            assert found, "ready"
+            assert all(word in found for word in words), found
             return True
 
         await until(f"unready, {' '.join(words)}", says)
