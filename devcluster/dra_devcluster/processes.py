@@ -61,6 +61,14 @@ class ChildProcess:
             tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-10:])
             raise ProcessFailed(f"{self.name} ended with exit code {self._process.returncode}:\n{tail}")
 
+    async def kill(self) -> None:
+        """End the process without warning; harmless when it has ended."""
+        process = self._process
+        assert process is not None, "enter the context first"
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
     async def stop(self) -> int:
         """End the process and return its exit code; harmless when it has ended."""
         process = self._process
