@@ -19,6 +19,7 @@ KNOWN = {
     "dra_operator.cli.parser": "--search-budget",
     "dra_devcluster.cli.parser": "--snapshot",
     "dra_kubeletplugin.cli.parser": "--node-name",
+    "dra_driver_test.cli.parser": "--bad-parameters",
 }
 
 

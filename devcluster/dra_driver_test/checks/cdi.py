@@ -1,0 +1,180 @@
+"""CDI files and ids, by the rules of container runtimes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from dra_cdi import CdiError, check_device_name, check_kind
+from dra_devcluster.agent.cdi import missing_on_host
+from dra_devcluster.agent.claims import PreparedDevice
+
+from dra_driver_test.check import Level, check
+from dra_driver_test.errors import Finding
+from dra_driver_test.harness.bench import Bench, ids_of
+
+SPECIFICATION = "https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md"
+
+
+async def _ids(bench: Bench) -> list[str]:
+    return ids_of(await _prepared(bench))
+
+
+async def _prepared(bench: Bench) -> Sequence[PreparedDevice]:
+    return await bench.prepared(await bench.claim(await bench.device()))
+
+
+@check("KM-17", level=Level.SHOULD)
+async def ids_are_given(bench: Bench) -> None:
+    """Each prepared device has a CDI id.
+
+    A device without one is allowed, but no container sees anything of it.
+    """
+    for device in await _prepared(bench):
+        if not device.cdi_ids:
+            raise Finding(f"device {device.device} has no CDI id")
+
+
+@check("KM-17", SPECIFICATION)
+async def ids_are_qualified(bench: Bench) -> None:
+    """CDI ids have the form ``vendor/class=name``; runtimes refuse others."""
+    for id_ in await _ids(bench):
+        kind, _, name = id_.partition("=")
+        try:
+            check_kind(kind)
+            check_device_name(name)
+        except CdiError as error:
+            raise Finding(f"{id_!r} is not of the form vendor/class=name: {error}") from None
+
+
+@check("KM-17", "TD-02")
+async def ids_are_described(bench: Bench) -> None:
+    """Each CDI id of an answer is described by a file of the CDI folder, before the answer is given.
+
+    The runtime refuses to make a container with a device that it cannot resolve.
+    """
+    bench.cdi.edits(await _ids(bench))
+
+
+@check(SPECIFICATION)
+async def files_are_valid(bench: Bench) -> None:
+    """Runtimes accept each file: version, kind, names, known fields, edits that are complete and not empty.
+
+    A file that is not valid takes its devices away; some runtimes refuse all of the folder.
+    """
+    known = bench.cdi.faults()
+    await _ids(bench)
+    if faults := {name: fault for name, fault in bench.cdi.faults().items() if name not in known}:
+        raise Finding("; ".join(f"{name}: {fault}" for name, fault in sorted(faults.items())))
+
+
+@check(SPECIFICATION)
+async def devices_are_described_once(bench: Bench) -> None:
+    """No two files describe the same device; runtimes resolve neither."""
+    claims = await bench.claims(1)
+    for claim in claims * 2:
+        await bench.prepare(claim)
+    if conflicts := bench.cdi.conflicts():
+        raise Finding(f"several files describe {', '.join(sorted(conflicts))}")
+
+
+@check(SPECIFICATION)
+async def host_paths_exist(bench: Bench) -> None:
+    """Device nodes and mounts name paths that exist on the host."""
+    if missing := missing_on_host(bench.cdi.edits(await _ids(bench))):
+        raise Finding(f"a runtime could not carry out what the CDI files say: {'; '.join(missing)}")
+
+
+@check("KM-17", "TD-02")
+async def ids_differ_between_devices(bench: Bench) -> None:
+    """Claims with different devices do not get the same CDI ids."""
+    first, second = await bench.claims(2)
+    answer = await bench.prepare(first, second)
+    ids = ids_of(answer[first.uid]), ids_of(answer[second.uid])
+    if ids[0] and set(ids[0]) == set(ids[1]):
+        raise Finding(f"two claims with different devices have the same ids: {ids[0]}")
+
+
+@check("TD-03", "PH-09")
+async def files_go_with_the_claim(bench: Bench) -> None:
+    """After unpreparing, the folder describes no more than before preparing."""
+    before = bench.cdi.known()
+    claim = await bench.claim(await bench.device())
+    await bench.prepare(claim)
+    await bench.unprepare(claim)
+    if left := bench.cdi.known() - before:
+        raise Finding(f"the claim was unprepared, and CDI files still describe {sorted(left)}")
+
+
+@check("TD-03")
+async def files_come_back(bench: Bench) -> None:
+    """Preparing again writes CDI files that have vanished meanwhile.
+
+    The folder is on a temporary file system, and people clean it up.
+    """
+    claim = await bench.claim(await bench.device())
+    await bench.prepare(claim)
+    for path in bench.cdi.files():
+        path.unlink()
+    bench.cdi.edits(ids_of(await bench.prepared(claim)))
+
+
+@check(SPECIFICATION)
+async def files_of_others_stay(bench: Bench) -> None:
+    """The driver leaves the CDI files of other vendors alone."""
+    other = bench.cdi.folder / "vendor.example.com-device.json"
+    edits = {"env": ["OTHER=1"]}
+    kind = {"cdiVersion": "0.6.0", "kind": "vendor.example.com/device"}
+    other.write_text(json.dumps({**kind, "devices": [{"name": "other", "containerEdits": edits}]}))
+    claim = await bench.claim(await bench.device())
+    await bench.prepare(claim)
+    await bench.unprepare(claim)
+    if not other.exists():
+        raise Finding("the driver removed the CDI file of another vendor")
+    other.unlink()
+
+
+@check("TD-02")
+async def files_are_not_open_to_all(bench: Bench) -> None:
+    """CDI files can be written by their owner alone; whoever writes one decides what containers get to see."""
+    for path, mode in await _modes(bench):
+        if mode & 0o022:
+            raise Finding(f"{path} has mode {mode:o}: use 644")
+
+
+@check("TD-02", level=Level.SHOULD)
+async def files_are_readable(bench: Bench) -> None:
+    """CDI files can be read by every user: rootless runtimes and inspection tools read them, too."""
+    for path, mode in await _modes(bench):
+        if mode & 0o444 != 0o444:
+            raise Finding(f"{path} has mode {mode:o}: use 644")
+
+
+async def _modes(bench: Bench) -> list[tuple[str, int]]:
+    """Name and mode of the files that preparing a claim brings."""
+    before = set(bench.cdi.files())
+    await _ids(bench)
+    return [(path.name, path.stat().st_mode & 0o777) for path in sorted(set(bench.cdi.files()) - before)]
+
+
+@check("TD-02", level=Level.SHOULD)
+async def scrap_is_not_left(bench: Bench) -> None:
+    """Nothing stays in the CDI folder but files that runtimes read."""
+    before = {path.name for path in bench.cdi.folder.iterdir()}
+    claim = await bench.claim(await bench.device())
+    await bench.prepare(claim)
+    scrap = {path.name for path in bench.cdi.folder.iterdir()} - before - {path.name for path in bench.cdi.files()}
+    if scrap:
+        raise Finding(f"{', '.join(sorted(scrap))} in the CDI folder is no CDI file")
+
+
+@check("TD-02", level=Level.SHOULD)
+async def files_appear_whole(bench: Bench) -> None:
+    """A file appears under its name when it is complete: written under another, then renamed.
+
+    A runtime that reads half of a file reports an error for a container that has nothing to do with it.
+    """
+    with bench.cdi.watched() as made_in_place:
+        await _ids(bench)
+    if made_in_place:
+        raise Finding(f"{', '.join(sorted(made_in_place))} was written under its final name: rename it into place")

@@ -1,0 +1,147 @@
+"""Claims that are not as they should be: missing, replaced, not allocated, re-allocated, in use."""
+
+from __future__ import annotations
+
+import uuid
+
+from dra_driver_test.check import Level, check
+from dra_driver_test.errors import Finding
+from dra_driver_test.harness.bench import Bench
+from dra_driver_test.harness.server import Claim, Device, Use
+
+
+async def _unknown(bench: Bench) -> Device:
+    """A device that the driver does not have, in a pool that it has."""
+    known = await bench.device()
+    return Device(known.driver, known.pool, "no-such-device", {})
+
+
+@check("PH-08")
+async def without_allocation_is_refused(bench: Bench) -> None:
+    """A claim without an allocation is not prepared.
+
+    The kubelet may know an older claim; the driver reads the newest and must not invent devices.
+    """
+    device = await bench.device()
+    claim = await bench.server.claim(Use(device), allocated=False)
+    await bench.refused(claim, "that is not allocated")
+
+
+@check("PH-08")
+async def that_is_missing_is_refused(bench: Bench) -> None:
+    """A claim that the API server does not have is not prepared."""
+    await bench.device()
+    await bench.refused(Claim("default", "no-such-claim", str(uuid.uuid4())), "that does not exist")
+
+
+@check("PH-08", "KM-21")
+async def that_was_replaced_is_refused(bench: Bench) -> None:
+    """A claim whose uid is not that of the object of its name is not prepared.
+
+    The claim was deleted and created again; its devices are those of another pod.
+    """
+    claim = await bench.claim(await bench.device())
+    await bench.refused(Claim(claim.namespace, claim.name, str(uuid.uuid4())), "whose uid is that of another object")
+
+
+@check("plugin-helper.md 2.1")
+async def with_an_unknown_device_is_refused(bench: Bench) -> None:
+    """A claim that holds a device which the driver does not have is not prepared.
+
+    A device may vanish after it was allocated; the pod must wait then, not run without it.
+    """
+    claim = await bench.claim(await _unknown(bench))
+    await bench.refused(claim, "whose device 'no-such-device' it does not have")
+
+
+@check("KM-14", "plugin-helper.md 2.1", level=Level.SHOULD)
+async def that_are_bad_fail_alone(bench: Bench) -> None:
+    """In a call with a good and a bad claim, the error is the bad claim's and the call itself succeeds.
+
+    The user then reads which claim of the pod is at fault.
+    """
+    good, bad = await bench.claim(await bench.device()), await bench.claim(await _unknown(bench))
+    try:
+        await bench.prepare(good, bad)
+    except Finding as finding:
+        if f"failed for ResourceClaim {bad.name}" not in str(finding):
+            raise Finding(f"one claim of two is bad, and the call says: {finding}") from None
+    else:
+        raise Finding("one claim of two holds a device that the driver does not have, and both were prepared")
+
+
+@check("KM-14", "NOD-007")
+async def can_succeed_after_a_failure(bench: Bench) -> None:
+    """A claim that could not be prepared is prepared later, when the obstacle is gone.
+
+    Kubelets repeat a failed call for as long as the pod exists.
+    """
+    device = await bench.device()
+    claim = await bench.server.claim(Use(device), allocated=False)
+    await bench.refused(claim, "that is not allocated")
+    await bench.server.allocate(claim, Use(device))
+    await bench.prepare(claim)
+
+
+@check("KM-19", "NOD-011")
+async def that_failed_can_be_unprepared(bench: Bench) -> None:
+    """A claim that could not be prepared can be unprepared.
+
+    A kubelet unprepares each claim that it asked for, whatever the answer was; a pod is deleted only after that.
+    """
+    claim = await bench.server.claim(Use(await bench.device()), allocated=False)
+    await bench.refused(claim, "that is not allocated")
+    await bench.unprepare(claim)
+
+
+@check("plugin-helper.md 2.1", level=Level.SHOULD)
+async def do_not_take_a_device_in_use(bench: Bench) -> None:
+    """A device that one claim holds is not prepared for another, unless it is shared or for admin access.
+
+    Two such claims mean that an allocation went wrong; the driver is the last that can keep two pods apart.
+    """
+    device = await bench.device()
+    await bench.prepare(await bench.claim(device))
+    await bench.refused(await bench.claim(device), f"with the device {device.name}, which is prepared for another")
+
+
+@check("plugin-helper.md 2.1")
+async def get_a_device_after_it_is_given_back(bench: Bench) -> None:
+    """A device that was unprepared for one claim is prepared for the next."""
+    device = await bench.device()
+    first = await bench.claim(device)
+    await bench.prepare(first)
+    await bench.unprepare(first)
+    await bench.prepare(await bench.claim(device))
+
+
+@check("KM-16", "plugin-helper.md 2.1")
+async def follow_a_new_allocation(bench: Bench) -> None:
+    """A claim that holds another device than at its first preparation never gets the old one again.
+
+    The claim was unprepared elsewhere, or the call was lost, and then allocated anew. The driver prepares the new
+    device or refuses; the old one may be another pod's by now.
+    """
+    old, new = await bench.devices(2)
+    claim = await bench.claim(old)
+    await bench.prepare(claim)
+    await bench.server.allocate(claim, Use(new))
+    try:
+        prepared = await bench.prepared(claim)
+    except Finding:
+        return  # refusing until the claim is unprepared is right, too
+    if [(one.pool, one.device) for one in prepared] != [(new.pool, new.name)]:
+        raise Finding(f"the claim now holds {new.name}, and the driver prepared {[one.device for one in prepared]}")
+
+
+@check("KM-21", "KM-13")
+async def that_are_created_again_are_new(bench: Bench) -> None:
+    """A claim that was deleted and created again under its name gets the devices of its own allocation."""
+    old, new = await bench.devices(2)
+    first = await bench.claim(old, name="again")
+    await bench.prepare(first)
+    await bench.server.delete(first)
+    second = await bench.claim(new, name="again")
+    found = [one.device for one in await bench.prepared(second)]
+    if found != [new.name]:
+        raise Finding(f"the new claim of the name holds {new.name}, and the driver prepared {found}")

@@ -1,0 +1,99 @@
+"""Calls at the same time, calls that the kubelet gave up, and slow ones."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dra_driver_test.check import check
+from dra_driver_test.errors import Finding
+from dra_driver_test.harness.bench import Bench
+
+ROUNDS = 8
+"""How often a race is tried, each time a little later."""
+
+
+@check("KM-14", "PH-10")
+async def of_calls_for_one_claim(bench: Bench) -> None:
+    """Two calls for one claim at the same time both succeed, with the same answer.
+
+    The kubelet repeats a call that timed out while the driver may still work on the first.
+    """
+    claim = await bench.claim(await bench.device())
+    first, second = await asyncio.gather(bench.prepared(claim), bench.prepared(claim))
+    if first != second:
+        raise Finding(f"two calls at the same time have the answers {first} and {second}")
+
+
+@check("NOD-054", "KM-14")
+async def of_calls_for_different_claims(bench: Bench) -> None:
+    """Calls for different claims at the same time each get their own device."""
+    devices = await bench.devices(2)
+    claims = [await bench.claim(device) for device in devices]
+    answers = await asyncio.gather(*(bench.prepared(claim) for claim in claims))
+    for device, prepared in zip(devices, answers, strict=True):
+        if [one.device for one in prepared] != [device.name]:
+            raise Finding(f"a claim holds {device.name}, and the driver prepared {[one.device for one in prepared]}")
+
+
+@check("NOD-054", "KM-19")
+async def of_unprepare_calls(bench: Bench) -> None:
+    """Calls to unprepare different claims at the same time all succeed, and leave nothing."""
+    before = bench.cdi.known()
+    claims = await bench.claims(2)
+    await bench.prepare(*claims)
+    await asyncio.gather(*(bench.unprepare(claim) for claim in claims))
+    if left := bench.cdi.known() - before:
+        raise Finding(f"all claims were unprepared, and CDI files still describe {sorted(left)}")
+
+
+@check("NOD-054", "KM-19")
+async def of_prepare_and_unprepare(bench: Bench) -> None:
+    """A claim can be unprepared while another one is prepared."""
+    one, other = await bench.claims(2)
+    await bench.prepare(one)
+    call = asyncio.create_task(bench.prepare(other))
+    await asyncio.sleep(2 * bench.limits.tick)  # so that the call is under way
+    await asyncio.gather(call, bench.unprepare(one))
+
+
+@check("KM-04", "kubelet-manager.md 2")
+async def leaves_registration_answering(bench: Bench) -> None:
+    """GetInfo is answered within 1 s while claims are prepared.
+
+    A kubelet that starts again gives GetInfo 1 s, whatever else the driver does.
+    """
+    claim = await bench.claim(await bench.device())
+    call = asyncio.create_task(bench.prepare(claim))
+    await asyncio.sleep(2 * bench.limits.tick)  # so that the call is under way
+    try:
+        await bench.kubelet.info(bench.registration.socket)
+    finally:
+        await asyncio.gather(call, return_exceptions=True)
+
+
+@check("NOD-006", "PH-10")
+async def survives_calls_that_were_given_up(bench: Bench) -> None:
+    """After a call that the kubelet gave up, the same claim can be prepared, and other claims, too."""
+    claim, other = await bench.claims(2)
+    for number in range(ROUNDS):
+        await bench.interrupted(claim, 0.001 * 2**number)
+    await bench.prepare(claim)
+    await bench.prepare(other)
+
+
+@check("PH-10", "KM-19")
+async def leaves_nothing_after_a_given_up_call(bench: Bench) -> None:
+    """A claim that is unprepared after the kubelet gave up preparing it stays unprepared.
+
+    Work that is still going on must not write its CDI files after the claim was unprepared: nothing would ever
+    remove them, and another pod may hold the device by then.
+    """
+    before = bench.cdi.known()
+    device = await bench.device()
+    for number in range(ROUNDS):
+        claim = await bench.claim(device)
+        await bench.interrupted(claim, 0.001 * 2**number)
+        await bench.unprepare(claim)
+    await asyncio.sleep(bench.limits.settle)
+    if left := bench.cdi.known() - before:
+        raise Finding(f"every claim was unprepared, and CDI files still describe {sorted(left)}")

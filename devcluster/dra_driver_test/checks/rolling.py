@@ -1,0 +1,100 @@
+"""Rolling update: the new instance registers before the old one ends, and both serve for a while."""
+
+from __future__ import annotations
+
+from dra_driver_test.check import check
+from dra_driver_test.errors import Finding
+from dra_driver_test.harness.bench import Bench, ids_of
+from dra_driver_test.harness.kubelet import Registration
+from dra_driver_test.harness.server import Use
+
+
+async def _second(bench: Bench) -> tuple[Registration, Registration]:
+    """Start a second instance; returns the old one and the new one."""
+    old = bench.registration
+    return old, await bench.start()
+
+
+@check("PH-07", "KM-07", overlaps=True)
+async def has_two_instances_at_once(bench: Bench) -> None:
+    """Two instances are registered at the same time, each with sockets of its own, and both answer."""
+    old, new = await _second(bench)
+    if old.endpoint == new.endpoint or old.socket == new.socket:
+        raise Finding(f"both instances use {new.socket} and {new.endpoint}")
+    if old not in bench.kubelet.registrations():
+        raise Finding("the old instance is not registered any more when the new one is")
+    for instance in (old, new):
+        await bench.kubelet.prepare(bench.kubelet.plugin(instance), [])
+
+
+@check("PH-07", "KM-09", overlaps=True)
+async def keeps_the_answers(bench: Bench) -> None:
+    """The new instance has the same answer for a claim that the old one prepared."""
+    claim = await bench.claim(await bench.device())
+    first = await bench.prepared(claim)
+    await _second(bench)
+    second = await bench.prepared(claim)
+    if first != second:
+        raise Finding(f"the old instance answered {first}, the new one {second}")
+
+
+@check("PH-07", "KM-09", overlaps=True)
+async def unprepares_what_the_old_instance_prepared(bench: Bench) -> None:
+    """The new instance unprepares a claim that the old one prepared, with all its CDI files."""
+    before = bench.cdi.known()
+    claim = await bench.claim(await bench.device())
+    await bench.prepare(claim)
+    await _second(bench)
+    await bench.unprepare(claim)
+    if left := bench.cdi.known() - before:
+        raise Finding(f"the new instance unprepared the claim, and CDI files still describe {sorted(left)}")
+
+
+@check("PH-07", "KM-09", overlaps=True)
+async def may_go_back_to_the_old_instance(bench: Bench) -> None:
+    """A claim that the new instance unprepared, and that was allocated anew, gets its new device from the old one.
+
+    The new instance may fail, and the kubelet then asks the old one, which remembers what it prepared itself.
+    """
+    first, second = await bench.devices(2)
+    claim = await bench.claim(first)
+    await bench.prepare(claim)
+    old, _ = await _second(bench)
+    await bench.unprepare(claim)
+    await bench.server.allocate(claim, Use(second))
+    prepared = (await bench.kubelet.prepare(bench.kubelet.plugin(old), [claim.ref]))[claim.uid]
+    if [one.device for one in prepared] != [second.name]:
+        raise Finding(f"the claim holds {second.name}, the old instance prepared {[one.device for one in prepared]}")
+    bench.cdi.edits(ids_of(prepared))
+
+
+@check("PH-07", "PH-02", overlaps=True)
+async def ends_without_harm(bench: Bench) -> None:
+    """When the old instance ends, the new one goes on: its sockets stay, and it answers."""
+    _, new = await _second(bench)
+    claim = await bench.claim(await bench.device())
+    await bench.prepare(claim)
+    await bench.driver.stop()
+    await bench.quiet()
+    if new not in bench.kubelet.registrations():
+        raise Finding("the old instance ended, and the new one is not registered any more")
+    await bench.prepare(claim)
+
+
+@check("PH-07", "NOD-045", overlaps=True)
+async def leaves_the_slices(bench: Bench) -> None:
+    """The slices are the same objects with the same generation before, during and after an update."""
+    await bench.published()
+    before = await _identities(bench)
+    await _second(bench)
+    await bench.quiet()
+    during = await _identities(bench)
+    await bench.driver.stop()
+    await bench.quiet()
+    after = await _identities(bench)
+    if not before == during == after:
+        raise Finding(f"uid and version of the slices were {before}, then {during}, then {after}")
+
+
+async def _identities(bench: Bench) -> list[tuple[str, str]]:
+    return [(one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for one in await bench.slices()]

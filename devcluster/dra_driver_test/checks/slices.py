@@ -1,0 +1,305 @@
+"""ResourceSlices: what the driver publishes, and how it keeps it that way."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+from dra_driver_test.check import Level, check
+from dra_driver_test.errors import Finding, Skipped
+from dra_driver_test.harness.bench import Bench
+from dra_driver_test.harness.server import Json, generation, newest
+from dra_driver_test.harness.waiting import eventually
+
+STANDARD = {
+    "resource.kubernetes.io/pcieRoot": re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}"),
+    "resource.kubernetes.io/pciBusID": re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]"),
+}
+
+_TIMES = re.compile(r'"timeAdded": "[^"]*"')
+
+
+async def _slices(bench: Bench) -> list[Json]:
+    """The driver's slices on this node, once there are any."""
+
+    async def look() -> list[Json] | None:
+        return await bench.slices() or None
+
+    return await eventually("the driver published a slice", look, bench.limits.published, bench.limits)
+
+
+async def _pools(bench: Bench) -> dict[str, list[Json]]:
+    """The pools, once all are complete. Raises Finding, which names a pool that is not."""
+    incomplete = "no slices"
+
+    async def look() -> dict[str, list[Json]] | None:
+        nonlocal incomplete
+        pools = newest(await bench.slices())
+        incomplete = ", ".join(
+            f"pool {name} has {len(members)} slices, and they say {members[0]['spec']['pool']['resourceSliceCount']}"
+            for name, members in pools.items()
+            if len(members) != members[0]["spec"]["pool"]["resourceSliceCount"]
+        )
+        return pools if pools and not incomplete else None
+
+    try:
+        return await eventually("all pools are complete", look, bench.limits.published, bench.limits)
+    except Finding as finding:
+        raise Finding(f"{finding}: {incomplete}") from None
+
+
+@check("plugin-helper.md 2.6", "KM-10")
+async def are_published(bench: Bench) -> None:
+    """The driver publishes at least one slice under the name that it registered.
+
+    A driver without devices publishes an empty one: "no devices" differs from "no driver".
+    """
+    await _slices(bench)
+
+
+@check("plugin-helper.md 4.4", "KM-10")
+async def belong_to_the_node(bench: Bench) -> None:
+    """All slices that the driver made for this node name it in ``nodeName``, or select nodes.
+
+    The kubelet removes the slices of a driver that is gone by the node's name.
+    """
+
+    async def look() -> list[Json] | None:
+        return await bench.server.slices(bench.name) or None
+
+    nodes = {None, *await bench.server.node_names()}
+    for one in await eventually("the driver published a slice", look, bench.limits.published, bench.limits):
+        if (node := one["spec"].get("nodeName")) not in nodes:
+            raise Finding(f"slice {one['metadata']['name']} names {node}, and there is no such node")
+
+
+@check("plugin-helper.md 4.4")
+async def are_owned_by_the_node(bench: Bench) -> None:
+    """Slices of a node have the Node as their owner, with the uid that it has now.
+
+    They are deleted with the node then.
+    """
+    node = await bench.server.node()
+    for one in await _slices(bench):
+        owners = [(owner["kind"], owner["uid"]) for owner in one["metadata"].get("ownerReferences") or ()]
+        if one["spec"].get("nodeName") and ("Node", node["metadata"]["uid"]) not in owners:
+            raise Finding(
+                f"slice {one['metadata']['name']} has the owners {owners}, and not the node {bench.place.node}"
+            )
+
+
+@check("plugin-helper.md 4.4")
+async def make_complete_pools(bench: Bench) -> None:
+    """Each pool has as many slices of its newest generation as they say; schedulers ignore a pool until then."""
+    await _pools(bench)
+
+
+@check("plugin-helper.md 4.4")
+async def have_one_generation(bench: Bench) -> None:
+    """Slices of older generations are removed; they are never read again."""
+
+    async def look() -> bool:
+        slices = await bench.slices()
+        return sum(map(len, newest(slices).values())) == len(slices) > 0
+
+    await eventually("only slices of the newest generation", look, bench.limits.published, bench.limits)
+
+
+@check("plugin-helper.md 4.3")
+async def name_each_device_once(bench: Bench) -> None:
+    """A device's name occurs once in a pool; a pool with a name twice is invalid as a whole."""
+    for pool, members in (await _pools(bench)).items():
+        names = Counter(device["name"] for one in members for device in one["spec"].get("devices") or ())
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise Finding(f"pool {pool} has several devices named {', '.join(twice)}")
+
+
+@check("plugin-helper.md 4.3")
+async def define_the_counters_they_use(bench: Bench) -> None:
+    """Counters that devices consume are defined in the same pool; otherwise schedulers take none of the pool."""
+    for pool, members in (await _pools(bench)).items():
+        sets = {one["name"]: one["counters"] for part in members for one in part["spec"].get("sharedCounters") or ()}
+        for device in (device for part in members for device in part["spec"].get("devices") or ()):
+            for use in device.get("consumesCounters") or ():
+                if missing := set(use["counters"]) - set(sets.get(use["counterSet"], ())):
+                    raise Finding(
+                        f"pool {pool}: device {device['name']} consumes {', '.join(sorted(missing))} of the counter "
+                        f"set {use['counterSet']}, which the pool does not define"
+                    )
+
+
+@check("plugin-helper.md 8", level=Level.SHOULD)
+async def write_standard_attributes_as_agreed(bench: Bench) -> None:
+    """``resource.kubernetes.io/pcieRoot`` and ``pciBusID`` have the form that all drivers agreed on.
+
+    Claims match devices of different drivers by them.
+    """
+    for device in await bench.published():
+        for name, form in STANDARD.items():
+            value = (device.spec.get("attributes") or {}).get(name)
+            if value is not None and not form.fullmatch(value.get("string", "")):
+                raise Finding(f"device {device.name}: {name} is {value}, expected the form {form.pattern}")
+
+
+@check("plugin-helper.md 4.7", "plugin-helper.md 4.4", level=Level.SHOULD)
+async def have_owner_and_driver_in_their_name(bench: Bench) -> None:
+    """A slice's name contains the driver's name, so that people see whose it is."""
+    for one in await _slices(bench):
+        if bench.name[:20] not in one["metadata"]["name"]:
+            raise Finding(f"the slice {one['metadata']['name']} does not contain {bench.name}")
+
+
+@check("RS-03", "plugin-helper.md 4.4")
+async def are_not_written_without_need(bench: Bench) -> None:
+    """Slices that need no change are not written.
+
+    Each write wakes schedulers, and a cluster has many nodes.
+    """
+    await _pools(bench)
+    before = _versions(await bench.slices())
+    await bench.quiet()
+    if changed := _changed(before, _versions(await bench.slices())):
+        raise Finding(f"within {bench.limits.quiet:g} s without any reason these slices were written: {changed}")
+
+
+def _versions(slices: list[Json]) -> dict[str, str]:
+    return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in slices}
+
+
+def _changed(before: dict[str, str], after: dict[str, str]) -> str:
+    return ", ".join(sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)))
+
+
+def _content(slices: list[Json]) -> list[tuple[str, str]]:
+    """Pool and devices of the slices, without the times of taints, which a server may set anew."""
+    return sorted(
+        (one["spec"]["pool"]["name"], _TIMES.sub("", json.dumps(one["spec"].get("devices")))) for one in slices
+    )
+
+
+async def _restored(bench: Bench, what: str, wanted: list[tuple[str, str]]) -> None:
+    async def look() -> bool:
+        slices = [one for members in newest(await bench.slices()).values() for one in members]
+        return _content(slices) == wanted
+
+    await eventually(what, look, bench.limits.restored, bench.limits)
+
+
+@check("RS-02", "RS-03", "NOD-045")
+async def come_back_when_they_are_deleted(bench: Bench) -> None:
+    """Slices that another client deleted are published again.
+
+    A kubelet that starts deletes all slices of its node; without them no pod gets a device.
+    """
+    slices = [one for members in (await _pools(bench)).values() for one in members]
+    for one in slices:
+        await bench.server.delete_slice(one["metadata"]["name"])
+    await _restored(bench, "the deleted slices are published again", _content(slices))
+
+
+@check("RS-02", "plugin-helper.md 4.8")
+async def come_back_when_they_are_changed(bench: Bench) -> None:
+    """Devices that another client removed from a slice are published again."""
+    slices = [one for members in (await _pools(bench)).values() for one in members]
+    with_devices = [one for one in slices if one["spec"].get("devices")]
+    if not with_devices:
+        raise Skipped("the driver published no devices")
+    await bench.server.update_slice(with_devices[0], {"devices": with_devices[0]["spec"]["devices"][1:]})
+    await _restored(bench, "the changed slice is as the driver wants it again", _content(slices))
+
+
+@check("KM-10", "PH-05", restarts=True)
+async def survive_a_restart(bench: Bench) -> None:
+    """A driver that restarts keeps its slices: the same objects, the same generation.
+
+    Deleting and publishing them again would hide the devices from schedulers for a while.
+    """
+    await _pools(bench)
+    before = _identities(await bench.slices())
+    await bench.restart()
+    await bench.quiet()
+    after = _identities(await bench.slices())
+    if before != after:
+        raise Finding(f"uid and generation of the slices were {sorted(before)}, after a restart {sorted(after)}")
+
+
+def _identities(slices: list[Json]) -> set[tuple[str, int]]:
+    return {(one["metadata"]["uid"], generation(one)) for one in slices}
+
+
+@check("PH-05", level=Level.SHOULD, restarts=True)
+async def stay_when_the_driver_stops(bench: Bench) -> None:
+    """A driver that is stopped leaves its slices; the kubelet removes them if it does not come back.
+
+    An update of the driver would otherwise take the devices away for a moment.
+    """
+    before = _identities(await _slices(bench))
+    await bench.driver.stop()
+    if _identities(await bench.slices()) != before:
+        raise Finding("the driver's slices changed when it was stopped")
+
+
+@check("plugin-helper.md 4.4", "RS-01", restarts=True)
+async def of_others_stay(bench: Bench) -> None:
+    """Slices of other drivers, and those of the driver's instances on other nodes, are left alone."""
+    await _slices(bench)
+    mine = (bench.server.own("elsewhere"), bench.name, "driver-test-elsewhere", "driver-test-other-node")
+    other = (bench.server.own("other"), "other.driver-test.example.com", "driver-test-other", bench.place.node)
+    for name, driver, pool, node in (mine, other):
+        await bench.server.create_slice(name, driver, pool, node=node, devices=["device-0"])
+    try:
+        await bench.restart()
+        await bench.quiet()
+        left = {one["metadata"]["name"] for one in await bench.server.all_slices()}
+    finally:
+        for name, *_ in (mine, other):
+            await bench.server.delete_slice(name)
+    if mine[0] not in left:
+        raise Finding("the driver removed a slice of its instance on another node")
+    if other[0] not in left:
+        raise Finding("the driver removed a slice of another driver")
+
+
+@check("plugin-helper.md 4.4", restarts=True)
+async def left_over_are_removed(bench: Bench) -> None:
+    """At its start the driver removes slices of this node that it does not want any more.
+
+    An earlier version may have had other pools; their devices would be allocated, and never prepared.
+    """
+    await _slices(bench)
+    await bench.driver.stop()
+    old = bench.server.own("left-over")
+    await bench.server.create_slice(old, bench.name, "driver-test-old", devices=["old-0"])
+    await bench.start()
+
+    async def look() -> bool:
+        return old not in {one["metadata"]["name"] for one in await bench.slices()}
+
+    await eventually("a slice of an earlier pool is removed", look, bench.limits.restored, bench.limits)
+
+
+@check("plugin-helper.md 4.4", restarts=True)
+async def keep_the_time_of_taints(bench: Bench) -> None:
+    """A taint keeps the time at which it was added when the driver restarts.
+
+    Pods that tolerate it for a while would otherwise begin to count anew.
+    """
+    await _pools(bench)
+    before = _taint_times(await bench.slices())
+    if not before:
+        raise Skipped("no device has a taint")
+    await bench.restart()
+    await bench.quiet()
+    after = _taint_times(await bench.slices())
+    if after != before:
+        raise Finding(f"taints were added at {before}, after a restart at {after}")
+
+
+def _taint_times(slices: list[Json]) -> dict[str, str]:
+    return {
+        f"{device['name']} {taint['key']}": taint.get("timeAdded", "")
+        for one in slices
+        for device in one["spec"].get("devices") or ()
+        for taint in device.get("taints") or ()
+    }

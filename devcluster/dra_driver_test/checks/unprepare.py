@@ -1,0 +1,132 @@
+"""NodeUnprepareResources."""
+
+from __future__ import annotations
+
+import uuid
+
+from dra_driver_test.check import check
+from dra_driver_test.errors import Finding
+from dra_driver_test.harness.bench import Bench, ids_of
+from dra_driver_test.harness.server import Claim
+
+
+def _stranger() -> Claim:
+    return Claim("default", "never-prepared", str(uuid.uuid4()))
+
+
+@check("KM-19", "PH-09")
+async def answers_a_claim(bench: Bench) -> None:
+    """One prepared claim gets one answer, under its uid, without error."""
+    claim = await bench.claim(await bench.device())
+    await bench.prepare(claim)
+    await bench.unprepare(claim)
+
+
+@check("KM-19", "PH-09")
+async def answers_each_claim_of_a_call(bench: Bench) -> None:
+    """A call with two claims gets an answer for both; a kubelet reports missing ones as skipped, and asks again."""
+    claims = await bench.claims(2)
+    await bench.prepare(*claims)
+    await bench.unprepare(*claims)
+
+
+@check("PH-09")
+async def accepts_an_empty_call(bench: Bench) -> None:
+    """A call without claims is answered without claims."""
+    await bench.unprepare()
+
+
+@check("KM-19", "plugin-helper.md 2.1")
+async def succeeds_for_an_unknown_claim(bench: Bench) -> None:
+    """A claim that was never prepared is unprepared without error.
+
+    Otherwise a pod whose preparation failed can never be deleted.
+    """
+    await bench.unprepare(_stranger())
+
+
+@check("KM-19", "NOD-010")
+async def can_be_repeated(bench: Bench) -> None:
+    """A claim that is unprepared already is unprepared without error.
+
+    When another driver of the pod fails, the kubelet asks all of them again.
+    """
+    claim = await bench.claim(await bench.device())
+    await bench.prepare(claim)
+    await bench.unprepare(claim)
+    await bench.unprepare(claim)
+
+
+@check("KM-19", "PH-09")
+async def needs_no_claim_object(bench: Bench) -> None:
+    """A prepared claim is unprepared without error after its object was deleted."""
+    claim = await bench.claim(await bench.device())
+    await bench.prepare(claim)
+    await bench.server.delete(claim)
+    await bench.unprepare(claim)
+
+
+@check("KM-19", "KM-20")
+async def does_known_claims_beside_unknown_ones(bench: Bench) -> None:
+    """In a call with an unknown claim first, the known one is unprepared, too."""
+    before = bench.cdi.known()
+    claim = await bench.claim(await bench.device())
+    await bench.prepare(claim)
+    await bench.unprepare(_stranger(), claim)
+    if left := bench.cdi.known() - before:
+        raise Finding(f"after a call with an unknown claim and a prepared one, CDI files still describe {sorted(left)}")
+
+
+@check("KM-18", "plugin-helper.md 2.1")
+async def leaves_other_claims(bench: Bench) -> None:
+    """Unpreparing one claim leaves the CDI devices of the others as they are."""
+    gone, kept = await bench.claims(2)
+    answer = await bench.prepare(gone, kept)
+    ids = ids_of(answer[kept.uid])
+    before = bench.cdi.edits(ids)
+    await bench.unprepare(gone)
+    if bench.cdi.edits(ids) != before:
+        raise Finding(f"another claim was unprepared, and {ids} changed from {before} to {bench.cdi.edits(ids)}")
+
+
+@check("KM-19", "NOD-011")
+async def allows_to_prepare_again(bench: Bench) -> None:
+    """A claim that was unprepared can be prepared again, with the same device.
+
+    A pod's claim outlives the pod if it is not of a template.
+    """
+    device = await bench.device()
+    claim = await bench.claim(device)
+    await bench.prepare(claim)
+    await bench.unprepare(claim)
+    found = [one.device for one in await bench.prepared(claim)]
+    if found != [device.name]:
+        raise Finding(f"the claim holds {device.name}, and the driver prepared {found}")
+
+
+@check("KM-21", "KM-18")
+async def goes_by_the_uid(bench: Bench) -> None:
+    """Unpreparing an old claim leaves the new claim of the same name prepared.
+
+    A kubelet that was down unprepares late, and then names the old uid.
+    """
+    old, new = await bench.devices(2)
+    first = await bench.claim(old, name="again")
+    await bench.prepare(first)
+    await bench.server.delete(first)
+    second = await bench.claim(new, name="again")
+    ids = ids_of((await bench.prepare(second))[second.uid])
+    await bench.unprepare(first)
+    bench.cdi.edits(ids)
+
+
+@check("KM-19")
+async def removes_each_claim_of_a_big_batch(bench: Bench) -> None:
+    """A call with as many claims as there are devices, up to 64, leaves nothing of any of them."""
+    count = max(2, min(64, sum(device.is_plain and not device.is_shared for device in await bench.published())))
+    before = bench.cdi.known()
+    claims = await bench.claims(count)
+    await bench.prepare(*claims)
+    await bench.unprepare(*claims)
+    if left := bench.cdi.known() - before:
+        raise Finding(f"{len(claims)} claims were unprepared, and CDI files still describe {sorted(left)}")

@@ -1,0 +1,86 @@
+"""``dra-driver-test``: checks a DRA driver on this machine, without a cluster.
+
+It plays the kubelet and the API server for the driver, and says what pods would suffer from (docs/driver-test.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from dra_api.version import VERSION
+from dra_devcluster.cli import EXTRA
+
+NODE = "driver-test"
+TIMEOUT = 180.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    options = parser().parse_args(arguments)
+    # gRPC reports every plugin that ends as an error of its own on stderr; it reads this when it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        from .command import execute
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        print(f"dra-driver-test: {error.name} is not installed: pip install 'kopf-dra[devcluster]'", file=sys.stderr)
+        return 2
+    return execute(options)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'{text!r} is not a JSON object, such as {{"color": "red"}}')
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command understands; completion scripts are made from it (docs/completion.md)."""
+    parser = argparse.ArgumentParser(
+        prog="dra-driver-test",
+        description="Check a DRA driver on this machine, without a cluster.",
+        epilog="In the command, {node}, {kubelet}, {registry}, {plugins}, {cdi}, {kubeconfig} and {uid} are replaced "
+        "by what the driver has to use; NODE_NAME and KUBECONFIG are set, too. A command with {uid} can run twice at "
+        "the same time, for rolling updates. Exit codes: 0 no check failed, 1 one did, 2 wrong usage, 3 no bench.",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
+    parser.add_argument("--list", action="store_true", help="list the checks with their explanations, and run none")
+    parser.add_argument(
+        "--check", action="append", default=[], dest="checks", metavar="PATTERN",
+        help="run the checks that fit, such as 'cdi.*'; may be repeated (all)",
+    )  # fmt: skip
+    for flag, metavar, help_ in (
+        ("--registry", "DIR", "of a driver that runs: the folder with its registration socket; no check restarts it"),
+        ("--cdi-dir", "DIR", "of a driver that runs: where it writes CDI files"),
+        (
+            "--kubeconfig",
+            "FILE",
+            "use this API server instead of an embedded one; KUBECONFIG counts with --registry only",
+        ),
+        ("--json", "FILE", "write the results as JSON"),
+        ("--junit", "FILE", "write the results as JUnit XML"),
+        ("--log", "FILE", "append what the driver prints to this file (a temporary one)"),
+    ):
+        parser.add_argument(flag, metavar=metavar, help=help_)
+    parser.add_argument("--node-name", metavar="NAME", default=NODE, help=f"name of the node ({NODE})")
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT, metavar="SECONDS", help=f"time for one check ({TIMEOUT:g})"
+    )
+    parser.add_argument("--parameters", type=_object, metavar="JSON", help="parameters that the driver accepts")
+    parser.add_argument("--bad-parameters", type=_object, metavar="JSON", help="parameters that the driver refuses")
+    parser.add_argument("command", nargs="*", metavar="COMMAND", help="after --: the command that starts the driver")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""What ``dra-driver-test`` does with its options: list the checks, or run them and write the results."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+
+from .check import Check, chosen
+from .checks import all_checks
+from .errors import BenchError, Finding
+from .harness.bench import Bench, Parameters
+from .report import as_json, as_junit, line, listing, summary
+from .runner import Result, Verdict, run
+from .target import Target, bench_for
+
+FAILED, USAGE, NO_BENCH = 1, 2, 3
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Do it; returns the exit code."""
+    logging.getLogger("dra_devcluster").addHandler(logging.NullHandler())  # it logs each failed registration
+    try:
+        checks = chosen(all_checks(), options.checks)
+        if options.list:
+            print(listing(checks))
+            return 0
+        target = _target(options)
+        target.check()
+    except BenchError as error:
+        print(f"dra-driver-test: {error}", file=sys.stderr)
+        return USAGE
+    try:
+        driver, results = asyncio.run(_run(target, checks, options.timeout))
+        _write(options, driver, results)
+    except (BenchError, OSError) as error:
+        print(f"dra-driver-test: {error}", file=sys.stderr)
+        return NO_BENCH
+    print(summary(results))
+    return FAILED if any(one.verdict is Verdict.FAILED for one in results) else 0
+
+
+async def _run(target: Target, checks: list[Check], timeout: float) -> tuple[str, list[Result]]:
+    results = []
+    async with bench_for(target) as bench:
+        driver = await _arrived(bench)
+        print(f"Driver {driver}, {len(checks)} checks.", flush=True)
+        async for result in run(checks, bench, timeout):
+            print(line(result), flush=True)
+            results.append(result)
+    return driver, results
+
+
+async def _arrived(bench: Bench) -> str:
+    """The name that the driver registers with, or that its socket has. Raises BenchError when no driver comes."""
+    try:
+        await bench.ready()
+        return bench.name
+    except Finding as finding:
+        sockets = bench.kubelet.sockets()
+        if sockets and not bench.driver.why_ended():
+            return sockets[0].name
+        ended = bench.driver.why_ended()
+        raise BenchError(f"there is no driver to test: {finding}" + (f"; {ended}" if ended else "")) from None
+
+
+def _write(options: argparse.Namespace, driver: str, results: list[Result]) -> None:
+    for path, text in ((options.json, as_json), (options.junit, as_junit)):
+        if path:
+            Path(path).write_text(text(driver, results))
+
+
+def _target(options: argparse.Namespace) -> Target:
+    kubeconfig = options.kubeconfig or (os.environ.get("KUBECONFIG") if options.registry else None)
+    return Target(
+        command=tuple(options.command),
+        registry=Path(options.registry) if options.registry else None,
+        cdi=Path(options.cdi_dir) if options.cdi_dir else None,
+        node=options.node_name,
+        kubeconfig=Path(kubeconfig) if kubeconfig else None,
+        parameters=Parameters(options.parameters, options.bad_parameters),
+        log=Path(options.log) if options.log else None,
+    )

@@ -1,0 +1,25 @@
+"""How a check ends if it does not pass::
+
+CheckEnd
+├── Finding      the driver did something that it must not do; the text says what was expected
+└── Skipped      the check does not apply to this driver, or not to this way of running it; the text says why
+BenchError       the bench cannot be set up: no API server, no driver, unusable settings
+"""
+
+from __future__ import annotations
+
+
+class CheckEnd(Exception):
+    """A check ended early."""
+
+
+class Finding(CheckEnd):
+    """The driver is at fault."""
+
+
+class Skipped(CheckEnd):
+    """The check does not apply."""
+
+
+class BenchError(Exception):
+    """The bench cannot be set up; the text has cause and remedy."""

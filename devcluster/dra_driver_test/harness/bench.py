@@ -1,0 +1,196 @@
+"""The bench: one driver on one node that does not exist, with a kubelet's and an API server's seat.
+
+A check gets the bench, and speaks to the driver through it only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dra_devcluster.agent.claims import PreparedDevice
+from dra_kube import KubeError
+
+from dra_driver_test.errors import BenchError, CheckEnd, Finding, Skipped
+
+from .cdi import CdiView
+from .driver import DriverSeat
+from .kubelet import Answer, KubeletSeat, Registration
+from .limits import Limits
+from .place import Place
+from .server import Claim, Device, ServerSeat, Use, devices_of
+from .waiting import eventually
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Parameters of opaque configuration that the driver accepts, and some that it refuses; None is not known."""
+
+    good: dict[str, Any] | None = None
+    bad: dict[str, Any] | None = None
+
+
+class Bench:
+    """Everything that a check may use."""
+
+    def __init__(
+        self,
+        place: Place,
+        driver: DriverSeat,
+        kubelet: KubeletSeat,
+        server: ServerSeat,
+        limits: Limits,
+        parameters: Parameters,
+    ) -> None:
+        self.place = place
+        self.driver = driver
+        self.kubelet = kubelet
+        self.server = server
+        self.limits = limits
+        self.parameters = parameters
+        self.cdi = CdiView(place.cdi)
+        self._registration: Registration | None = None
+
+    # --- the driver's life ---
+
+    @property
+    def registration(self) -> Registration:
+        """The latest registration."""
+        if self._registration is None:
+            raise Finding("the driver is not registered")
+        return self._registration
+
+    @property
+    def name(self) -> str:
+        """Name of the driver."""
+        return self.registration.driver
+
+    async def started(self) -> None:
+        """Start the driver if it does not run."""
+        if not self.driver.runs:
+            await self.driver.start()
+
+    async def ready(self) -> None:
+        """Start the driver if it does not run, and wait until it is registered. Raises Finding."""
+        if not self.driver.runs:
+            await self.start()
+        elif self._registration is None or self._registration not in self.kubelet.registrations():
+            self._registration = await self.kubelet.registered(ended=self.driver.why_ended)
+
+    async def start(self) -> Registration:
+        """Start an instance and wait for its registration."""
+        before = self.kubelet.registrations()
+        await self.driver.start()
+        self._registration = await self.kubelet.registered(before, self.driver.why_ended)
+        return self._registration
+
+    async def restart(self, *, kill: bool = False) -> None:
+        """Stop or kill the driver, and start it again."""
+        await (self.driver.kill() if kill else self.driver.stop())
+        await self.start()
+
+    async def reset(self) -> None:
+        """A fresh node for the next check, as far as the bench can make one: a check went wrong."""
+        self._registration = None
+        if self.driver.can_restart:
+            await self.driver.end()
+            self.place.empty()
+            for one in await self.server.all_slices():
+                if one["spec"].get("nodeName") == self.place.node:
+                    await self.server.delete_slice(one["metadata"]["name"])
+
+    async def tidy(self) -> None:
+        """Unprepare and delete the claims of a check; faults of that are not the check's."""
+        claims = self.server.made()
+        if claims and self._registration and self.driver.runs:
+            for claim in claims:
+                with suppress(CheckEnd):
+                    await self.kubelet.unprepare(
+                        self.kubelet.plugin(self._registration), [claim.ref], self.limits.answer
+                    )
+        with suppress(KubeError):
+            await self.server.forget()
+
+    # --- devices and claims ---
+
+    async def devices(self, count: int = 1) -> list[Device]:
+        """So many devices that different claims can hold at the same time. Raises Skipped for fewer."""
+        devices = [device for device in await self.published() if device.is_plain and not device.is_shared]
+        if len(devices) < count:
+            raise Skipped(f"the check needs {count} independent devices, and the driver published {len(devices)}")
+        return devices[:count]
+
+    async def device(self) -> Device:
+        """A device."""
+        return (await self.devices())[0]
+
+    async def published(self) -> list[Device]:
+        """All devices of the driver on this node, as soon as there are any. Raises Finding."""
+
+        async def look() -> list[Device] | None:
+            return devices_of(await self.slices()) or None
+
+        return await eventually("the driver published devices", look, self.limits.published, self.limits)
+
+    async def slices(self) -> list[dict[str, Any]]:
+        """The driver's slices that are not those of other nodes."""
+        return [
+            one
+            for one in await self.server.slices(self.name)
+            if one["spec"].get("nodeName", self.place.node) == self.place.node
+        ]
+
+    async def claim(self, *devices: Device, **options: Any) -> Claim:
+        """A claim that holds these devices; each has a request of its own."""
+        uses = [Use(device, f"req-{index}" if index else "req") for index, device in enumerate(devices)]
+        return await self.server.claim(*uses, **options)
+
+    async def claims(self, count: int) -> list[Claim]:
+        """So many claims, each with one device."""
+        return [await self.claim(device) for device in await self.devices(count)]
+
+    # --- calls ---
+
+    async def prepare(self, *claims: Claim) -> Answer:
+        """Devices by claim uid. Raises Finding for what a kubelet would report."""
+        plugin = self.kubelet.plugin(self.registration)
+        return await self.kubelet.prepare(plugin, [claim.ref for claim in claims])
+
+    async def prepared(self, claim: Claim) -> tuple[PreparedDevice, ...]:
+        """The devices of one claim."""
+        return (await self.prepare(claim))[claim.uid]
+
+    async def refused(self, claim: Claim, why: str) -> str:
+        """What the driver says against preparing the claim. Raises Finding when it prepares it."""
+        try:
+            await self.prepare(claim)
+        except Finding as finding:
+            return str(finding)
+        raise Finding(f"the driver prepared a claim {why}")
+
+    async def unprepare(self, *claims: Claim) -> None:
+        """Raises Finding for what a kubelet would report."""
+        plugin = self.kubelet.plugin(self.registration)
+        await self.kubelet.unprepare(plugin, [claim.ref for claim in claims])
+
+    async def interrupted(self, claim: Claim, seconds: float, *, unprepare: bool = False) -> None:
+        """A call that the kubelet gives up after so many seconds."""
+        plugin = self.kubelet.plugin(self.registration)
+        call = self.kubelet.unprepare if unprepare else self.kubelet.prepare
+        with suppress(Finding):
+            await call(plugin, [claim.ref], seconds)
+
+    async def quiet(self) -> None:
+        """Let some time pass in which nothing should happen."""
+        await asyncio.sleep(self.limits.quiet)
+
+
+def ids_of(devices: Sequence[PreparedDevice]) -> list[str]:
+    """The CDI ids of devices."""
+    return [id_ for device in devices for id_ in device.cdi_ids]
+
+
+__all__ = ["Answer", "Bench", "BenchError", "Parameters", "ids_of"]

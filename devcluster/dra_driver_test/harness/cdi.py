@@ -1,0 +1,60 @@
+"""The CDI folder as a container runtime reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dra_cdi import CdiDirectory, CdiError, ContainerEdits
+
+from dra_driver_test.errors import Finding, Skipped
+
+try:
+    import inotify_simple  # type: ignore[import-untyped]  # the library ships no types
+except ImportError:  # not a Linux system
+    inotify_simple = None
+
+SUFFIXES = (".json", ".yaml")
+
+
+class CdiView:
+    """What the files of drivers describe now."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def files(self) -> list[Path]:
+        """The files that a runtime reads."""
+        return sorted(path for path in self.folder.iterdir() if path.suffix in SUFFIXES)
+
+    def known(self) -> set[str]:
+        """The ids of all devices that the files describe."""
+        return set(CdiDirectory(self.folder).index().devices)
+
+    def faults(self) -> dict[str, str]:
+        """By file name, what a runtime refuses."""
+        return {name: str(error) for name, error in CdiDirectory(self.folder).index().errors.items()}
+
+    def conflicts(self) -> set[str]:
+        """Devices that several files describe."""
+        return CdiDirectory(self.folder).index().conflicts
+
+    def edits(self, ids: Iterable[str]) -> ContainerEdits:
+        """What changes in a container that gets these devices. Raises Finding."""
+        try:
+            return CdiDirectory(self.folder).index().resolve(ids)
+        except CdiError as error:
+            raise Finding(str(error)) from error
+
+    @contextmanager
+    def watched(self) -> Iterator[set[str]]:
+        """At the end the set has the names of files that were written where runtimes read them, not renamed there."""
+        if inotify_simple is None:
+            raise Skipped("the check needs inotify, which this system does not have")
+        written: set[str] = set()
+        with inotify_simple.INotify(nonblocking=True) as watch:
+            watch.add_watch(str(self.folder), inotify_simple.flags.CLOSE_WRITE)
+            yield written
+            names = (event.name for event in watch.read(timeout=0))
+            written.update(name for name in names if Path(name).suffix in SUFFIXES)

@@ -1,0 +1,231 @@
+"""The seat of the kubelet: it registers plugins whose sockets appear, and calls them.
+
+Registration is the node agent's of the development cluster, and so are the calls with their judgement of the answers
+(KM-03, KM-06, KM-07, KM-14, KM-19).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from dra_devcluster.agent.claims import PreparedDevice
+from dra_devcluster.agent.errors import ClaimError
+from dra_devcluster.agent.plugin import ClaimRef, DraPlugin, describe, open_channel
+from dra_devcluster.agent.plugin_instances import PluginInstances, choose_service
+from dra_devcluster.agent.registration import Registrar
+from dra_devcluster.agent.settings import AgentSettings, Backoff
+from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
+from dra_proto.health.v1alpha1 import api_pb2_grpc as health_grpc
+from dra_proto.registration.v1 import api_pb2 as registration_pb2
+from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
+
+from dra_driver_test.errors import Finding
+
+from .limits import Limits
+from .waiting import eventually
+
+Answer = dict[str, tuple[PreparedDevice, ...]]
+"""The prepared devices by claim uid."""
+HEALTH_SERVICE = "v1alpha1.DRAResourceHealth"
+V1, V1BETA1 = "v1.DRAPlugin", "v1beta1.DRAPlugin"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A plugin that is registered now."""
+
+    identity: uuid.UUID
+    socket: Path
+    driver: str
+    endpoint: str
+
+
+class Handler:
+    """Takes registered plugins into use (KM-06 to KM-08)."""
+
+    def __init__(self) -> None:
+        self.instances: PluginInstances[DraPlugin] = PluginInstances()
+
+    def validate(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
+        """Raises RegistrationError for a plugin without a version of the service that a kubelet speaks."""
+        choose_service(versions)
+
+    async def register(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
+        """Raises RegistrationError for an endpoint that is taken."""
+        self.instances.check_free(name, endpoint)
+        self.instances.add(DraPlugin(name, endpoint, choose_service(versions), lambda _: None))
+
+    async def deregister(self, name: str, endpoint: str) -> None:
+        """Close its connection."""
+        plugin = self.instances.remove(name, endpoint)
+        if plugin is not None:
+            await plugin.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await asyncio.gather(*(plugin.close() for plugin in self.instances.instances()))
+
+
+class KubeletSeat:
+    """An async context manager: while it is entered, plugins get registered."""
+
+    def __init__(self, registry: Path, limits: Limits) -> None:
+        self._registry = registry
+        self._limits = limits
+        self._handler = Handler()
+        settings = AgentSettings(
+            plugin_period=limits.tick,
+            dial_timeout=limits.notify,
+            info_timeout=limits.info,
+            notify_timeout=limits.notify,
+            registration_backoff=Backoff(2 * limits.tick, 1.0),
+        )
+        self._registrar = Registrar(registry, {"DRAPlugin": self._handler}, settings)
+        self._work: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._work = asyncio.create_task(self._registrar.run(), name="plugin registration")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._work is not None
+        self._work.cancel()
+        await asyncio.gather(self._work, return_exceptions=True)
+        await self._handler.close()
+
+    # --- registration ---
+
+    def registrations(self) -> list[Registration]:
+        """What is registered now and stays so: the plugin has been notified, and its socket was not made anew since."""
+        sockets = self._registrar.sockets
+        return [
+            Registration(known.identity, Path(path), known.name, known.endpoint)
+            for path, known in sockets.actual.items()
+            if path not in sockets.busy and sockets.desired.get(path) == known.identity
+        ]
+
+    def sockets(self) -> list[Path]:
+        """The sockets in the registration folder."""
+        return sorted(path for path in self._registry.rglob("*") if path.is_socket() and path.name[0] != ".")
+
+    async def registered(
+        self, but: Iterable[Registration] = (), ended: Callable[[], str | None] = lambda: None
+    ) -> Registration:
+        """Wait for a registration that is not among those, unless the driver ended.
+
+        Raises Finding, which says what stands in the way.
+        """
+        old = {known.identity for known in but}
+
+        async def look() -> Registration | str | None:
+            return next((known for known in self.registrations() if known.identity not in old), None) or ended()
+
+        try:
+            seen: Registration | str = await eventually(
+                "the driver is registered", look, self._limits.registered, self._limits
+            )
+        except Finding:
+            raise Finding(
+                f"the driver is not registered after {self._limits.registered:g} s: {await self.obstacle()}"
+            ) from None
+        if isinstance(seen, str):
+            raise Finding("the driver ended before it was registered")
+        return seen
+
+    async def obstacle(self) -> str:
+        """Why no plugin gets registered, in words."""
+        sockets = self.sockets()
+        if not sockets:
+            return f"there is no socket in {self._registry}"
+        for socket in sockets:
+            try:
+                info = await self.info(socket)
+                choose_service(list(info.supported_versions))
+                if info.type != "DRAPlugin":
+                    return f"{socket.name}: the type is {info.type!r} instead of 'DRAPlugin'"
+                await self.notify(socket)
+            except Exception as error:
+                return f"{socket.name}: {error}"
+        return "unknown"
+
+    @asynccontextmanager
+    async def _registration_stub(self, socket: Path) -> AsyncIterator[Any]:
+        channel = open_channel(str(socket))
+        try:
+            yield registration_grpc.RegistrationStub(channel)
+        finally:
+            await channel.close(None)
+
+    async def info(self, socket: Path) -> registration_pb2.PluginInfo:
+        """What the plugin says to GetInfo on a new connection. Raises Finding."""
+        async with self._registration_stub(socket) as stub:
+            try:
+                info: registration_pb2.PluginInfo = await stub.GetInfo(
+                    registration_pb2.InfoRequest(), timeout=self._limits.info, wait_for_ready=False
+                )
+            except grpc.aio.AioRpcError as error:
+                raise Finding(f"GetInfo: {describe(error)}") from error
+        return info
+
+    async def notify(self, socket: Path, error: str = "") -> None:
+        """Tell the plugin on a new connection that it is registered, or why not. Raises Finding."""
+        async with self._registration_stub(socket) as stub:
+            status = registration_pb2.RegistrationStatus(plugin_registered=not error, error=error)
+            try:
+                await stub.NotifyRegistrationStatus(status, timeout=self._limits.notify)
+            except grpc.aio.AioRpcError as failed:
+                raise Finding(f"NotifyRegistrationStatus: {describe(failed)}") from failed
+
+    # --- calls ---
+
+    def plugin(self, registration: Registration) -> DraPlugin:
+        """The connection that a kubelet uses for this registration."""
+        for plugin in self._handler.instances.instances():
+            if plugin.endpoint == registration.endpoint:
+                return plugin
+        raise Finding(f"the plugin at {registration.endpoint} is not registered any more")
+
+    @asynccontextmanager
+    async def connection(self, registration: Registration, service: str) -> AsyncIterator[DraPlugin]:
+        """A connection of its own that speaks one version of the service."""
+        plugin = DraPlugin(registration.driver, registration.endpoint, service, lambda _: None)
+        try:
+            yield plugin
+        finally:
+            await plugin.close()
+
+    async def prepare(self, plugin: DraPlugin, refs: Iterable[ClaimRef], timeout: float | None = None) -> Answer:
+        """Devices by claim uid. Raises Finding for what a kubelet would report."""
+        try:
+            return await plugin.prepare(refs, timeout or self._limits.call)
+        except ClaimError as error:
+            raise Finding(str(error)) from error
+
+    async def unprepare(self, plugin: DraPlugin, refs: Iterable[ClaimRef], timeout: float | None = None) -> None:
+        """Raises Finding for what a kubelet would report."""
+        try:
+            await plugin.unprepare(refs, timeout or self._limits.call)
+        except ClaimError as error:
+            raise Finding(str(error)) from error
+
+    @asynccontextmanager
+    async def health(self, registration: Registration) -> AsyncIterator[AsyncIterator[Any]]:
+        """The messages of the health service on a connection of its own."""
+        channel = open_channel(registration.endpoint)
+        try:
+            stub: Any = health_grpc.DRAResourceHealthStub(channel)
+            call = stub.NodeWatchResources(health_pb2.NodeWatchResourcesRequest())
+            yield aiter(call)
+            call.cancel()
+        finally:
+            await channel.close(None)

@@ -1,0 +1,26 @@
+"""Waiting for what a driver does, with a finding when it does not come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from dra_driver_test.errors import Finding
+
+from .limits import Limits
+
+T = TypeVar("T")
+
+
+async def eventually(what: str, look: Callable[[], Awaitable[T | None]], seconds: float, limits: Limits) -> T:
+    """The first answer that is neither None nor False. Raises Finding after so many seconds."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        seen = await look()
+        if seen is not None and seen is not False:
+            return seen
+        if loop.time() > deadline:
+            raise Finding(f"{what}: not within {seconds:g} s")
+        await asyncio.sleep(limits.tick)

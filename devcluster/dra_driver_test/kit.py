@@ -1,0 +1,43 @@
+"""The kit for programs::
+
+    async with open_bench(Place.below(folder, "node-1", kubeconfig), launcher) as bench:
+        async for result in run(all_checks(), bench):
+            print(result.check.name, result.verdict, result.text)
+
+``bench_for`` opens a bench for a target, as the command does.
+"""
+
+from .check import Check, Level, chosen
+from .checks import all_checks
+from .errors import BenchError, Finding, Skipped
+from .harness.bench import Bench, Parameters
+from .harness.driver import CommandLauncher, Launcher, Running
+from .harness.limits import Limits
+from .harness.opening import open_bench
+from .harness.place import Place
+from .runner import Result, Verdict, run, run_check
+from .target import Target, bench_for
+
+__all__ = [
+    "Bench",
+    "BenchError",
+    "Check",
+    "CommandLauncher",
+    "Finding",
+    "Launcher",
+    "Level",
+    "Limits",
+    "Parameters",
+    "Place",
+    "Result",
+    "Running",
+    "Skipped",
+    "Target",
+    "Verdict",
+    "all_checks",
+    "bench_for",
+    "chosen",
+    "open_bench",
+    "run",
+    "run_check",
+]

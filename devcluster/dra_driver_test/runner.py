@@ -1,0 +1,88 @@
+"""Runs checks on a bench, one after the other, each with a time-out.
+
+A check begins with a registered driver and ends with its claims unprepared and deleted. After a check that did not
+pass, the node is made fresh, so that one fault is not reported twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dra_kube import KubeError
+
+from .check import Check, Level
+from .errors import BenchError, Finding, Skipped
+from .harness.bench import Bench
+
+TIMEOUT = 180.0
+"""Seconds for one check: the slowest waits for slices that others deleted, and the reference's library needs 30 s."""
+
+
+class Verdict(StrEnum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    WARNED = "warned"  # failed, and the check is no more than a recommendation
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one check said."""
+
+    check: Check
+    verdict: Verdict
+    text: str
+    seconds: float
+
+
+async def run(checks: Iterable[Check], bench: Bench, timeout: float = TIMEOUT) -> AsyncIterator[Result]:
+    """The results, each as soon as it is there. Raises BenchError when the bench itself breaks."""
+    for one in checks:
+        yield await run_check(one, bench, timeout)
+
+
+async def run_check(check: Check, bench: Bench, timeout: float = TIMEOUT) -> Result:
+    """Run one check."""
+    start = time.monotonic()
+    text = skipped = ""
+    try:
+        async with asyncio.timeout(timeout):
+            await _run(check, bench)
+    except Finding as finding:
+        text = str(finding)
+    except Skipped as skip:
+        skipped = str(skip)
+    except TimeoutError:
+        text = f"not done after {timeout:g} s"
+    except KubeError as error:
+        raise BenchError(f"{check.name}: the API server refused what the check needs: {error}") from error
+    if ended := bench.driver.why_ended():
+        text = f"{text}; {ended}" if text else ended
+    await bench.tidy()
+    if text:
+        await bench.reset()
+    return Result(check, _verdict(check, text, skipped), text or skipped, time.monotonic() - start)
+
+
+async def _run(check: Check, bench: Bench) -> None:
+    if check.restarts:
+        bench.driver.needs_restart()
+    if check.overlaps:
+        bench.driver.needs_overlap()
+    if check.registered:
+        await bench.ready()
+    else:
+        await bench.started()
+    await check.run(bench)
+
+
+def _verdict(check: Check, text: str, skipped: str) -> Verdict:
+    if text:
+        return Verdict.FAILED if check.level is Level.MUST else Verdict.WARNED
+    return Verdict.SKIPPED if skipped else Verdict.PASSED

@@ -1,0 +1,65 @@
+"""What is under test, as a person says it, and the bench for it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dra_devcluster.apiserver import DevApiServer
+
+from .errors import BenchError
+from .harness.bench import Bench, Parameters
+from .harness.driver import CommandLauncher
+from .harness.limits import Limits
+from .harness.opening import open_bench
+from .harness.place import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Either ``command``, which starts the driver, or ``registry`` and ``cdi``, where a running driver has its files.
+
+    Without ``kubeconfig`` the bench has an API server of its own; a driver that runs already knows its own.
+    """
+
+    command: str | tuple[str, ...] = ""
+    registry: Path | None = None
+    cdi: Path | None = None
+    node: str = "driver-test"
+    kubeconfig: Path | None = None
+    parameters: Parameters = field(default_factory=Parameters)
+    log: Path | None = None
+
+    def check(self) -> None:
+        """Raises BenchError for a target that says too little or too much."""
+        if bool(self.command) == bool(self.registry):
+            raise BenchError(
+                "give either the command that starts the driver, or --registry with --cdi-dir for one that runs"
+            )
+        if self.registry and not (self.cdi and self.kubeconfig):
+            raise BenchError("for a driver that runs, --cdi-dir and --kubeconfig have to say what it uses")
+        if self.registry and not self.registry.is_dir():
+            raise BenchError(f"--registry: {self.registry} is not a folder")
+
+
+@asynccontextmanager
+async def bench_for(target: Target, limits: Limits | None = None) -> AsyncIterator[Bench]:
+    """A bench for the target, with an API server if it needs one. Raises BenchError."""
+    target.check()
+    limits = limits or Limits()
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dt-")))
+        kubeconfig = target.kubeconfig
+        if kubeconfig is None:
+            server = await stack.enter_async_context(DevApiServer())
+            kubeconfig = server.write_kubeconfig(folder / "kubeconfig")
+        place = Place.below(folder / "node", target.node, kubeconfig)
+        launcher = None
+        if target.registry and target.cdi:
+            place = Place(target.node, folder / "node", target.registry, target.cdi, kubeconfig)
+        else:
+            launcher = CommandLauncher(target.command, target.log or folder / "driver.log", limits)
+        yield await stack.enter_async_context(open_bench(place, launcher, limits, target.parameters))

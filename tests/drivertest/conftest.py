@@ -1,0 +1,31 @@
+"""One API server for all benches of these tests."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bad_benches import OpenBench, benches_on
+from dra_devcluster.apiserver import serve_in_thread
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> Iterator[Path]:
+    """Of the API server."""
+    with tempfile.TemporaryDirectory(prefix="dt-") as folder, serve_in_thread() as server:
+        yield server.write_kubeconfig(Path(folder) / "kubeconfig")
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose sockets stay below the limit of 107 bytes, which ``tmp_path`` does not promise."""
+    with tempfile.TemporaryDirectory(prefix="dt-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def bad_bench(kubeconfig: Path) -> OpenBench:
+    """Opens benches with the bad driver."""
+    return benches_on(kubeconfig)

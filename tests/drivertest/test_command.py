@@ -1,0 +1,124 @@
+"""The command: what it prints and writes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from dra_driver_test.cli import main
+from dra_driver_test.kit import Check, Level, Result, Verdict, all_checks
+from dra_driver_test.report import as_json, as_junit, line, summary
+
+ROOT = Path(__file__).resolve().parents[2]
+BAD = [sys.executable, str(ROOT / "tests/support/bad_driver_process.py"), "{kubelet}"]
+QUICK = ["prepare.*", "claims.*", "unprepare.*", "cdi.*", "restart.prepares-the-same-after-a-kill"]
+
+
+async def _nothing(bench: object) -> None: ...
+
+
+def result(verdict: Verdict, text: str = "") -> Result:
+    check = Check("noun.rule", "The rule.\n\nWhy.", ("KM-14",), Level.MUST, True, False, False, _nothing)
+    return Result(check, verdict, text, 0.25)
+
+
+def test_a_driver_without_faults_passes_as_a_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--json", str(tmp_path / "out.json"), "--junit", str(tmp_path / "out.xml")]
+    code = main([*files, *(word for one in QUICK for word in ("--check", one)), "--", *BAD])
+    printed = capsys.readouterr().out
+    assert code == 0, printed
+    report = json.loads((tmp_path / "out.json").read_text())
+    suite = ElementTree.parse(tmp_path / "out.xml").getroot()
+    assert (report["driver"], report["counts"]["failed"]) == ("bad.example.com", 0)
+    assert report["counts"]["passed"] > 40
+    assert int(suite.attrib["tests"]) == len(report["checks"]) == len(suite)
+    assert printed.splitlines()[0] == f"Driver bad.example.com, {len(suite)} checks."
+
+
+def test_a_failed_check_is_exit_code_1_and_says_the_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["--check", "prepare.names-the-allocated-device", "--", *BAD, "it prepares another device"])
+    printed = capsys.readouterr().out
+    assert code == 1
+    assert "gpu-3" in printed
+    assert "rule: The answer has the pool and the device of the claim's allocation" in printed
+    assert printed.splitlines()[-1].startswith("0 passed, 1 failed")
+
+
+def test_a_driver_that_ends_at_once_is_exit_code_3_with_its_last_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--", sys.executable, "-c", "raise SystemExit('no hardware')"]) == 3
+    said = capsys.readouterr().err
+    assert "there is no driver to test" in said
+    assert "no hardware" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give either the command"),
+        (["--check", "nothing.*", "--", "driver"], "no check fits 'nothing.*'"),
+        (["--registry", "/tmp", "--", "driver"], "give either the command"),
+        (["--registry", "/tmp"], "--cdi-dir and --kubeconfig"),
+        (["--registry", "/no/such", "--cdi-dir", "/tmp", "--kubeconfig", "k"], "/no/such is not a folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_exit_code_2_with_a_remedy(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_parameters_that_are_no_object_are_wrong_usage(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--parameters", text, "--", "driver"])
+    assert ended.value.code == 2
+    assert "JSON" in capsys.readouterr().err
+
+
+def test_the_list_explains_every_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    printed = capsys.readouterr().out
+    for check in all_checks():
+        assert f"{check.name} ({check.level}; " in printed
+        assert check.summary.endswith((".", ":")) or "\n" in check.explanation, check.name
+    assert len(all_checks()) >= 60
+
+
+def test_every_check_has_a_reference_and_an_explanation() -> None:
+    assert [check.name for check in all_checks() if not check.references or not check.explanation] == []
+
+
+def test_patterns_choose_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", "--check", "reboot.*", "--check", "cdi.ids-are-given"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line and line[0] != " "]
+    assert {name.partition(".")[0] for name in names} == {"reboot", "cdi"}
+    assert sum(name.startswith("cdi") for name in names) == 1
+
+
+def test_the_table_says_what_is_wrong_and_which_rule() -> None:
+    assert line(result(Verdict.PASSED)).split() == ["passed", "noun.rule", "0.25", "s"]
+    assert line(result(Verdict.SKIPPED, "no devices")).splitlines()[1:] == ["         no devices"]
+    assert line(result(Verdict.FAILED, "bad\nvery")).splitlines()[1:] == [
+        "         bad",
+        "         very",
+        "         rule: The rule. (KM-14)",
+    ]
+    assert summary([result(verdict) for verdict in Verdict]) == "1 passed, 1 failed, 1 warned, 1 skipped in 1.0 s"
+
+
+def test_junit_has_failures_and_skips_and_no_byte_that_xml_forbids() -> None:
+    results = [result(Verdict.FAILED, "bad \x1b[31m"), result(Verdict.SKIPPED, "why"), result(Verdict.WARNED, "hm")]
+    suite = ElementTree.fromstring(as_junit("d", results))
+    assert [[child.tag for child in case] for case in suite] == [["failure"], ["skipped"], ["system-out"]]
+    assert (suite.attrib["failures"], suite.attrib["skipped"]) == ("1", "1")
+    assert suite[0][0].text == "bad [31m"
+
+
+def test_json_has_every_result() -> None:
+    (check,) = json.loads(as_json("d", [result(Verdict.WARNED, "hm")]))["checks"]
+    assert (check["name"], check["verdict"], check["text"], check["level"]) == ("noun.rule", "warned", "hm", "must")

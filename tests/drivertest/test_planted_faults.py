@@ -1,0 +1,44 @@
+"""The proof that the kit can fail: each fault of the bad driver is found by the check that is for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from bad_benches import LIMITS, PATIENT, OpenBench
+from dra_driver_test.kit import Verdict, all_checks, run, run_check
+from planted_faults import FAULTS, Planted
+
+CHECKS = {check.name: check for check in all_checks()}
+NOUNS = sorted({check.partition(".")[0] for check in CHECKS})
+AT_ONCE = 6
+"""Benches at the same time: most of the time is spent waiting for what a bad driver does not do."""
+
+
+@pytest.mark.parametrize("noun", NOUNS)
+async def test_each_fault_is_found_by_its_check(noun: str, bad_bench: OpenBench) -> None:
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def found(planted: Planted) -> str:
+        """What the check says, if that is not what the table says."""
+        async with room, bad_bench(planted.fault, limits=LIMITS if planted.waits else PATIENT) as bench:
+            result = await run_check(CHECKS[planted.check], bench, timeout=60)
+        if result.verdict in (Verdict.FAILED, Verdict.WARNED) and planted.text in result.text:
+            return ""
+        return f"{planted.fault}: {planted.check} {result.verdict}: {result.text!r} without {planted.text!r}"
+
+    rows = [planted for planted in FAULTS if planted.check.startswith(f"{noun}.")]
+    said = await asyncio.gather(*map(found, rows))
+    assert [line for line in said if line] == []
+
+
+async def test_a_driver_without_faults_passes_every_check(bad_bench: OpenBench) -> None:
+    async with bad_bench() as bench:
+        results = [result async for result in run(CHECKS.values(), bench, timeout=60)]
+    assert [f"{one.check.name}: {one.text}" for one in results if one.verdict is not Verdict.PASSED] == []
+    assert len(results) >= 60
+
+
+def test_every_check_has_a_fault() -> None:
+    assert CHECKS.keys() - {planted.check for planted in FAULTS} == set()
+    assert len({planted.fault for planted in FAULTS}) >= 60

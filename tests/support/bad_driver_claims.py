@@ -1,0 +1,387 @@
+"""How the bad driver prepares and unprepares claims."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import grpc
+from bad_driver_node import DEVICES, PLAIN, BadNode, Json
+from dra_kube import RESOURCE_CLAIMS, Api, KubeError, NotFound
+from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
+
+
+class Refused(Exception):
+    """One claim cannot be prepared or unprepared; with ``whole`` the call fails."""
+
+
+class ClaimWork:
+    """Answers the calls of a kubelet."""
+
+    def __init__(self, node: BadNode, api: Api) -> None:
+        self._node, self._api, self._has = node, api, node.has
+        self._lock = asyncio.Lock()
+        self._leaky = asyncio.Lock()
+        self._answers: dict[str, list[Json]] = {}
+        self._by_name: dict[tuple[str, str], list[Json]] = {}
+        self._failed: set[str] = set()
+        self._unprepared: set[str] = set()
+        self._busy: set[str] = set()
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._current: Any = None
+        self._written: set[str] = set()
+        self._work: set[asyncio.Task[None]] = set()
+        self.streams = 0
+
+    async def idle(self) -> None:
+        """Wait until no call runs."""
+        await self._idle.wait()
+
+    # --- prepare ---
+
+    async def prepare(self, claims: list[Any], messages: Any, context: Any) -> Any:
+        """The answer to NodePrepareResources."""
+        has = self._has
+        await self._before(claims, context, "prepare")
+        self._running += 1
+        self._idle.clear()
+        try:
+            if has("GetInfo waits for calls") or has("it does not unprepare while it prepares"):
+                await asyncio.sleep(0.8)
+            results = {claim.uid: await self._prepare_or_say(claim, messages, context) for claim in claims}
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+        if has("it skips claims of a call"):
+            results = dict(list(results.items())[:1])
+        if has("it answers another uid"):
+            results = {f"{uid}-x": result for uid, result in results.items()}
+        return messages.NodePrepareResourcesResponse(claims=results)
+
+    async def _before(self, claims: list[Any], context: Any, call: str) -> None:
+        has = self._has
+        if not claims and has(f"an empty {call} call fails"):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no claims")
+        if has(f"{call} fails"):
+            await context.abort(grpc.StatusCode.INTERNAL, "always")
+        if call == "prepare" and len(claims) > 3 and has("it prepares at most 3 claims a call"):
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many claims")
+        if self.streams and has("calls wait for the end of the health stream"):
+            await asyncio.sleep(5)
+        if self._running and call == "unprepare" and has("it does not unprepare while it prepares"):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
+
+    async def _prepare_or_say(self, claim: Any, messages: Any, context: Any) -> Any:
+        try:
+            devices = await self._prepare(claim)
+        except (Refused, KubeError, OSError) as error:
+            self._failed.add(claim.uid)
+            if self._has("one bad claim fails the call"):
+                await context.abort(grpc.StatusCode.INTERNAL, str(error))
+            return messages.NodePrepareResourceResponse(error=str(error))
+        if messages is v1beta1:
+            devices = [{**device, "share_id": None} for device in devices]
+            if self._has("v1beta1 answers without devices"):
+                devices = []
+        fields = [{key: value for key, value in device.items() if value is not None} for device in devices]
+        return messages.NodePrepareResourceResponse(devices=[messages.Device(**each) for each in fields])
+
+    async def _prepare(self, claim: Any) -> list[Json]:
+        has = self._has
+        if has("two calls for a claim collide"):
+            return await self._exclusively(claim)
+        if has("a given up call keeps the lock"):
+            await self._leaky.acquire()
+            await asyncio.sleep(0.3)
+            devices = await self._prepare_now(claim)
+            self._leaky.release()
+            return devices
+        if has("calls mix up their claims"):
+            self._current = claim
+            await asyncio.sleep(0.5)
+            current = self._current
+            return [*(await self._prepare_now(current))]
+        return await self._prepare_now(claim)
+
+    async def _exclusively(self, claim: Any) -> list[Json]:
+        if claim.uid in self._busy:
+            raise Refused("the claim is being prepared")
+        self._busy.add(claim.uid)
+        try:
+            await asyncio.sleep(0.5)
+            return await self._prepare_now(claim)
+        finally:
+            self._busy.discard(claim.uid)
+
+    async def _prepare_now(self, claim: Any) -> list[Json]:
+        self._check_name(claim)
+        if known := self._remembered(claim):
+            return known
+        try:
+            devices = await self._from_allocation(claim)
+        except Refused:
+            if self._has("it invents devices"):
+                return []
+            raise
+        async with self._lock:
+            await self._keep(claim, devices)
+            answer = self._answer(claim, devices)
+            await self._describe(claim, devices)
+        self._answers[claim.uid] = answer
+        self._by_name[claim.namespace, claim.name] = answer
+        return answer
+
+    def _check_name(self, claim: Any) -> None:
+        has = self._has
+        if "." in claim.name and has("names with dots are refused"):
+            raise Refused("the name has dots")
+        if len(claim.namespace) > 40 and has("long namespaces are refused"):
+            raise Refused("the namespace is too long")
+        if claim.uid in self._failed and has("it remembers failures"):
+            raise Refused("failed before")
+        if claim.uid in self._answers and has("the second prepare fails"):
+            raise Refused("prepared already")
+        if claim.uid in self._unprepared and has("an unprepared claim stays so"):
+            raise Refused("unprepared already")
+
+    def _remembered(self, claim: Any) -> list[Json] | None:
+        has, state = self._has, self._node.state()
+        if has("it trusts its memory") and claim.uid in self._answers:
+            return self._answers[claim.uid]
+        if has("it knows claims by name"):
+            return self._by_name.get((claim.namespace, claim.name))
+        if has("it ignores namespaces"):
+            return next((known for (_, name), known in self._by_name.items() if name == claim.name), None)
+        if claim.uid in state and has("it trusts its state"):
+            return self._answer(claim, state[claim.uid]["devices"])
+        return None
+
+    async def _from_allocation(self, claim: Any) -> list[Json]:
+        """The results for this driver. Raises Refused, KubeError."""
+        has, driver = self._has, self._node.driver_name
+        try:
+            found = await self._api.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
+        except NotFound:
+            if has("it needs no claim"):
+                return []
+            raise
+        if found["metadata"]["uid"] != claim.uid and not has("it ignores the uid"):
+            raise Refused("the claim was replaced")
+        allocation = (found.get("status") or {}).get("allocation")
+        if not allocation:
+            raise Refused("the claim is not allocated")
+        results = allocation["devices"]["results"]
+        if not has("it prepares devices of other drivers"):
+            results = [result for result in results if result["driver"] == driver]
+        for result in results:
+            if result["device"] not in DEVICES and not has("it takes any device") and result["driver"] == driver:
+                raise Refused(f"there is no device {result['device']}")
+            if len(result["request"]) > 40 and has("long requests are refused"):
+                raise Refused("the request is too long")
+        self._check_config(allocation["devices"].get("config") or [], {result["request"] for result in results})
+        return list(results)
+
+    def _check_config(self, configs: list[Json], requests: set[str]) -> None:
+        has = self._has
+        for config in configs:
+            opaque, named = config["opaque"], set(config.get("requests") or requests)
+            if opaque["driver"] != self._node.driver_name and not has("it reads parameters of other drivers"):
+                continue
+            if not named & requests and not has("it reads parameters of other requests"):
+                continue
+            known = opaque["parameters"].keys() <= {"color"}
+            if has("it refuses all parameters") or (
+                config["source"] == "FromClass" and has("it refuses class parameters")
+            ):
+                known = False
+            if not known and not has("it ignores bad parameters"):
+                raise Refused(f"unknown parameters {opaque['parameters']}")
+
+    async def _keep(self, claim: Any, results: list[Json]) -> None:
+        """Enter the claim into the state. Raises Refused for a device in use."""
+        has, state = self._has, self._node.state()
+        taken = {
+            (device["pool"], device["device"])
+            for uid, known in state.items()
+            for device in known["devices"]
+            if uid != claim.uid
+        }
+        for result in results:
+            exclusive = not result.get("shareID") or has("shares are exclusive")
+            exclusive = exclusive and (not result.get("adminAccess") or has("it refuses admin access"))
+            if exclusive and (result["pool"], result["device"]) in taken and not has("it lends a device twice"):
+                raise Refused(f"device {result['device']} is in use")
+        state[claim.uid] = {"namespace": claim.namespace, "name": claim.name, "devices": results}
+        await self._node.save(state)
+
+    # --- answers and CDI ---
+
+    def _kind(self) -> str:
+        return f"{self._node.driver}/device"
+
+    def _id(self, claim: Any, result: Json) -> str:
+        has, name = self._has, f"{self._node.salt}-{claim.uid}-{result['device']}"
+        if has("all devices have one id"):
+            name = "device"
+        if has("it numbers its ids"):
+            name = f"{name}-{len(self._answers) + len(self._unprepared)}"
+        return name
+
+    def _answer(self, claim: Any, results: list[Json]) -> list[Json]:
+        has, answer = self._has, []
+        if has("it prepares one device per request"):
+            results = list({result["request"]: result for result in results}.values())
+        for result in results:
+            request = result["request"] if has("it names the subrequest") else result["request"].partition("/")[0]
+            device = PLAIN[-1] if has("it prepares another device") else result["device"]
+            ids = [f"{self._kind()}={self._id(claim, result)}"]
+            if has("its ids change each time"):
+                ids = [f"{self._kind()}={uuid.uuid4()}"]
+            if has("its ids are not qualified"):
+                ids = [result["device"]]
+            answer.append(
+                {
+                    "request_names": self._request_names(request),
+                    "pool_name": result["pool"],
+                    "device_name": device,
+                    "cdi_device_ids": [] if has("it gives no ids") else ids,
+                    "share_id": None if has("it drops the share") else result.get("shareID"),
+                }
+            )
+        return answer
+
+    def _request_names(self, request: str) -> list[str]:
+        if self._has("it names no request"):
+            return []
+        return ["other"] if self._has("it names another request") else [request]
+
+    async def _describe(self, claim: Any, results: list[Json]) -> None:
+        has, path = self._has, self._node.cdi_file(claim)
+        if has("it writes no files") or (claim.uid in self._written and has("it writes a file once")):
+            return
+        if has("it works on after a given up call"):
+            task = asyncio.create_task(self._write_late(claim, results))
+            self._work.add(task)
+            await asyncio.shield(task)
+            return
+        self._node.write_cdi(path, self._spec(claim, results))
+        self._written.add(claim.uid)
+
+    async def _write_late(self, claim: Any, results: list[Json]) -> None:
+        await asyncio.sleep(0.4)
+        self._node.write_cdi(self._node.cdi_file(claim), self._spec(claim, results))
+
+    def _spec(self, claim: Any, results: list[Json]) -> Json:
+        has = self._has
+        edits: Json = {"env": [f"DEVICE_{index}={result['device']}" for index, result in enumerate(results)]}
+        if has("a variable has no value"):
+            edits["env"] = ["DEVICE"]
+        if has("its edits are empty"):
+            edits = {}
+        if has("a device node has odd permissions"):
+            edits["deviceNodes"] = [{"path": "/dev/null", "permissions": "xyz"}]
+        if has("a device node has no path"):
+            edits["deviceNodes"] = [{"path": ""}]
+        if has("a host path is missing"):
+            edits["deviceNodes"] = [{"path": "/dev/no-such-device"}]
+        if has("its CDI version is too low"):
+            edits["deviceNodes"] = [{"path": "/dev/zero", "hostPath": "/dev/null"}]
+        if has("a field is misspelt"):
+            edits["enviroment"] = ["A=b"]
+        spec: Json = {
+            "cdiVersion": "0.0.7" if has("the CDI version does not exist") else "0.6.0",
+            "kind": self._node.driver if has("the kind has no class") else self._kind(),
+            "devices": [{"name": self._id(claim, result), "containerEdits": edits} for result in results],
+        }
+        if has("its CDI version is too low"):
+            spec["cdiVersion"] = "0.3.0"
+        if has("a file has no devices"):
+            spec["devices"] = []
+        if has("the name of a device is odd"):
+            spec["devices"] = [{"name": "a b", "containerEdits": edits}]
+        return spec
+
+    # --- unprepare ---
+
+    async def unprepare(self, claims: list[Any], messages: Any, context: Any) -> Any:
+        """The answer to NodeUnprepareResources."""
+        has, results = self._has, {}
+        await self._before(claims, context, "unprepare")
+        if messages is v1beta1 and has("v1beta1 unprepares nothing"):
+            return messages.NodeUnprepareResourcesResponse(
+                claims={claim.uid: messages.NodeUnprepareResourceResponse() for claim in claims}
+            )
+        if self._busy and has("it unprepares one claim at a time"):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
+        self._busy.add("unprepare")
+        stopped = False
+        for index, claim in enumerate(claims):
+            error = ""
+            known = claim.uid in self._node.state()
+            stopped = stopped or (not known and has("it stops at an unknown claim"))
+            if not stopped and not (index >= 3 and has("it unprepares at most 3 claims a call")):
+                error = await self._unprepare_or_say(claim, known)
+            results[claim.uid] = messages.NodeUnprepareResourceResponse(error=error)
+        self._busy.discard("unprepare")
+        if has("it skips claims to unprepare"):
+            results = dict(list(results.items())[:1])
+        return messages.NodeUnprepareResourcesResponse(claims=results)
+
+    async def _unprepare_or_say(self, claim: Any, known: bool) -> str:
+        has = self._has
+        if has("it unprepares one claim at a time"):
+            await asyncio.sleep(0.5)
+        try:
+            if claim.uid in self._failed and has("failed claims stay"):
+                raise Refused("never prepared")
+            if not known and has("unknown claims fail"):
+                raise Refused("unknown claim")
+            if claim.uid in self._unprepared and has("the second unprepare fails"):
+                raise Refused("unprepared already")
+            if has("unprepare reads the claim") or (
+                claim.uid not in self._answers and has("it forgets what it prepared")
+            ):
+                await self._api.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
+            await self._unprepare(claim, known)
+        except (Refused, KubeError, OSError) as error:
+            return str(error)
+        self._unprepared.add(claim.uid)
+        self._answers.pop(claim.uid, None)
+        return ""
+
+    async def _unprepare(self, claim: Any, known: bool) -> None:
+        has, path = self._has, self._node.cdi_file(claim)
+        if known and not path.exists() and has("missing files fail"):
+            raise Refused("there is no CDI file")
+        if not known and has("unprepare goes in two steps"):
+            return
+        lost = not path.exists() and has("a device without files stays taken")
+        async with self._lock:
+            if not has("it never gives a device back") and not lost:
+                await self._node.save({uid: one for uid, one in self._node.state().items() if uid != claim.uid})
+        if has("unprepare goes in two steps"):
+            await asyncio.sleep(0.1)
+        if has("it unprepares only what it prepared itself") and claim.uid not in self._answers:
+            return
+        self._remove_files(claim)
+
+    def _remove_files(self, claim: Any) -> None:
+        has, folder = self._has, self._node.place.cdi
+        if has("it leaves its files"):
+            return
+        self._node.cdi_file(claim).unlink(missing_ok=True)
+        pattern = None
+        if has("unprepare removes all its files"):
+            pattern = f"{self._node.driver}-*.json"
+        if has("it cleans the CDI folder"):
+            pattern = "*.json"
+        for path in folder.glob(pattern) if pattern else ():
+            path.unlink()
+        if has("unprepare goes by the name"):
+            for uid, known in self._node.state().items():
+                if known["name"] == claim.name:
+                    (folder / f"{self._node.driver}-{uid}.json").unlink(missing_ok=True)

@@ -1,0 +1,161 @@
+"""How the bad driver publishes: two slices, one with counters and one with devices, looked after all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import suppress
+from typing import Any
+
+from bad_driver_node import PART, PLAIN, SHARED, TAINTED, BadNode, Json
+from dra_kube import NODES, RESOURCE_SLICES, Api, KubeError
+
+PERIOD = 0.1
+
+
+class SliceWork:
+    """Keeps the slices of the node as they should be."""
+
+    def __init__(self, node: BadNode, api: Api) -> None:
+        self._node, self._api, self._has = node, api, node.has
+        self._uid = ""
+        self._start = node.starts
+        self._synced = False
+        self._writes = itertools.count()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to publish."""
+        self._uid = (await self._api.get(NODES, self._node.place.node))["metadata"]["uid"]
+        if self._has("it publishes anew at each start"):
+            await self.withdraw()
+        self._task = asyncio.create_task(self._run())
+
+    async def end(self) -> None:
+        """Stop publishing; the slices stay."""
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def withdraw(self) -> None:
+        """Delete the slices."""
+        for one in await self._mine():
+            await self._delete(one)
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(KubeError):
+                await self._sync()
+                self._synced = True
+            await asyncio.sleep(PERIOD)
+
+    async def _mine(self) -> list[Json]:
+        selector = f"spec.driver={self._driver},spec.nodeName={self._node_name}"
+        if self._has("it deletes slices of other nodes"):
+            selector = f"spec.driver={self._driver}"
+        if self._has("it deletes slices of other drivers"):
+            selector = f"spec.nodeName={self._node_name}"
+        return (await self._api.list(RESOURCE_SLICES, fieldSelector=selector))[0]
+
+    async def _delete(self, one: Json) -> None:
+        await self._api.delete(RESOURCE_SLICES, one["metadata"]["name"])
+
+    async def _sync(self) -> None:
+        has, found = self._has, await self._mine()
+        if has("it publishes nothing") or (self._synced and has("it publishes once")):
+            return
+        wanted = self._wanted()
+        current: dict[str, Json] = {}
+        for one in found:
+            key = one["metadata"].get("annotations", {}).get("slice", "")
+            if key in wanted and key not in current:
+                current[key] = one
+            elif not has("it keeps left-over slices"):
+                await self._delete(one)
+        for key, body in wanted.items():
+            if key not in current:
+                await self._api.create(RESOURCE_SLICES, body)
+            elif self._differs(current[key], body):
+                metadata = current[key]["metadata"]
+                if has("it writes slices all the time"):
+                    metadata["labels"] = {"write": str(next(self._writes))}
+                await self._api.update(RESOURCE_SLICES, {"metadata": metadata, "spec": body["spec"]})
+
+    def _differs(self, current: Json, wanted: Json) -> bool:
+        if self._has("it writes slices all the time"):
+            return True
+        if self._synced and self._has("it never corrects a slice"):
+            return False
+        if not self._synced and self._has("taints are new at each start"):
+            return True
+        return bool(_without_times(current["spec"]) != _without_times(wanted["spec"]))
+
+    @property
+    def _driver(self) -> str:
+        return "other-name.example.com" if self._has("it publishes under another name") else self._node.driver_name
+
+    @property
+    def _node_name(self) -> str:
+        return "localhost" if self._has("it publishes for another node") else self._node.place.node
+
+    def _wanted(self) -> dict[str, Json]:
+        has = self._has
+        counters = [{"name": "board", "counters": {"slices": {"value": "2"}}}]
+        if has("a counter is not defined"):
+            counters = [{"name": "board", "counters": {"others": {"value": "2"}}}]
+        parts: dict[str, Json] = {"counters": {"sharedCounters": counters}, "devices": {"devices": self._devices()}}
+        if has("a device is published twice"):
+            parts["more"] = {"devices": [{"name": PLAIN[0]}]}
+        pool = {"name": self._node.place.node, "generation": 2, "resourceSliceCount": len(parts)}
+        if has("a slice of a pool is missing"):
+            pool["resourceSliceCount"] = len(parts) + 1
+        wanted = {}
+        if has("it keeps old generations"):
+            wanted["old"] = self._slice("old", {**pool, "generation": 1}, {"devices": [{"name": "gone-0"}]})
+        return wanted | {key: self._slice(key, pool, part) for key, part in parts.items()}
+
+    def _slice(self, key: str, pool: Json, part: Json) -> Json:
+        has = self._has
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": self._node.place.node,
+            "uid": self._uid,
+            "controller": True,
+        }
+        metadata: Json = {"generateName": f"{self._driver}-{self._node.place.node}-", "annotations": {"slice": key}}
+        if has("its slices have odd names"):
+            metadata["generateName"] = "slice-"
+        if not has("its slices have no owner"):
+            metadata["ownerReferences"] = [owner]
+        return {
+            "metadata": metadata,
+            "spec": {"driver": self._driver, "nodeName": self._node_name, "pool": pool, **part},
+        }
+
+    def _devices(self) -> list[Json]:
+        has = self._has
+        root = "0000:00" if has("a standard attribute has an odd form") else "pci0000:00"
+        if has("instances fight over slices"):
+            root = f"pci0000:0{self._start}"
+        devices: list[Json] = [
+            {"name": name, "attributes": {"resource.kubernetes.io/pcieRoot": {"string": root}}} for name in PLAIN
+        ]
+        taint = {"key": "bad.example.com/flaky", "effect": "NoSchedule"}
+        if has("taints are new at each start"):
+            taint["timeAdded"] = f"2026-01-0{self._start}T00:00:00Z"
+        uses = [{"counterSet": "board", "counters": {"slices": {"value": "1"}}}]
+        return [
+            *(devices[:1] if has("it has one device") else devices),
+            {"name": SHARED, "allowMultipleAllocations": True, "capacity": {"memory": {"value": "8Gi"}}},
+            {"name": PART, "consumesCounters": uses},
+            {"name": TAINTED, "taints": [taint]},
+        ]
+
+
+def _without_times(spec: Json) -> Any:
+    devices = [
+        {**device, "taints": [{**taint, "timeAdded": ""} for taint in device.get("taints", [])]}
+        for device in spec.get("devices", [])
+    ]
+    return {**spec, "devices": devices}

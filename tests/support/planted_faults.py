@@ -1,0 +1,198 @@
+"""What can be wrong with a driver, which check has to find it, and a part of what that says."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Planted(NamedTuple):
+    """One fault of the bad driver."""
+
+    fault: str
+    check: str
+    text: str
+
+    @property
+    def waits(self) -> bool:
+        """Whether the check finds out by waiting for something that does not come."""
+        return self.text in ("not within", "DeadlineExceeded") or self.fault in (
+            "the endpoint does not exist",
+            "a slice of a pool is missing",
+        )
+
+
+FAULTS = [
+    Planted(*row)
+    for row in [
+        # --- registration ---
+        ("it is a CSI plugin", "registration.is-a-dra-plugin", "'CSIPlugin'"),
+        ("its name is in upper case", "registration.has-a-valid-name", "lower case"),
+        ("it offers version numbers", "registration.offers-a-known-service", "1.0.0"),
+        ("it offers v1beta1 first", "registration.offers-the-newest-service-first", "put v1.DRAPlugin first"),
+        ("it offers a misspelt service", "registration.offers-nothing-unknown", "v1.DRAHealth"),
+        ("the endpoint is relative", "registration.names-an-endpoint-that-answers", "not an absolute path"),
+        ("the endpoint does not exist", "registration.names-an-endpoint-that-answers", "accepts no connections"),
+        ("it registers before it serves", "registration.serves-before-it-registers", "serve first"),
+        ("GetInfo takes long", "registration.answers-in-time", "DeadlineExceeded"),
+        ("it refuses its registration", "registration.accepts-success", "not wanted"),
+        ("it gives up after a refusal", "registration.survives-a-refusal", "the driver ended"),
+        ("GetInfo works once", "registration.can-be-repeated", "asked already"),
+        ("GetInfo changes", "registration.can-be-repeated", "different things"),
+        ("it leaves its registration socket", "registration.ends-with-the-driver", "still there"),
+        ("it leaves its service socket", "registration.leaves-no-service-socket", "still there"),
+        ("it trips over stale sockets", "registration.replaces-stale-sockets", "in use"),
+        ("its name changes at each start", "registration.follows-each-start", "after a restart as 2-"),
+        ("every user can write to its sockets", "registration.is-not-open-to-all", "mode 777"),
+        # --- prepare ---
+        ("prepare fails", "prepare.answers-a-claim", "always"),
+        ("it answers another uid", "prepare.answers-a-claim", "unknown claim UID"),
+        ("it skips claims of a call", "prepare.answers-each-claim-of-a-call", "skipped 1"),
+        ("it prepares at most 3 claims a call", "prepare.answers-a-big-batch", "too many claims"),
+        ("an empty prepare call fails", "prepare.accepts-an-empty-call", "no claims"),
+        ("it prepares another device", "prepare.names-the-allocated-device", "gpu-3"),
+        ("it names no request", "prepare.names-the-request", "name no request"),
+        ("it names another request", "prepare.names-the-request", "prepared for ['other']"),
+        ("it names the subrequest", "prepare.names-the-base-of-a-subrequest", "req/small"),
+        ("it prepares one device per request", "prepare.prepares-several-devices-of-a-request", "prepared are"),
+        ("the second prepare fails", "prepare.can-be-repeated", "prepared already"),
+        ("its ids change each time", "prepare.says-the-same-again", "the second"),
+        ("it prepares devices of other drivers", "prepare.leaves-devices-of-other-drivers", "other-0"),
+        ("it drops the share", "prepare.keeps-the-share", "[None]"),
+        ("shares are exclusive", "prepare.gives-shares-to-several-claims", "in use"),
+        ("it refuses admin access", "prepare.allows-admin-access", "in use"),
+        # --- claims ---
+        ("it invents devices", "claims.without-allocation-is-refused", "not allocated"),
+        ("it needs no claim", "claims.that-is-missing-is-refused", "does not exist"),
+        ("it ignores the uid", "claims.that-was-replaced-is-refused", "another object"),
+        ("it takes any device", "claims.with-an-unknown-device-is-refused", "no-such-device"),
+        ("one bad claim fails the call", "claims.that-are-bad-fail-alone", "one claim of two is bad"),
+        ("it remembers failures", "claims.can-succeed-after-a-failure", "failed before"),
+        ("failed claims stay", "claims.that-failed-can-be-unprepared", "never prepared"),
+        ("it lends a device twice", "claims.do-not-take-a-device-in-use", "prepared for another"),
+        ("it never gives a device back", "claims.get-a-device-after-it-is-given-back", "in use"),
+        ("it trusts its memory", "claims.follow-a-new-allocation", "now holds"),
+        ("it knows claims by name", "claims.that-are-created-again-are-new", "the new claim"),
+        # --- unprepare ---
+        ("unprepare fails", "unprepare.answers-a-claim", "always"),
+        ("it skips claims to unprepare", "unprepare.answers-each-claim-of-a-call", "skipped 1"),
+        ("an empty unprepare call fails", "unprepare.accepts-an-empty-call", "no claims"),
+        ("unknown claims fail", "unprepare.succeeds-for-an-unknown-claim", "unknown claim"),
+        ("the second unprepare fails", "unprepare.can-be-repeated", "unprepared already"),
+        ("unprepare reads the claim", "unprepare.needs-no-claim-object", "not found"),
+        ("it stops at an unknown claim", "unprepare.does-known-claims-beside-unknown-ones", "still describe"),
+        ("unprepare removes all its files", "unprepare.leaves-other-claims", "unresolvable"),
+        ("an unprepared claim stays so", "unprepare.allows-to-prepare-again", "unprepared already"),
+        ("unprepare goes by the name", "unprepare.goes-by-the-uid", "unresolvable"),
+        ("it unprepares at most 3 claims a call", "unprepare.removes-each-claim-of-a-big-batch", "still describe"),
+        # --- concurrency ---
+        ("two calls for a claim collide", "concurrency.of-calls-for-one-claim", "being prepared"),
+        ("calls mix up their claims", "concurrency.of-calls-for-different-claims", "prepared ["),
+        ("it unprepares one claim at a time", "concurrency.of-unprepare-calls", "busy"),
+        ("it does not unprepare while it prepares", "concurrency.of-prepare-and-unprepare", "busy"),
+        ("GetInfo waits for calls", "concurrency.leaves-registration-answering", "DeadlineExceeded"),
+        ("a given up call keeps the lock", "concurrency.survives-calls-that-were-given-up", "DeadlineExceeded"),
+        ("it works on after a given up call", "concurrency.leaves-nothing-after-a-given-up-call", "still describe"),
+        # --- versions ---
+        ("v1beta1 is offered and not served", "versions.are-served-as-offered", "v1beta1.DRAPlugin is offered"),
+        ("it offers v1beta1 only", "versions.include-v1", "will go"),
+        ("v1beta1 answers without devices", "versions.prepare-the-same", "over v1beta1"),
+        ("v1beta1 unprepares nothing", "versions.share-their-state", "still describe"),
+        # --- configuration ---
+        ("it reads parameters of other drivers", "configuration.of-other-drivers-is-ignored", "unknown parameters"),
+        ("it refuses all parameters", "configuration.of-a-claim-is-accepted", "unknown parameters"),
+        ("it refuses class parameters", "configuration.of-a-class-is-accepted", "unknown parameters"),
+        ("it ignores bad parameters", "configuration.that-is-bad-is-refused", "bad parameters"),
+        ("it reads parameters of other requests", "configuration.of-other-requests-is-ignored", "unknown parameters"),
+        # --- names ---
+        ("its files are named by claims", "names.of-claims-may-be-long", "too long"),
+        ("names with dots are refused", "names.of-claims-may-have-dots", "dots"),
+        ("long requests are refused", "names.of-requests-may-be-long", "too long"),
+        ("long namespaces are refused", "names.of-namespaces-may-be-long", "too long"),
+        ("it ignores namespaces", "names.in-two-namespaces-are-two-claims", "twins"),
+        # --- CDI ---
+        ("it gives no ids", "cdi.ids-are-given", "no CDI id"),
+        ("its ids are not qualified", "cdi.ids-are-qualified", "vendor/class=name"),
+        ("it writes no files", "cdi.ids-are-described", "unresolvable"),
+        ("a file is not JSON", "cdi.files-are-valid", "line 1"),
+        ("a variable has no value", "cdi.files-are-valid", "DEVICE"),
+        ("its edits are empty", "cdi.files-are-valid", "empty"),
+        ("a device node has odd permissions", "cdi.files-are-valid", "xyz"),
+        ("a device node has no path", "cdi.files-are-valid", "path"),
+        ("a field is misspelt", "cdi.files-are-valid", "enviroment"),
+        ("its CDI version is too low", "cdi.files-are-valid", "0.5.0"),
+        ("the CDI version does not exist", "cdi.files-are-valid", "0.0.7"),
+        ("the kind has no class", "cdi.files-are-valid", "kind"),
+        ("a file has no devices", "cdi.files-are-valid", "no devices"),
+        ("the name of a device is odd", "cdi.files-are-valid", "a b"),
+        ("two files describe a device", "cdi.devices-are-described-once", "several files"),
+        ("a host path is missing", "cdi.host-paths-exist", "/dev/no-such-device"),
+        ("all devices have one id", "cdi.ids-differ-between-devices", "same ids"),
+        ("it leaves its files", "cdi.files-go-with-the-claim", "still describe"),
+        ("it writes a file once", "cdi.files-come-back", "unresolvable"),
+        ("it cleans the CDI folder", "cdi.files-of-others-stay", "another vendor"),
+        ("only root can read its files", "cdi.files-are-readable", "mode 600"),
+        ("every user can write its files", "cdi.files-are-not-open-to-all", "mode 666"),
+        ("it leaves temporary files", "cdi.scrap-is-not-left", "no CDI file"),
+        ("it writes files in place", "cdi.files-appear-whole", "rename"),
+        # --- slices ---
+        ("it publishes nothing", "slices.are-published", "not within"),
+        ("it publishes under another name", "slices.are-published", "not within"),
+        ("it publishes for another node", "slices.belong-to-the-node", "localhost"),
+        ("its slices have no owner", "slices.are-owned-by-the-node", "owners []"),
+        ("a slice of a pool is missing", "slices.make-complete-pools", "has 2 slices, and they say 3"),
+        ("it keeps old generations", "slices.have-one-generation", "not within"),
+        ("a device is published twice", "slices.name-each-device-once", "gpu-0"),
+        ("a counter is not defined", "slices.define-the-counters-they-use", "consumes slices"),
+        ("a standard attribute has an odd form", "slices.write-standard-attributes-as-agreed", "pcieRoot"),
+        ("its slices have odd names", "slices.have-owner-and-driver-in-their-name", "does not contain"),
+        ("it writes slices all the time", "slices.are-not-written-without-need", "were written"),
+        ("it publishes once", "slices.come-back-when-they-are-deleted", "not within"),
+        ("it never corrects a slice", "slices.come-back-when-they-are-changed", "not within"),
+        ("it publishes anew at each start", "slices.survive-a-restart", "after a restart"),
+        ("it withdraws its slices when it stops", "slices.stay-when-the-driver-stops", "changed"),
+        ("it deletes slices of other nodes", "slices.of-others-stay", "on another node"),
+        ("it deletes slices of other drivers", "slices.of-others-stay", "of another driver"),
+        ("it keeps left-over slices", "slices.left-over-are-removed", "not within"),
+        ("taints are new at each start", "slices.keep-the-time-of-taints", "taints were added"),
+        # --- restart ---
+        ("it ignores SIGTERM", "restart.ends-in-time", "SIGTERM"),
+        ("its ids change at each start", "restart.prepares-the-same-again", "after a restart"),
+        ("its ids change after a kill", "restart.prepares-the-same-after-a-kill", "after SIGKILL"),
+        ("it unprepares only what it prepared itself", "restart.unprepares-what-was-prepared-before", "still describe"),
+        ("it forgets what it prepared", "restart.unprepares-without-the-claim-object", "not found"),
+        ("its state is written in place", "restart.may-come-while-it-prepares", "ended"),
+        ("unprepare goes in two steps", "restart.may-come-while-it-unprepares", "still describe"),
+        ("it trusts its state", "restart.follows-an-allocation-made-meanwhile", "now holds"),
+        ("it numbers its ids", "restart.keeps-devices-of-claims-apart", "came and went"),
+        ("it reads prepared claims when it starts", "restart.is-not-asked-for-the-past", "a prepared claim is missing"),
+        # --- reboot ---
+        ("it does not start after a reboot", "reboot.lets-the-driver-register", "does not fit"),
+        ("it trusts its state", "reboot.brings-cdi-files-back", "unresolvable"),
+        ("missing files fail", "reboot.lets-claims-be-unprepared", "no CDI file"),
+        ("a device without files stays taken", "reboot.frees-devices", "in use"),
+        # --- rolling update ---
+        ("one socket for all instances", "rolling.has-two-instances-at-once", "both instances use"),
+        ("its ids change at each start", "rolling.keeps-the-answers", "the new one"),
+        (
+            "it unprepares only what it prepared itself",
+            "rolling.unprepares-what-the-old-instance-prepared",
+            "still describe",
+        ),
+        ("it trusts its memory", "rolling.may-go-back-to-the-old-instance", "the old instance prepared"),
+        ("it takes all sockets along", "rolling.ends-without-harm", "not registered any more"),
+        ("instances fight over slices", "rolling.leaves-the-slices", "uid and version"),
+        # --- health ---
+        ("health says nothing", "health.comes-at-once", "not within"),
+        ("health is offered and not served", "health.is-offered-if-it-is-served", "not served"),
+        ("health is served and not offered", "health.is-offered-if-it-is-served", "not offered"),
+        ("health names an unknown device", "health.names-published-devices", "gpu-77"),
+        ("health leaves a device out", "health.covers-all-devices", "tainted-0"),
+        ("health names a device twice", "health.names-each-device-once", "twice"),
+        ("health has an unknown value", "health.has-known-values", "health 7"),
+        ("health has a long message", "health.has-short-messages", "2000 bytes"),
+        ("health has a negative time-out", "health.has-no-negative-timeouts", "-1"),
+        ("health comes once", "health.is-repeated-in-time", "not within"),
+        ("only the first stream gets health", "health.is-told-to-each-stream", "not within"),
+        ("calls wait for the end of the health stream", "health.leaves-calls-alone", "DeadlineExceeded"),
+    ]
+]
