@@ -7,7 +7,6 @@ apply with field ownership, finalizers, UID preconditions, bindings. What happen
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from dra_kube import (
     ServerError,
     Unreachable,
 )
-from fake_store import FakeStore, key_of, merged
+from fake_store import FakeStore, copied, key_of, merged
 from objects import Obj
 
 ERRORS: dict[str, Callable[[], Exception]] = {
@@ -43,6 +42,8 @@ class Call(NamedTuple):
 
 
 Fault = Callable[[Call], Exception | None]
+Effect = Callable[[], Obj]
+"""What a request does at the server, and the answer. Raises ApiError."""
 
 
 class Nth:
@@ -77,8 +78,8 @@ class FakeApi(FakeStore):
         self.before: Fault = lambda call: None
         self.after: Fault = lambda call: None
         self.landing: Callable[[Call], bool] = lambda call: False
-        """Which updates get no answer, and take effect only with ``land``, if then the server still takes them."""
-        self.underway: list[tuple[Resource, Obj, str | None]] = []
+        """Which requests get no answer, and take effect only with ``land``, if then the server still takes them."""
+        self.underway: list[Effect] = []
         self.way: Callable[[], Awaitable[None]] = at_once
         """How long a request takes to the server, and an answer back; what happened can be seen by watches before."""
         self.generate: Callable[[str], str] = lambda base: f"{base}{len(self.calls):05d}"
@@ -89,41 +90,17 @@ class FakeApi(FakeStore):
         return [call for call in self.calls if call.verb != "get" and call.plural != "events"]
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
-        async with self._call("get", resource, None, name):
-            return copy.deepcopy(self.find(resource, namespace, name))
+        return await self.request(
+            Call("get", resource.plural, None, name), lambda: copied(self.find(resource, namespace, name))
+        )
 
     async def create(self, resource: Resource, body: Obj, namespace: str | None = None) -> Obj:
-        meta = body["metadata"]
-        async with self._call("create", resource, None, meta.get("name", "")):
-            obj = copy.deepcopy(body)
-            meta = obj["metadata"]
-            if not meta.get("name"):
-                meta["name"] = self.generate(meta["generateName"])
-            meta["uid"] = self.new_uid()
-            obj.pop("status", None)
-            if (resource, meta.get("namespace", ""), meta["name"]) in self.objects:
-                raise AlreadyExists(409, "AlreadyExists", f"{meta['name']} exists")
-            return self.store("ADDED", resource, obj)
+        call, body = Call("create", resource.plural, None, body["metadata"].get("name", "")), copied(body)
+        return await self.request(call, lambda: self.made(resource, body))
 
     async def update(self, resource: Resource, body: Obj, subresource: str | None = None) -> Obj:
-        meta = body["metadata"]
-        async with self._call("update", resource, subresource, meta["name"]):
-            if self.landing(self.calls[-1]):
-                self.underway.append((resource, copy.deepcopy(body), subresource))
-                raise Unreachable("timed out")
-            return self.replace(resource, body, subresource)
-
-    def land(self) -> list[Exception | None]:
-        """Let the updates that are still under way reach the server; how each fared."""
-        fared: list[Exception | None] = []
-        while self.underway:
-            try:
-                self.replace(*self.underway.pop(0))
-            except ApiError as error:
-                fared.append(error)
-            else:
-                fared.append(None)
-        return fared
+        call, body = Call("update", resource.plural, subresource, body["metadata"]["name"]), copied(body)
+        return await self.request(call, lambda: self.replace(resource, body, subresource))
 
     async def patch(
         self,
@@ -137,77 +114,120 @@ class FakeApi(FakeStore):
         field_manager: str | None = None,
         force: bool = False,
     ) -> Obj:
-        async with self._call("patch", resource, subresource, name):
-            obj = copy.deepcopy(self.find(resource, namespace, name))
-            if kind == "json":
-                return self.replace(resource, _patched(obj, patch), subresource)
-            if patch.get("metadata", {}).get("uid") not in (None, obj["metadata"]["uid"]):
-                raise Conflict(409, "Conflict", "uid mismatch")
-            if kind == "apply":
-                assert field_manager is not None
-                assert subresource == "status"
-                self.apply(obj, field_manager, patch["status"])
-            else:
-                assert kind == "merge"
-                obj = merged(obj, patch)
-            return self.store("MODIFIED", resource, obj)
+        call, patch = Call("patch", resource.plural, subresource, name), copied(patch)
+        return await self.request(
+            call, lambda: self._patched(resource, name, namespace, patch, kind, subresource, field_manager)
+        )
 
     async def create_subresource(
         self, resource: Resource, name: str, subresource: str, body: Obj, namespace: str | None = None
     ) -> Obj:
-        async with self._call("create", resource, subresource, name):
-            assert subresource == "binding"
-            pod = copy.deepcopy(self.find(resource, namespace, name))
-            if pod["spec"].get("schedulingGates"):
-                raise Conflict(409, "Conflict", f"pod {name} has non-empty .spec.schedulingGates")
-            if pod["spec"].get("nodeName") or pod["metadata"]["uid"] != body["metadata"]["uid"]:
-                raise Conflict(409, "Conflict", f"pod {name} is already assigned to a node")
-            pod["spec"]["nodeName"] = body["target"]["name"]
-            conditions = [c for c in pod.setdefault("status", {}).get("conditions", []) if c["type"] != "PodScheduled"]
-            pod["status"]["conditions"] = [*conditions, {"type": "PodScheduled", "status": "True"}]
-            self.store("MODIFIED", resource, pod)
-            return {"kind": "Status", "status": "Success"}
+        assert subresource == "binding"
+        call = Call("create", resource.plural, subresource, name)
+        return await self.request(call, lambda: self._bound(resource, name, namespace, body))
 
     async def delete(
         self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None
     ) -> Obj:
-        async with self._call("delete", resource, None, name):
-            obj = copy.deepcopy(self.find(resource, namespace, name))
-            if uid not in (None, obj["metadata"]["uid"]):
-                raise Conflict(409, "Conflict", "the UID in the precondition does not match")
-            if obj["metadata"].get("finalizers"):
-                obj["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
-                return self.store("MODIFIED", resource, obj)
-            self.drop(resource, key_of(obj))
-            return obj
+        call = Call("delete", resource.plural, None, name)
+        return await self.request(call, lambda: self.deleted(resource, name, namespace, uid))
 
-    def _call(self, verb: str, resource: Resource, sub: str | None, name: str) -> _Call:
-        return _Call(self, Call(verb, resource.plural, sub, name))
+    async def request(self, call: Call, effect: Effect) -> Obj:
+        """Takes the request to the server, lets faults speak before and after its effect, and brings the answer."""
+        await self.way()
+        self.calls.append(call)
+        _raise(self.before(call))
+        if self.landing(call):
+            self.underway.append(effect)
+            raise Unreachable("timed out")
+        answer = effect()
+        await self.way()
+        _raise(self.after(call))
+        return answer
+
+    def land(self) -> list[Exception | None]:
+        """Let the requests that are still under way reach the server; how each fared."""
+        fared: list[Exception | None] = []
+        while self.underway:
+            try:
+                self.underway.pop(0)()
+            except ApiError as error:
+                fared.append(error)
+            else:
+                fared.append(None)
+        return fared
+
+    # --- effects ---
+
+    def made(self, resource: Resource, obj: Obj) -> Obj:
+        """The object is stored as a new one. Raises AlreadyExists."""
+        meta = obj["metadata"]
+        if not meta.get("name"):
+            meta["name"] = self.generate(meta["generateName"])
+        meta["uid"] = self.new_uid()
+        obj.pop("status", None)
+        if (resource, meta.get("namespace", ""), meta["name"]) in self.objects:
+            raise AlreadyExists(409, "AlreadyExists", f"{meta['name']} exists")
+        return self.store("ADDED", resource, obj)
+
+    def deleted(self, resource: Resource, name: str, namespace: str | None = None, uid: str | None = None) -> Obj:
+        """The object goes, or is marked as deleted while finalizers hold it. Raises NotFound, Conflict."""
+        obj = copied(self.find(resource, namespace, name))
+        if uid not in (None, obj["metadata"]["uid"]):
+            raise Conflict(409, "Conflict", "the UID in the precondition does not match")
+        if obj["metadata"].get("finalizers"):
+            obj["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
+            return self.store("MODIFIED", resource, obj)
+        self.drop(resource, key_of(obj))
+        return obj
+
+    def _patched(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None,
+        patch: Any,
+        kind: str,
+        subresource: str | None,
+        field_manager: str | None,
+    ) -> Obj:
+        obj = copied(self.find(resource, namespace, name))
+        if kind == "json":
+            return self.replace(resource, _json_patched(obj, patch), subresource)
+        if patch.get("metadata", {}).get("uid") not in (None, obj["metadata"]["uid"]):
+            raise Conflict(409, "Conflict", "uid mismatch")
+        if kind == "apply":
+            assert field_manager is not None
+            assert subresource == "status"
+            self.apply(obj, field_manager, patch["status"])
+        else:
+            assert kind == "merge"
+            obj = merged(obj, patch)
+        return self.store("MODIFIED", resource, obj)
+
+    def _bound(self, resource: Resource, name: str, namespace: str | None, body: Obj) -> Obj:
+        pod = copied(self.find(resource, namespace, name))
+        if pod["spec"].get("schedulingGates"):
+            raise Conflict(409, "Conflict", f"pod {name} has non-empty .spec.schedulingGates")
+        if pod["spec"].get("nodeName") or pod["metadata"]["uid"] != body["metadata"]["uid"]:
+            raise Conflict(409, "Conflict", f"pod {name} is already assigned to a node")
+        if pod["metadata"].get("deletionTimestamp"):
+            raise Conflict(409, "Conflict", f"pod {name} is being deleted, cannot be assigned to a host")
+        if body["metadata"].get("resourceVersion") not in (None, pod["metadata"]["resourceVersion"]):
+            raise Conflict(409, "Conflict", "the object has been modified")
+        pod["spec"]["nodeName"] = body["target"]["name"]
+        conditions = [c for c in pod.setdefault("status", {}).get("conditions", []) if c["type"] != "PodScheduled"]
+        pod["status"]["conditions"] = [*conditions, {"type": "PodScheduled", "status": "True"}]
+        self.store("MODIFIED", resource, pod)
+        return {"kind": "Status", "status": "Success"}
 
 
-def _patched(obj: Obj, operations: list[Obj]) -> Obj:
+def _json_patched(obj: Obj, operations: list[Obj]) -> Obj:
     try:
         patched: Obj = json_patch(obj, operations)
     except PatchRefused as refused:
         raise Invalid(422, "Invalid", str(refused)) from None
     return patched
-
-
-class _Call:
-    """Records a call and lets the faults speak, before it takes effect and after."""
-
-    def __init__(self, api: FakeApi, call: Call) -> None:
-        self._api, self._call = api, call
-
-    async def __aenter__(self) -> None:
-        await self._api.way()
-        self._api.calls.append(self._call)
-        _raise(self._api.before(self._call))
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._api.way()
-        if error is None:
-            _raise(self._api.after(self._call))
 
 
 async def at_once() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+import orjson
 from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourcePoolStatusRequest, ResourceSlice
@@ -64,6 +64,7 @@ KINDS: dict[Resource, type[Object]] = {
     VOLUME_ATTACHMENTS: VolumeAttachment,
 }
 """The kinds that a watch reports."""
+T = TypeVar("T")
 LIST_KEYS = {"resourceClaimStatuses": "name", "conditions": "type"}
 
 
@@ -82,14 +83,14 @@ class FakeStore:
 
     def add(self, resource: Resource, obj: Obj) -> Obj:
         """Put an object there as another client would."""
-        obj = copy.deepcopy(obj)
+        obj = copied(obj)
         meta = obj["metadata"]
         meta.setdefault("uid", self.new_uid())
         return self.store("ADDED", resource, obj)
 
     def change(self, resource: Resource, key: str, edit: Callable[[Obj], object]) -> Obj:
         """Change an object as another client would."""
-        obj = copy.deepcopy(self[resource, key])
+        obj = copied(self[resource, key])
         edit(obj)
         return self.store("MODIFIED", resource, obj)
 
@@ -122,12 +123,12 @@ class FakeStore:
         if meta.get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
             self.conflicts += 1
             raise Conflict(409, "Conflict", "the object has been modified")
-        new = copy.deepcopy(old)
+        new = copied(old)
         if subresource == "status":
-            new["status"] = copy.deepcopy(body.get("status", {}))
+            new["status"] = copied(body.get("status", {}))
             _validate(new)
         else:
-            new = copy.deepcopy(body) | ({"status": old["status"]} if "status" in old else {})
+            new = copied(body) | ({"status": old["status"]} if "status" in old else {})
         return self.store("MODIFIED", resource, new)
 
     def apply(self, obj: Obj, manager: str, status: Obj) -> None:
@@ -153,18 +154,24 @@ class FakeStore:
         if meta.get("deletionTimestamp") and not meta.get("finalizers") and resource == RESOURCE_CLAIMS:
             self.objects.pop((resource, meta.get("namespace", ""), meta["name"]), None)
             self._tell("DELETED", resource, obj)
-            return copy.deepcopy(obj)
+            return copied(obj)
         self.objects[(resource, meta.get("namespace", ""), meta["name"])] = obj
         self._tell(event, resource, obj)
-        return copy.deepcopy(obj)
+        return copied(obj)
 
     def _tell(self, event: str, resource: Resource, obj: Obj) -> None:
         if resource in KINDS:
-            self.events.append((event, resource, copy.deepcopy(obj)))
+            self.events.append((event, resource, copied(obj)))
 
     def new_uid(self) -> str:
         self._uids += 1
         return f"uid-{self._uids}"
+
+
+def copied(obj: T) -> T:
+    """A copy of what is JSON, an order of magnitude faster than ``deepcopy``."""
+    copy: T = orjson.loads(orjson.dumps(obj))
+    return copy
 
 
 def merged(old: Any, patch: Any) -> Any:
