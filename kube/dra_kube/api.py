@@ -266,7 +266,15 @@ class Api:
         if method in ("POST", "PUT") and subresource in (None, "status"):
             body = to_served(resource, version, body)
         path = resource.path(version, namespace, name, subresource)
-        answer: Object = await self._transport.json(method, path, body=body, query=query, headers=headers)
+        try:
+            answer: Object = await self._transport.json(method, path, body=body, query=query, headers=headers)
+        except NotFound as error:
+            if error.reason:
+                raise
+            # A Status would say that there is no such object. A page that is not found has no Status: the group or its
+            # version is not served (any more), and nothing is known about the object.
+            self._served.pop(resource, None)
+            raise NotServed(f"the API server does not serve {resource} in version {version}: {error}") from error
         return from_served(resource, version, answer) if answer.get("kind") == resource.kind else answer
 
     async def _pages(

@@ -103,6 +103,26 @@ async def test_an_error_page_that_is_no_status_still_says_what_came_back(serve: 
         await api.get(NODES, "n")
 
 
+async def test_a_kind_that_is_served_no_more_says_nothing_about_its_objects(serve: Serve) -> None:
+    """An API server has no Status for a path that it does not know. The version is looked up again later."""
+    asked: list[str] = []
+
+    async def unknown_path(request: web.Request) -> web.Response:
+        return web.Response(status=404, text="404 page not found")
+
+    async def discovery(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.json_response({"resources": [{"name": "resourceclaims"}]})
+
+    api = await serve(
+        {"GET /apis/resource.k8s.io/v1": discovery, f"GET {CLAIMS}/c": unknown_path, f"DELETE {CLAIMS}/c": unknown_path}
+    )
+    for request in (api.get, api.delete):
+        with pytest.raises(dra_kube.NotServed, match="does not serve resourceclaims"):
+            await request(dra_kube.RESOURCE_CLAIMS, "c", "default")
+    assert len(asked) == 2
+
+
 @pytest.mark.parametrize("call", ["get", "list", "list_as"])
 async def test_a_page_in_place_of_an_api_server_is_reported_as_such(serve: Serve, call: str) -> None:
     async def login_page(request: web.Request) -> web.Response:
