@@ -92,17 +92,18 @@ async def test_a_failed_audit_is_repeated(cluster: LiveCluster, proxy: FaultProx
 
 
 class Server:
-    """Lists nothing, at resourceVersion 9, unless it is away."""
+    """Lists ``listed``, at resourceVersion 9, unless it is away."""
 
     def __init__(self) -> None:
         self.asked: list[Resource] = []
+        self.listed: list[dict[str, Any]] = []
         self.is_away = False
 
     async def list_metadata(self, resource: Resource) -> tuple[list[dict[str, Any]], str]:
         self.asked.append(resource)
         if self.is_away:
             raise ServerError(500, "", "away")
-        return [], "9"
+        return self.listed, "9"
 
 
 class Control:
@@ -164,3 +165,48 @@ async def test_a_list_that_is_older_than_what_was_seen_removes_nothing_and_is_re
     await until("compared", done, 5)
     task.cancel()
     await asyncio.wait((task,))
+
+
+@pytest.mark.parametrize(
+    ("known", "listed", "restored"),
+    [
+        (("u", "8"), ("u", "8"), False),
+        (("u", "8"), ("u", "9"), False),
+        (("u", "10"), None, True),
+        (("u", "8"), ("u", "7"), True),
+        (("u", "8"), ("other", "7"), True),
+        (("u", "8"), ("other", "9"), False),
+        (("u", "8"), ("deleted", "9"), True),
+    ],
+    ids=[
+        "the same version",
+        "a newer version",
+        "the answer to a write is newer than the list",
+        "an older version",
+        "a predecessor",
+        "a successor",
+        "what was deleted before",
+    ],
+)
+async def test_single_objects_tell_that_the_server_went_back(
+    parts: tuple[Server, Control, Audit, list[str]],
+    known: tuple[str, str],
+    listed: tuple[str, str] | None,
+    restored: bool,
+) -> None:
+    """Other writers may have raised the resourceVersion above the one before the restore."""
+    server, control, made, told = parts
+    control.cluster.nodes.deleted.add("deleted")
+    control.cluster.put(Node(metadata=ObjectMeta(name="node", uid=known[0], resource_version=known[1])))
+    if listed is not None:
+        server.listed = [{"name": "node", "uid": listed[0], "resourceVersion": listed[1]}]
+    task = asyncio.create_task(made.run())
+    made.call(NODES)
+
+    async def done() -> bool:
+        return bool(server.asked) and bool(told) == restored
+
+    await until("compared", done, 5)
+    task.cancel()
+    await asyncio.wait((task,))
+    assert bool(told) == restored

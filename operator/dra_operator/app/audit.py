@@ -7,7 +7,8 @@ succeeds.
 
 A list is never older than what was seen before the request, unless the server was restored from a backup. Then
 resourceVersions start again from a lower one, and every change would be dropped as old: the audit calls ``restored``,
-and the view is built again.
+and the view is built again. Where other writers have raised the resourceVersion above the one before the restore,
+single objects tell: one has an older version than the view, or is there again after its deletion.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError, Resource
 
-from dra_operator.cluster import revision
+from dra_operator.cluster import Store, revision
 from dra_operator.intake.kinds import Kinds
 from dra_operator.intake.malformed import Quarantine
 from dra_operator.reconcile import Control
@@ -90,7 +91,8 @@ class Audit:
 
     async def _compare(self, resource: Resource) -> bool:
         """Compare the view with the server; whether that succeeded."""
-        newest = self._newest.get(resource, 0)
+        store = self._control.cluster.store_of(self._kinds[resource])
+        newest, deleted = max(self._newest.get(resource, 0), _newest_in(store)), frozenset(store.deleted)
         try:
             listed, at = await self._api.list_metadata(resource)
         except KubeError as error:
@@ -98,6 +100,9 @@ class Audit:
             return False
         if (revision(at) or newest) < newest:
             self._restored(f"its {resource} are at resourceVersion {at}, after {newest}")
+            return True
+        if back := next((meta for meta in listed if meta.get("uid") in deleted or _is_undone(meta, store, at)), None):
+            self._restored(f"{resource.kind} {_key(back)} is at resourceVersion {back.get('resourceVersion')} again")
             return True
         self.saw(resource, at)
         present = {_key(meta): meta.get("uid") for meta in listed}
@@ -125,6 +130,19 @@ def _pauses() -> Iterator[float]:
 
 def _key(meta: dict[str, Any]) -> str:
     return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+
+
+def _newest_in(store: Store[Any]) -> int:
+    """The newest version in the view: it may be an answer to a write of ours, which no watch has brought."""
+    return max((revision(obj.metadata.resource_version) or 0 for obj in store), default=0)
+
+
+def _is_undone(meta: dict[str, Any], store: Store[Any], at: str) -> bool:
+    """Whether a list made at this version has an older version of the object than it should have."""
+    known = store.get(_key(meta))
+    listed = revision(str(meta.get("resourceVersion")))
+    seen = revision(known.metadata.resource_version) if known is not None else None
+    return seen is not None and listed is not None and listed < seen <= (revision(at) or 0)
 
 
 def _is_older(version: str, at: str) -> bool:

@@ -37,6 +37,9 @@ class UidMemory:
     def __contains__(self, uid: str) -> bool:
         return uid in self._uids
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._uids)
+
     def __len__(self) -> int:
         return len(self._uids)
 
