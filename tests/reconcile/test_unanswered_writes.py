@@ -7,7 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from dra_api.codec import convert
+from dra_api.core import Pod
 from dra_kube import (
+    EVENTS,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -140,6 +143,75 @@ async def test_devices_that_are_given_back_without_an_answer_are_not_relied_on(
         await world.quiet()
     assert bound(world) == ["pod"]
     assert holders(world) == {"node-0/dev-0": 1}
+
+
+def is_binding(call: Call) -> bool:
+    return call.sub == "binding"
+
+
+async def test_a_pod_that_may_be_bound_keeps_its_shared_claim(world: World, make: type[Make]) -> None:
+    """The binding of the first pod and the reservation of the second were carried out, and neither was answered."""
+    furnish(world, make, nodes=1, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
+    world.api.add(PODS, make.pod("first", claims=[make.use("shared")]))
+    world.start()
+    lost = [is_binding, is_allocation]
+
+    def lose(call: Call) -> Unreachable | None:
+        if not lost or not lost[0](call):
+            return None
+        lost.pop(0)
+        return Unreachable("cut")
+
+    world.api.after = lose
+    async with world.running():
+        while len(lost) == 2:
+            await world.tick()
+        world.api.add(PODS, make.pod("second", claims=[make.use("shared")]))
+        while bound(world) != ["first", "second"]:
+            reserved = world.api[RESOURCE_CLAIMS, "ns/shared"]["status"]["reservedFor"]
+            assert "first" in [entry["name"] for entry in reserved]
+            for event in [event for event in world.api.events if event[2]["metadata"]["name"] == "second"]:
+                world.api.events.remove(event)  # nothing brings the binding of the first
+                world.control.put(convert(Pod, event[2]))
+            await world.tick()
+        await world.quiet()
+
+
+async def test_a_binding_that_lands_late_finds_another_version_of_the_pod(world: World, make: type[Make]) -> None:
+    """Its pod has lost its node and its devices meanwhile, and would run without them."""
+    furnish(world, make, nodes=1, devices=1)
+    world.api.add(NODES, make.node("other"))
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    world.start()
+    world.api.landing = is_binding
+    async with world.running():
+        while not world.api.underway:
+            await world.tick()
+        world.api.drop(NODES, "node-0")
+        await world.quiet()
+        assert holders(world) == {}
+        (fared,) = world.api.land()
+        assert isinstance(fared, Conflict)
+        await world.quiet()
+    assert bound(world) == []
+    assert [event["message"] for event in world.api.of(EVENTS) if "has not answered" in event["message"]]
+
+
+async def test_a_pod_is_bound_in_the_version_that_the_server_has(world: World, make: type[Make]) -> None:
+    """Another writer has changed the pod, and the watch has not brought that yet."""
+    furnish(world, make, nodes=1, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    world.start()
+    world.api.change(PODS, "ns/pod", lambda pod: pod["metadata"].update(annotations={"a": "b"}))
+    async with world.running():
+        while not bound(world):
+            await world.tick()
+        await world.quiet()
+    assert sum(map(is_allocation, world.api.calls)) == 1
+    assert sum(map(is_binding, world.api.calls)) == 2
 
 
 async def test_a_claim_whose_creation_was_not_answered_is_made_once(world: World, make: type[Make]) -> None:

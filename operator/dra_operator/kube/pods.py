@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from dra_api.codec import convert, to_dict
 from dra_api.core import NodeSelectorTerm, Pod, PodExtendedResourceClaimStatus, PodResourceClaimStatus
 from dra_api.meta import Object as Struct
 from dra_kube import PODS, Object
 
+from .answers import may_have_happened
 from .client import Client
 from .gate import open_gate
 from .rewrite import rewrite
@@ -22,6 +25,19 @@ DISRUPTION = {
     "reason": "DeletionByDeviceTaintManager",
     "message": "Device Taint manager: deleting due to NoExecute taint",
 }
+
+
+UNANSWERED = 10_000  # pods remembered whose last write for placement got no answer
+
+
+class Unanswered(NamedTuple):
+    """Writes that give a pod its node, or open its gate, and got no answer.
+
+    ``times``: how many; ``resource_version``: on which version of the pod the last one is based.
+    """
+
+    times: int
+    resource_version: str
 
 
 class PodChanged(Exception):
@@ -42,6 +58,29 @@ class PodWriter:
         now: Callable[[], str],
     ) -> None:
         self._client, self._seen, self._gone, self._now = client, seen, gone, now
+        self._unanswered: OrderedDict[str, Unanswered] = OrderedDict()
+
+    def unanswered(self, pod: Pod) -> Unanswered | None:
+        """The binding or the opening of the gate that got no answer, until ``settled``.
+
+        It may have happened, and it still may until the pod has another version than the one on which it is based.
+        """
+        known = self._unanswered.get(pod.metadata.uid)
+        return known if known is not None and known.resource_version else None
+
+    def settled(self, pod: Pod) -> None:
+        """What became of the write is known; its number is not used again."""
+        known = self._unanswered.get(pod.metadata.uid)
+        if known is not None:
+            self._unanswered[pod.metadata.uid] = known._replace(resource_version="")
+
+    def _note(self, pod: Pod, based_on: str, error: BaseException) -> None:
+        if isinstance(error, PodChanged) or not may_have_happened(error):
+            return
+        known = self._unanswered.pop(pod.metadata.uid, Unanswered(0, ""))
+        self._unanswered[pod.metadata.uid] = Unanswered(known.times + 1, based_on)
+        if len(self._unanswered) > UNANSWERED:
+            self._unanswered.popitem(last=False)
 
     async def read(self, namespace: str, name: str) -> Pod:
         """The pod as the server has it now. Raises NotFound."""
@@ -80,15 +119,23 @@ class PodWriter:
         return await self._apply(pod, {"conditions": [condition]}, PLACEMENT_MANAGER)
 
     async def bind(self, pod: Pod, node: str) -> None:
-        """Assign the pod to a node. Raises Conflict when it has one already, NotFound when it is gone."""
+        """Assign this version of the pod to a node.
+
+        Raises Conflict when it has a node already or another version, NotFound when it is gone.
+        """
         meta = pod.metadata
+        version = {"uid": meta.uid, "resourceVersion": meta.resource_version}
         body: Object = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+            "metadata": {"name": meta.name, "namespace": meta.namespace, **version},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._client.create_subresource(PODS, meta.name, "binding", body, meta.namespace)
+        try:
+            await self._client.create_subresource(PODS, meta.name, "binding", body, meta.namespace)
+        except BaseException as error:
+            self._note(pod, meta.resource_version, error)
+            raise
 
     async def mark_disrupted(self, pod: Pod) -> None:
         """Say in a condition that its devices end this very pod, unless the pod says so already.
@@ -121,10 +168,12 @@ class PodWriter:
 
         Nothing is written if the gate is open already. Raises PodChanged, and NotFound when the pod is gone.
         """
-        meta = pod.metadata
+        meta, based_on = pod.metadata, ""
 
         def edit(raw: Object) -> bool:
+            nonlocal based_on
             current = convert(Pod, raw)
+            based_on = current.metadata.resource_version
             if current.metadata.uid != meta.uid or current.metadata.deletion_timestamp is not None:
                 self._seen(current)
                 raise PodChanged(f"pod {pod.key} is being deleted, or was replaced by another one of the same name")
@@ -135,7 +184,11 @@ class PodWriter:
                 raise PodChanged(f"pod {pod.key} got another spec in the meantime")
             return open_gate(raw["spec"], gate, reach)
 
-        return self._took(await rewrite(self._client, PODS, meta.namespace, meta.name, edit))
+        try:
+            return self._took(await rewrite(self._client, PODS, meta.namespace, meta.name, edit))
+        except BaseException as error:
+            self._note(pod, based_on, error)
+            raise
 
     async def _apply(self, pod: Pod, status: Object, manager: str) -> Pod:
         meta = pod.metadata

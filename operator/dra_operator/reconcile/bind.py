@@ -18,6 +18,8 @@ from .logbook import tell
 
 logger = logging.getLogger(__name__)
 
+ATTEMPTS = 3
+
 
 class Bind:
     """Binds pods of our scheduler name."""
@@ -35,27 +37,46 @@ class Bind:
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
         """See ``Ending``. Raises BoundElsewhere and PodVanished."""
-        try:
-            await self._pods.bind(pod, node)
-        except NotFound as error:
-            raise PodVanished(str(error)) from error
-        except Conflict as conflict:
-            await self._check_bound_to(pod, node, conflict)
+        current = self._cluster.pods.get(pod.key)
+        await self._bind(current if current is not None and current.metadata.uid == pod.metadata.uid else pod, node)
         self._cluster.assume_bound(pod)
         tell(logger, logging.INFO, "pod bound", pod=pod.key, node=node)
 
-    async def _check_bound_to(self, pod: Pod, node: str, conflict: Conflict) -> None:
-        """The pod may be assigned already: by a binding of ours whose answer was lost, or by another writer."""
+    async def _bind(self, pod: Pod, node: str) -> None:
+        """Bind this version of the pod, or the newer one that the server has."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                await self._pods.bind(pod, node)
+            except NotFound as error:
+                raise PodVanished(str(error)) from error
+            except Conflict as conflict:
+                current = await self._unless_bound(pod, node, conflict)
+                if current is None:
+                    return
+                if attempt == ATTEMPTS:
+                    raise
+                pod = current
+            else:
+                return
+
+    async def _unless_bound(self, pod: Pod, node: str, conflict: Conflict) -> Pod | None:
+        """The newer version of the pod; None if it is assigned to the node already.
+
+        That may be by a binding of ours whose answer was lost. Another writer may have assigned it elsewhere.
+        """
         try:
             current = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
         except NotFound as error:
             raise PodVanished(str(error)) from error
         if current.metadata.uid != pod.metadata.uid:
             raise PodVanished(f"pod {pod.key} was replaced by another one of the same name")
-        if not current.spec.node_name:
-            if current.metadata.deletion_timestamp is not None:
-                raise PodVanished(f"pod {pod.key} is being deleted") from conflict
-            raise conflict
-        if current.spec.node_name != node:
+        if current.spec.node_name == node:
+            return None
+        if current.spec.node_name:
             elsewhere = f"another writer bound pod {pod.key} to node {current.spec.node_name}, not {node}"
             raise BoundElsewhere(elsewhere) from conflict
+        if current.metadata.deletion_timestamp is not None:
+            raise PodVanished(f"pod {pod.key} is being deleted") from conflict
+        if current.metadata.resource_version == pod.metadata.resource_version:
+            raise conflict
+        return current

@@ -18,6 +18,7 @@ from dra_kube import NotFound
 from dra_operator.allocator import DeviceId
 from dra_operator.kube import ClaimChanged
 from dra_operator.placement import HOLD, NoPlace, PodClaim, is_alone, is_immediate, is_stand_in
+from dra_operator.wording import counted
 
 from .dispatcher import Result
 from .errors import PlacementFailed
@@ -48,6 +49,24 @@ class GiveBack:
                 await self._claims.remove_finalizer(entry.claim, HOLD if is_stand_in(entry.pod) else FINALIZER)
             self._placing.wake(self._cluster.settle(entry.claim.metadata.uid))
         self._placing.look_again(key)
+
+    async def ask(self, pod: Pod) -> None:
+        """The binding of the pod, or the opening of its gate, was not answered: find out what became of it.
+
+        Before that is certain the pod keeps its devices, for it may run with them. If the server has the version on
+        which the write is based, then the write may still be under way: another one outdates it, and says why the pod
+        waits.
+        """
+        unanswered = self._pods.unanswered(pod)
+        with suppress(NotFound):
+            current = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
+            is_same = current.metadata.uid == pod.metadata.uid
+            if unanswered is not None and is_same and current.metadata.resource_version == unanswered.resource_version:
+                times = counted(unanswered.times, "time")
+                why = f"the API server has not answered when the pod was to be placed ({times}); tried again"
+                await self._report.waits(current, SCHEDULER_ERROR, why)
+        self._pods.settled(pod)
+        self._placing.look_again(pod.key)
 
     async def let_go(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         """Finish what may be under way: the pod gives the claims up, by writes that are answered, and starts afresh."""

@@ -101,6 +101,8 @@ class PodPlacer:
         pod = self._cluster.applicant(key)
         if pod is None or not self._is_ours(pod) or self._cluster.is_bound(pod):
             return Decided()
+        if self._placing.writing.pods.unanswered(pod) is not None:
+            return Decided(partial(self._give_back.ask, pod))
         if attempt is None or not attempt.is_of(self._cluster):
             begun = self._begin(pod)
             if not isinstance(begun, PlanInProgress):
