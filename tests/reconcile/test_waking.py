@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 from dra_api.resource import Device
-from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dra_operator.allocator import Allocator, Features
 from dra_operator.placement import Case, NoPlace, decided, examine, plan
 from dra_operator.reconcile.dispatcher import Decided, Postponed
@@ -153,3 +153,32 @@ class OneDriver:
     def compile(self, expression: str) -> Callable[[str, Device], bool]:
         wanted = expression.split('"')[1]
         return lambda driver, device: driver == wanted
+
+
+@pytest.mark.parametrize(
+    ("gone", "says"),
+    [
+        ((RESOURCE_CLAIMS, "ns/claim"), 'resourceclaim "claim" not found'),
+        ((DEVICE_CLASSES, "gpu"), "device class gpu does not exist"),
+    ],
+)
+async def test_a_pod_that_waits_says_so_when_what_it_uses_is_gone(
+    gone: tuple[Resource, str], says: str, world: World, make: type[Make]
+) -> None:
+    """That helps the pod in no way, but it waits for another reason now."""
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.api.add(NODES, make.node("node-0"))
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert "0/1 nodes are available" in message(world)
+        world.api.drop(*gone)
+        await world.quiet()
+    assert says in message(world)
+
+
+def message(world: World) -> str:
+    (condition,) = world.api[PODS, "ns/pod"]["status"]["conditions"]
+    return str(condition["message"])

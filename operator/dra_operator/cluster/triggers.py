@@ -84,7 +84,10 @@ def on_namespace(cluster: State, change: Change[Namespace]) -> Keys:
 
 
 def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
-    """The claim itself, the pods that use it, and pods that wait for devices that came free (SC-02)."""
+    """The claim itself, the pods that use it, and pods that wait for devices that came free (SC-02).
+
+    That a claim is gone helps none of its pods, but why they wait is another reason now.
+    """
     old, new = change
     keys: list[Key] = []
     if new is not None:
@@ -95,7 +98,7 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     for pod in _existing(cluster, cluster.pods_by_claim.keys(key)):
         if pod_needs_work(cluster, pod):
             keys.append(Key("pod", pod.key))
-        if pod.key in cluster.waiting and new is not None and _matters_to_users(old, new):
+        if pod.key in cluster.waiting and (new is None or _matters_to_users(old, new)):
             keys.append(Key("place", pod.key))
     if old is not None and not _is_same(old, new):
         keys += _leftover_gone(cluster, old)
@@ -129,15 +132,14 @@ def on_node(cluster: State, change: Change[Node]) -> Keys:
 def on_class(cluster: State, change: Change[DeviceClass]) -> Keys:
     """Waiting pods that need the class, by a claim or by a resource that it serves, unless only metadata changed.
 
-    That a class is gone helps no claim, but another one may serve its resource from now on (scheduling.md 7.1).
+    That a class is gone helps no claim, but why its pods wait is another reason now, and another class may serve its
+    resource (scheduling.md 7.1).
     """
     old, new = change
     if old is not None and new is not None and _is_same(old, new) and old.spec == new.spec:
         return NOTHING
-    keys: list[str] = []
-    if new is not None:
-        claims = cluster.claims_by_class.keys(new.metadata.name)
-        keys += [pod for claim in claims for pod in cluster.pods_by_claim.keys(claim)]
+    name = next(version.metadata.name for version in change if version is not None)
+    keys = [pod for claim in cluster.claims_by_class.keys(name) for pod in cluster.pods_by_claim.keys(claim)]
     resources = {resource for version in (old, new) if version is not None for resource in resources_of(version)}
     keys += [pod for resource in sorted(resources) for pod in cluster.pods_by_resource.keys(resource)]
     return _place(pod for pod in dict.fromkeys(keys) if pod in cluster.waiting)
