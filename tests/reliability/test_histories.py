@@ -1,0 +1,39 @@
+"""Random histories of a cluster in which everything fails now and then; ``histories`` says what they are.
+
+``PYTHONPATH=tests/support python -m histories --seeds 0:1000000 --workers 2`` plays as many as you like.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+from dra_operator.reconcile import commit
+from histories.history import play
+from histories.shrink import shrunk
+
+SUPPORT = Path(__file__).parents[1] / "support"
+
+
+def test_as_many_histories_as_fit_into_seconds_go_well() -> None:
+    """In a process of its own, so that sets have the same order each time."""
+    command = [sys.executable, "-m", "histories", "--seeds", "0:100000", "--seconds", "10"]
+    run = subprocess.run(
+        command, env={"PYTHONPATH": str(SUPPORT)}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    played = re.match(r"(\d+) histories", run.stdout)
+    assert played is not None
+    assert int(played[1]) >= 20
+
+
+def test_an_operator_that_takes_a_lost_answer_for_a_no_is_found_out_and_the_history_told_in_a_few_steps() -> None:
+    with mock.patch.object(commit, "is_over", return_value=True):
+        seed = next(seed for seed in range(1000) if play(seed).findings)
+        script, strikes = shrunk(seed)
+        assert len(script.steps) + len(strikes) < 20
+        assert play(seed, script, strikes).findings
+    assert not play(seed, script, strikes).findings

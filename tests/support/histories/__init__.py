@@ -1,0 +1,16 @@
+"""Seeded random histories of a cluster whose requests, watches and operator fail, in one process and without waiting.
+
+::
+
+    PYTHONPATH=tests/support python -m histories --seeds 0:1000000 --workers 2
+    PYTHONPATH=tests/support python -m histories --seeds 4711        # one history; if it goes wrong, what happened
+
+A history is a seed. The operator's reconcilers and its view are the real ones; the API server is ``fake_api``, which
+keeps its objects in a dict. ``script`` has the steps that people, nodes and machines take, ``actions`` what each does,
+``weather`` what befalls requests and events. ``server`` lets requests suffer it, ``watches`` brings events to the
+operator (``incarnation``), ``neighbours`` stands for kubelets and the garbage collector; ``stage`` has them all.
+``history`` lets one go by, on a ``clock`` of which an hour takes no time. ``judge`` looks at every state of the server,
+``rest`` at the last one. ``shrink`` finds the few steps that matter.
+
+Nothing depends on the machine: the same seed is the same history, if PYTHONHASHSEED is the same (the command sets it).
+"""

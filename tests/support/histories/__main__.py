@@ -1,0 +1,84 @@
+"""Plays the histories of many seeds; prints those that go wrong, each with the few steps that matter."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
+
+from .history import Outcome, play
+from .shrink import shrunk
+
+CHUNK = 20  # seeds handed to a worker at once
+MOST = 5  # histories that are shrunk and told in full
+
+
+def main() -> int:
+    """The exit code: 1 if a history went wrong."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        command = [sys.executable, "-m", "histories", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
+    options = _options()
+    began = time.monotonic()
+    played, wrong = 0, 0
+    for chunk, outcomes in _outcomes(options.seeds, options.workers, began + options.seconds):
+        played += len(chunk)
+        for seed, outcome in outcomes:
+            wrong += 1
+            print(_story(seed, outcome) if wrong <= MOST else f"seed {seed}: {outcome.findings[0]}", flush=True)
+    seconds = time.monotonic() - began
+    print(f"{played} histories in {seconds:.1f} s, {played / seconds:.0f} a second; {wrong} went wrong")
+    return 1 if wrong else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m histories", description=__doc__)
+    parser.add_argument("--seeds", type=_range, default=range(1000), help="one seed, or FIRST:END without the end")
+    parser.add_argument("--workers", type=int, default=1, help="processes that play")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more histories after this time")
+    return parser.parse_args()
+
+
+def _range(text: str) -> range:
+    first, _, end = text.partition(":")
+    return range(int(first), int(end) if end else int(first) + 1)
+
+
+def _outcomes(seeds: range, workers: int, deadline: float) -> Iterator[tuple[Sequence[int], list[tuple[int, Outcome]]]]:
+    """Each chunk of seeds that was played, with those that went wrong."""
+    chunks = (seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK))
+    with ProcessPoolExecutor(workers) as pool:
+        running: dict[Future[list[tuple[int, Outcome]]], range] = {}
+        while True:
+            if time.monotonic() < deadline:
+                for chunk in islice(chunks, workers + 1 - len(running)):
+                    running[pool.submit(_play, chunk)] = chunk
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield running.pop(future), future.result()
+
+
+def _play(seeds: Sequence[int]) -> list[tuple[int, Outcome]]:
+    gc.disable()  # most of what a history makes is alive until its end
+    outcomes = [(seed, play(seed)) for seed in seeds]
+    gc.collect()
+    return [(seed, outcome) for seed, outcome in outcomes if outcome.findings]
+
+
+def _story(seed: int, outcome: Outcome) -> str:
+    script, strikes = shrunk(seed)
+    short = play(seed, script, frozenset(strikes), traced=True)
+    lines = [f"seed {seed} goes wrong:", *outcome.findings, "", f"So does this: devices of the nodes {script.nodes}"]
+    lines += [*map(str, script.steps), *(f"{'':11}{strike}" for strike in strikes), "which ends with:", *short.findings]
+    return "\n".join([*lines, "", "What happened:", *short.trace, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

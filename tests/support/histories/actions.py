@@ -1,0 +1,146 @@
+"""What each step of a script does. A step that cannot happen any more does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from dra_kube import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    NotFound,
+    Resource,
+)
+from objects import Make, Obj
+
+from .incarnation import KINDS
+from .script import KINDS_OF_PODS, Step
+from .stage import Stage
+from .weather import LATE
+
+Action = Callable[[Stage, Step], None]
+GROUP = frozenset(resource.plural for resource in KINDS if resource.group)
+
+
+def _add_pod(stage: Stage, step: Step) -> None:
+    if not stage.has(PODS, f"ns/{step.subject}"):
+        stage.server.add(PODS, KINDS_OF_PODS[step.subject.partition("-")[0]](step.subject))
+
+
+def _delete_pod(stage: Stage, step: Step) -> None:
+    if stage.has(PODS, f"ns/{step.subject}"):
+        stage.server.deleted(PODS, step.subject, "ns")
+
+
+def _finish_pod(stage: Stage, step: Step) -> None:
+    key = f"ns/{step.subject}"
+    if stage.has(PODS, key) and stage.server[PODS, key]["spec"].get("nodeName"):
+        stage.server.change(PODS, key, lambda pod: pod["status"].update(phase="Succeeded"))
+
+
+def _add_claim(stage: Stage, step: Step) -> None:
+    annotations = {"dra.kopf.dev/allocate": "immediate"} if step.subject == "immediate" else {}
+    stage.server.add(RESOURCE_CLAIMS, Make.claim(step.subject, annotations=annotations))
+
+
+def _delete_claim(stage: Stage, step: Step) -> None:
+    with suppress(NotFound):
+        stage.server.deleted(RESOURCE_CLAIMS, step.subject, "ns")
+
+
+def _remove(resource: Resource, key: Callable[[Step], str]) -> Action:
+    def action(stage: Stage, step: Step) -> None:
+        if stage.has(resource, key(step)):
+            stage.server.drop(resource, key(step))
+
+    return action
+
+
+def _add_node(stage: Stage, step: Step) -> None:
+    if not stage.has(NODES, step.subject):
+        stage.server.add(NODES, Make.node(step.subject))
+
+
+def _add_slice(stage: Stage, step: Step) -> None:
+    if not stage.has(RESOURCE_SLICES, _slice(step)):
+        stage.add_slice(step.subject)
+
+
+def _set_taint(taints: list[Obj]) -> Action:
+    def action(stage: Stage, step: Step) -> None:
+        if stage.has(RESOURCE_SLICES, _slice(step)):
+            stage.server.change(
+                RESOURCE_SLICES,
+                _slice(step),
+                lambda part: [device.update(taints=taints) for device in part["spec"]["devices"]],
+            )
+
+    return action
+
+
+def _add_template(stage: Stage, step: Step) -> None:
+    if not stage.has(RESOURCE_CLAIM_TEMPLATES, "ns/tmpl"):
+        stage.add_template()
+
+
+def _add_class(stage: Stage, step: Step) -> None:
+    if not stage.has(DEVICE_CLASSES, "gpu"):
+        stage.add_class()
+
+
+def _stop_server(stage: Stage, step: Step) -> None:
+    def back() -> None:
+        stage.server.is_away = False
+
+    stage.server.is_away = True
+    asyncio.get_running_loop().call_later(step.number, back)
+    for resource in KINDS:
+        stage.watches.gap(resource, step.number)
+
+
+def _serve_no_group(stage: Stage, step: Step) -> None:
+    def back() -> None:
+        stage.server.unserved = frozenset()
+
+    stage.server.unserved = GROUP
+    asyncio.get_running_loop().call_later(step.number, back)
+    for resource in KINDS:
+        if resource.group:
+            stage.watches.gap(resource, step.number)
+
+
+def _slice(step: Step) -> str:
+    return f"{step.subject}-gpu.example.com"
+
+
+ACTIONS: dict[str, Action] = {
+    "add pod": _add_pod,
+    "delete pod": _delete_pod,
+    "finish pod": _finish_pod,
+    "add claim": _add_claim,
+    "delete claim": _delete_claim,
+    "add node": _add_node,
+    "remove node": _remove(NODES, lambda step: step.subject),
+    "add slice": _add_slice,
+    "remove slice": _remove(RESOURCE_SLICES, _slice),
+    "add taint": _set_taint([{"key": "bad", "effect": "NoExecute"}]),
+    "remove taint": _set_taint([]),
+    "add template": _add_template,
+    "remove template": _remove(RESOURCE_CLAIM_TEMPLATES, lambda _: "ns/tmpl"),
+    "add class": _add_class,
+    "remove class": _remove(DEVICE_CLASSES, lambda _: "gpu"),
+    "kill the operator": lambda stage, step: stage.kill(restart_after=LATE + 1),
+    "lose events": lambda stage, step: stage.watches.gap(
+        next(kind for kind in KINDS if kind.plural == step.subject), step.number
+    ),
+    "stop the server": _stop_server,
+    "serve no resource.k8s.io": _serve_no_group,
+    "set the clock": lambda stage, step: stage.set_clock(step.number),
+    "back up": lambda stage, step: stage.back_up(),
+    "restore": lambda stage, step: stage.restore(),
+}

@@ -1,0 +1,144 @@
+"""One history: the script is played, then the weather clears, and everything comes to rest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+from unittest import mock
+
+from dra_kube import PODS, RESOURCE_CLAIMS
+from dra_operator.reconcile import dispatcher, planning
+
+from .actions import ACTIONS
+from .clock import NothingLeft, VirtualLoop
+from .rest import faults_of
+from .script import Script, Step, script_of
+from .stage import Stage
+from .weather import Weather
+
+PATIENCE = 900.0  # seconds within which everything comes to rest
+LONG = 150.0  # seconds, more than the longest pause between two attempts to place a pod
+
+
+class Outcome(NamedTuple):
+    """``findings`` is empty if all went well; ``strikes`` are the faults of single requests and events."""
+
+    findings: tuple[str, ...]
+    strikes: tuple[str, ...]
+    trace: tuple[str, ...] = ()
+
+
+def play(
+    seed: int, script: Script | None = None, only: Collection[str] | None = None, *, traced: bool = False
+) -> Outcome:
+    """The history of a seed, or that of another script and of fewer strikes in the same weather."""
+    loop = VirtualLoop()
+    weather = Weather(seed, only=only)
+    said = _Complaints()
+
+    async def main() -> Outcome:
+        nodes, steps = script or script_of(seed)
+        stage = Stage(nodes, weather, traced=traced)
+        found = [finding async for finding in _pass(stage, steps)]
+        await _end_all()
+        return Outcome((*found, *said.lines), tuple(weather.strikes), tuple(stage.server.trace or ()))
+
+    try:
+        asyncio.set_event_loop(loop)
+        with _measured_by(loop), said.heard():
+            return loop.run_until_complete(main())
+    except NothingLeft:
+        return Outcome(("everything waits for something that never comes",), tuple(weather.strikes))
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:
+    """Everything happens; what was wrong at any moment, at the end, and after everything was deleted."""
+    stage.furnish()
+    stage.start_operator(0.0)
+    for step in steps:
+        await asyncio.sleep(max(0.0, step.at - asyncio.get_running_loop().time()))
+        stage.tell(str(step))
+        ACTIONS[step.what](stage, step)
+    stage.clear_up()
+    for finding in [*await _rest(stage, "the end"), *faults_of(stage.server, swept=False)]:
+        yield finding
+    if stage.operator is not None and any(not pod["spec"].get("nodeName") for pod in stage.server.of(PODS)):
+        stage.operator.control.look_again()
+        for finding in [*await _rest(stage, "a sweep"), *faults_of(stage.server, swept=True)]:
+            yield finding
+    _delete_everything(stage)
+    for finding in [*await _rest(stage, "all pods were deleted"), *stage.judge.leaks(), *stage.judge.findings]:
+        yield finding
+    if stage.operator is not None and (failure := stage.operator.failed()):
+        yield failure
+
+
+async def _rest(stage: Stage, after: str) -> list[str]:
+    """Wait until all is quiet, or until nothing but events was written for so long that nothing else will be."""
+    loop, writes = asyncio.get_running_loop(), stage.server.writes
+    pause, deadline = 0.05, loop.time() + PATIENCE
+    since = loop.time()
+    while not stage.is_quiet():
+        if len(writes) != len(stage.server.writes):
+            writes, since = stage.server.writes, loop.time()
+        if loop.time() - since > LONG and not stage.is_busy():
+            return []
+        if loop.time() > deadline:
+            return [f"no rest within {PATIENCE:g} s after {after}"]
+        await asyncio.sleep(pause)
+        pause = min(5.0, pause * 1.3)
+    return []
+
+
+def _delete_everything(stage: Stage) -> None:
+    """All pods, and all claims that people made; the rest has to go by itself."""
+    for pod in stage.server.of(PODS):
+        stage.server.deleted(PODS, pod["metadata"]["name"], "ns")
+    for claim in stage.server.of(RESOURCE_CLAIMS):
+        if not claim["metadata"].get("ownerReferences"):
+            stage.server.deleted(RESOURCE_CLAIMS, claim["metadata"]["name"], "ns")
+
+
+async def _end_all() -> None:
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+@contextmanager
+def _measured_by(loop: VirtualLoop) -> Iterator[None]:
+    """How long a decision takes is measured by the machine's clock, on which nothing may depend here."""
+    with mock.patch.object(dispatcher, "time", loop), mock.patch.object(planning, "time", loop):
+        yield
+
+
+class _Complaints(logging.Handler):
+    """What the operator logs as an error: violated invariants, and bugs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Meanwhile."""
+        logger = logging.getLogger("dra_operator")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+            logger.setLevel(level)

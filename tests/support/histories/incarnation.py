@@ -1,0 +1,117 @@
+"""One life of the operator's process: from its first list to its end, which it may not see coming."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final, cast
+
+from dra_api.core import Node, Pod
+from dra_api.meta import Object
+from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_kube import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Api,
+    KubeError,
+    Resource,
+)
+from dra_operator.allocator import Allocator, Features, Inventory
+from dra_operator.app.audit import Audit
+from dra_operator.cluster import ClaimTemplate, Cluster
+from dra_operator.intake.initial_list import Loader
+from dra_operator.intake.malformed import Quarantine
+from dra_operator.reconcile import Control, Pace
+from prometheus_client import CollectorRegistry
+from reconcile_world import FEW, TinyLanguage
+
+from .server import Server
+
+KINDS: Final[Mapping[Resource, type[Object]]] = {
+    NODES: Node,
+    DEVICE_CLASSES: DeviceClass,
+    RESOURCE_SLICES: ResourceSlice,
+    RESOURCE_CLAIM_TEMPLATES: ClaimTemplate,
+    RESOURCE_CLAIMS: ResourceClaim,
+    PODS: Pod,
+}
+"""In the order in which the operator lists them."""
+PAUSE = 1.0  # seconds between two attempts to start
+AUDITS = 300.0  # seconds between two sweeps
+
+
+class Incarnation:
+    """``start`` makes one that works until ``kill``. ``went_back`` is called when it has to be replaced."""
+
+    def __init__(
+        self, server: Server, now: Callable[[], datetime], went_back: Callable[[], None], *, checks: bool
+    ) -> None:
+        inventory = Inventory(Features(), language=TinyLanguage())
+        self.cluster = Cluster(inventory)
+        numbers = iter(range(1, 100_000))
+        allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}")
+        self.control = Control(
+            self.cluster,
+            server,
+            allocator,
+            registry=CollectorRegistry(),
+            pace=Pace(workers=FEW),
+            check_invariants=checks,
+            now=now,
+        )
+        api = cast(Api, server)
+        quarantine = Quarantine(self.control.hold)
+        self.audit = Audit(api, self.control, quarantine, KINDS, lambda _: went_back(), AUDITS)
+        self._loader = Loader(api, KINDS, self.control.load, quarantine, self.audit.loaded)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.is_working = False
+
+    async def start(self) -> None:
+        """List everything, then work."""
+        self._tasks.append(asyncio.create_task(self._load()))
+        await asyncio.wait(self._tasks)
+        if not self._tasks[0].cancelled():
+            self._tasks = [asyncio.create_task(self.control.run()), asyncio.create_task(self.audit.run())]
+            self.is_working = True
+
+    async def _load(self) -> None:
+        while True:
+            try:
+                await self._loader.load_all()
+            except KubeError:
+                await asyncio.sleep(PAUSE)
+            else:
+                if not self._loader.missing():
+                    return
+                await asyncio.sleep(PAUSE)
+
+    def kill(self) -> None:
+        """It does nothing any more, and what it knew is gone."""
+        self.is_working = False
+        for task in self._tasks:
+            task.cancel()
+
+    def received(self, resource: Resource, event: str, obj: Object) -> None:
+        """What a watch or a list brings."""
+        if event == "DELETED":
+            self.control.remove(KINDS[resource], obj.key, obj.metadata.uid)
+        else:
+            self.audit.saw(resource, obj.metadata.resource_version)
+            self.control.put(obj)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Nothing is being done, and nothing is to be done later."""
+        return self.is_working and self.control.queues.is_quiet
+
+    def failed(self) -> str:
+        """How it ended by itself, if it did."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                return f"the operator ended by itself: {error!r}"
+        return ""

@@ -1,0 +1,56 @@
+"""Looks at every state of the server, as the witness of real servers does, and by its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from dra_kube import PODS, RESOURCE_CLAIMS, Resource
+from objects import Obj
+from witness.objects import seen_claim, seen_pod
+from witness.rules import State, leaks, violations
+
+T = TypeVar("T")
+
+
+class Judge:
+    """``changed`` is told of every change at the server. ``findings`` has what was ever wrong, each thing once.
+
+    While it ``pardons`` nothing is a finding.
+    """
+
+    def __init__(self) -> None:
+        self._state = State()
+        self.findings: dict[str, None] = {}
+        self.pardons = False
+
+    def changed(self, event: str, resource: Resource, obj: Obj) -> None:
+        """Another state."""
+        if self._enter(event, resource, obj) and not self.pardons:
+            self.findings.update(dict.fromkeys(violations(self._state)))
+
+    def begin_again(self, objects: Iterable[tuple[Resource, Obj]]) -> None:
+        """The server has an older state."""
+        self._state = State()
+        for resource, obj in objects:
+            self._enter("ADDED", resource, obj)
+
+    def leaks(self) -> list[str]:
+        """What is left over now."""
+        return list(leaks(self._state))
+
+    def _enter(self, event: str, resource: Resource, obj: Obj) -> bool:
+        """Whether that is a new state, as far as the rules look."""
+        uid = obj["metadata"]["uid"]
+        if resource == PODS:
+            return _put(self._state.pods, uid, None if event == "DELETED" else seen_pod(obj))
+        if resource == RESOURCE_CLAIMS:
+            return _put(self._state.claims, uid, None if event == "DELETED" else seen_claim(obj))
+        return False
+
+
+def _put(known: dict[str, T], uid: str, seen: T | None) -> bool:
+    before = known.pop(uid, None)
+    if seen is not None:
+        known[uid] = seen
+    return before != seen

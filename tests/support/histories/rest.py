@@ -1,0 +1,203 @@
+"""A cluster at rest: who could run all the same, and whether those who wait say why.
+
+Everything is worked out anew from the objects on the server, node by node and device by device; nothing of the operator
+is used. That is possible because the world is small: a pool is a node's, a claim asks for one device of one class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dra_kube import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
+from fake_store import FakeStore, key_of
+from objects import Obj
+
+from .script import EXTENDED
+
+HOLD = "dra.kopf.dev/immediate"
+Devices = Mapping[str, Sequence[str]]
+"""Devices by node."""
+
+
+class Wish(NamedTuple):
+    """What a pod needs: so many more devices, on a node where ``on`` says so (None: on any)."""
+
+    devices: int
+    on: frozenset[str] | None
+    says: str = ""
+    """Why it can run nowhere: a pattern of which its condition has to have something in it."""
+
+
+def faults_of(store: FakeStore, *, swept: bool) -> Iterator[str]:
+    """One line for each thing that is not as it should be.
+
+    ``swept``: the operator has looked at all waiting pods since anything changed, as it does every few minutes. Before
+    that, a condition may have old numbers of nodes and devices: a change that cannot help a pod does not wake it.
+    """
+    for claim in store.of(RESOURCE_CLAIMS):
+        yield from _of_claim(claim)
+    usable = {node: _usable(store, node) for node in _nodes(store)}
+    free = {node: [device for device in devices if device not in _held(store)] for node, devices in usable.items()}
+    for pod in store.of(PODS):
+        if _waits(pod):
+            yield from _of_pod(store, pod, free, swept)
+    for claim in store.of(RESOURCE_CLAIMS):
+        is_open = _is_immediate(claim) and not _devices(claim) and not _is_deleted(claim) and not _users(store, claim)
+        if is_open and any(free.values()) and store.of(DEVICE_CLASSES):
+            yield f"immediate claim {key_of(claim)} has no device, though there is a free one"
+
+
+def _of_claim(claim: Obj) -> Iterator[str]:
+    is_allocated = bool((claim.get("status") or {}).get("allocation"))
+    is_held = HOLD in (claim["metadata"].get("finalizers") or ())
+    if is_allocated and not claim["status"].get("reservedFor") and not is_held:
+        yield f"claim {key_of(claim)} is allocated for no pod"
+
+
+def _of_pod(store: FakeStore, pod: Obj, free: Devices, swept: bool) -> Iterator[str]:
+    wish = _wish(store, pod)
+    said = _said(pod)
+    if wish is None:
+        yield f"pod {key_of(pod)} has no claim, though its template exists"
+        return
+    if not wish.says:
+        places = [node for node in free if _fits(store, node, wish, free)]
+        if places:
+            yield f"pod {key_of(pod)} could run on {', '.join(places)}, but waits: {said}"
+            return
+    if wish.says == _UNMADE:
+        return  # an event says so; such a pod is not tried, as in Kubernetes
+    expected = wish.says or rf"^0/{len(free) if swept else '[0-9]+'} nodes are available: "
+    if not re.search(expected, said):
+        yield f"pod {key_of(pod)} should say {expected!r}, but says {said!r}"
+    elif swept and not wish.says:
+        yield from _of_numbers(store, pod, said, free)
+
+
+def _of_numbers(store: FakeStore, pod: Obj, said: str, free: Devices) -> Iterator[str]:
+    """Whether the numbers of devices in a condition are those of some node."""
+    states = set()
+    for node in free:
+        there = _usable(store, node, tainted=True)
+        states.add((len(there), len(there), sum(device in _held(store) for device in there)))
+    for match, of, in_use in _NUMBERS.findall(said):
+        if (int(match), int(of), int(match if in_use == "all" else in_use)) not in states:
+            yield f"pod {key_of(pod)} says {said!r}, but nodes have (match, of, in use) {sorted(states)}"
+
+
+_UNMADE = "claim not made"
+_NUMBERS = re.compile(r"; (\d+) of (\d+) match(?:es)?, (\d+|all) in use")
+
+
+def _wish(store: FakeStore, pod: Obj) -> Wish | None:
+    """None: the operator owes it a claim."""
+    recorded = {
+        entry["name"]: entry.get("resourceClaimName") for entry in pod["status"].get("resourceClaimStatuses") or ()
+    }
+    devices, says = _extended(pod), set()
+    on: frozenset[str] | None = None
+    if devices and not store.of(DEVICE_CLASSES):
+        says.add(f"Insufficient {EXTENDED}|cannot fit resource {EXTENDED}")
+    for entry in pod["spec"].get("resourceClaims") or ():
+        name = entry.get("resourceClaimName") or recorded.get(entry["name"])
+        claim = store.objects.get((RESOURCE_CLAIMS, "ns", name)) if name else None
+        if claim is None and "resourceClaimTemplateName" in entry:
+            return None if store.of(RESOURCE_CLAIM_TEMPLATES) else Wish(0, None, _UNMADE)
+        if claim is None:
+            says.add(f'resourceclaim "{name}" not found')
+        elif _is_deleted(claim):
+            says.add(f'resourceclaim "{name}" is being deleted')
+        elif _devices(claim) and not _is_given_back(pod, claim):
+            where = frozenset(device.partition("/")[0] for device in _devices(claim))
+            on = where if on is None else on & where
+        elif not store.of(DEVICE_CLASSES):
+            says.add("device class gpu does not exist")
+        else:
+            devices += 1
+    return Wish(devices, on, "|".join(sorted(says)))
+
+
+def _is_given_back(pod: Obj, claim: Obj) -> bool:
+    """Whether the pod alone has it, so that it may have other devices for it; an immediate one keeps its own."""
+    users = [entry["uid"] for entry in claim["status"].get("reservedFor") or ()]
+    return users == [pod["metadata"]["uid"]] and not _is_immediate(claim)
+
+
+def _fits(store: FakeStore, node: str, wish: Wish, free: Devices) -> bool:
+    is_there = wish.on is None or node in wish.on
+    running = [pod for pod in store.of(PODS) if pod["spec"].get("nodeName") == node and _is_active(pod)]
+    slots = int(store[NODES, node]["status"]["allocatable"]["pods"]) - len(running)
+    return is_there and slots > 0 and len(free[node]) >= wish.devices
+
+
+def _nodes(store: FakeStore) -> list[str]:
+    return [node["metadata"]["name"] for node in store.of(NODES)]
+
+
+def _usable(store: FakeStore, node: str, *, tainted: bool = False) -> list[str]:
+    return [
+        f"{node}/{device['name']}"
+        for part in store.of(RESOURCE_SLICES)
+        if part["spec"]["nodeName"] == node
+        for device in part["spec"]["devices"]
+        if tainted or not device.get("taints")
+    ]
+
+
+def _held(store: FakeStore) -> set[str]:
+    return {device for claim in store.of(RESOURCE_CLAIMS) for device in _devices(claim)}
+
+
+def _devices(claim: Obj) -> list[str]:
+    allocation: dict[str, Any] = (claim.get("status") or {}).get("allocation") or {}
+    return [f"{result['pool']}/{result['device']}" for result in allocation.get("devices", {}).get("results") or ()]
+
+
+def _extended(pod: Obj) -> int:
+    return sum(EXTENDED in container["resources"]["requests"] for container in pod["spec"]["containers"])
+
+
+def _users(store: FakeStore, claim: Obj) -> list[str]:
+    """Pods without node that name it: it is allocated with them."""
+    return [
+        pod["metadata"]["name"]
+        for pod in store.of(PODS)
+        if not pod["spec"].get("nodeName")
+        and _is_active(pod)
+        and any(
+            entry.get("resourceClaimName") == claim["metadata"]["name"]
+            for entry in pod["spec"].get("resourceClaims") or ()
+        )
+    ]
+
+
+def _is_immediate(claim: Obj) -> bool:
+    return "dra.kopf.dev/allocate" in (claim["metadata"].get("annotations") or {})
+
+
+def _is_deleted(obj: Obj) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def _is_active(pod: Obj) -> bool:
+    return pod["status"].get("phase") not in ("Succeeded", "Failed")
+
+
+def _waits(pod: Obj) -> bool:
+    return not pod["spec"].get("nodeName") and _is_active(pod) and not _is_deleted(pod)
+
+
+def _said(pod: Obj) -> str:
+    conditions = pod["status"].get("conditions") or ()
+    return next(
+        (str(c.get("message")) for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), ""
+    )

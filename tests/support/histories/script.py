@@ -1,0 +1,113 @@
+"""What people, nodes and machines do in one history: steps, each at its time. The seed decides which."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from objects import Make, Obj
+
+EXTENDED = "example.com/gpu"
+DURATION = 20.0  # seconds in which everything happens
+
+
+class Step(NamedTuple):
+    """``what`` happens at a time, to ``subject``; what ``number`` means, depends on that."""
+
+    at: float
+    what: str
+    subject: str = ""
+    number: float = 0
+
+    def __str__(self) -> str:
+        return f"{self.at:9.3f}  {self.what} {self.subject} {self.number:g}"
+
+
+class Script(NamedTuple):
+    """``nodes`` are the devices of each node at the beginning."""
+
+    nodes: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+
+KINDS_OF_PODS: dict[str, Callable[[str], Obj]] = {
+    "template": lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE]),
+    "two": lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE, Make.FROM_TEMPLATE]),
+    "shared": lambda name: Make.pod(name, claims=[Make.use("shared")]),
+    "both": lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE, Make.use("shared")]),
+    "immediate": lambda name: Make.pod(name, claims=[Make.use("immediate")]),
+    "extended": lambda name: Make.pod(name, containers=[Make.asking("main", **{EXTENDED: "1"})]),
+    "urgent": lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE], priority=10),
+    "plain": Make.pod,
+}
+
+
+def script_of(seed: int) -> Script:
+    """The script of a seed."""
+    dice = random.Random(seed)
+    nodes = tuple(dice.choice((0, 1, 1, 2)) for _ in range(dice.choice((1, 2, 2, 3))))
+    steps = [*_pods(dice), *_claims(dice), *_cluster(dice, len(nodes)), *_faults(dice)]
+    return Script(nodes, tuple(sorted(steps)))
+
+
+def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
+    """Times of something that happens up to ``most`` times."""
+    for _ in range(most):
+        if dice.random() < chance:
+            yield dice.uniform(0, DURATION)
+
+
+def _pods(dice: random.Random) -> Iterator[Step]:
+    kinds = list(KINDS_OF_PODS)
+    for number in range(dice.randint(1, 6)):
+        kind = dice.choices(kinds, (8, 2, 3, 2, 1, 2, 1, 1))[0]
+        name, at = f"{kind}-{number}", dice.uniform(0, DURATION / 2)
+        yield Step(at, "add pod", name)
+        if dice.random() < 0.6:
+            at += dice.expovariate(0.3)
+            yield Step(at, dice.choice(("delete pod", "finish pod")), name)
+            if dice.random() < 0.3:
+                at += dice.choice((0.0, 0.1, 2.0))
+                yield Step(at, "delete pod", name)
+                yield Step(at + 2.5 * dice.random(), "add pod", name)
+
+
+def _claims(dice: random.Random) -> Iterator[Step]:
+    for name, always in (("shared", 0.8), ("immediate", 0.2)):
+        if dice.random() < always:
+            yield Step(dice.choice((0.0, 0.0, dice.uniform(0, DURATION / 2))), "add claim", name)
+            for at in _some(dice, 1, 0.2):
+                yield Step(at, "delete claim", name)
+
+
+def _cluster(dice: random.Random, nodes: int) -> Iterator[Step]:
+    """Things that go, and perhaps come back."""
+    for what, chance in (("node", 0.1), ("slice", 0.15), ("template", 0.1), ("class", 0.1), ("taint", 0.2)):
+        for at in _some(dice, 1, chance):
+            subject = f"node-{dice.randrange(nodes)}" if what in ("node", "slice", "taint") else ""
+            yield Step(at, f"remove {what}" if what != "taint" else "add taint", subject)
+            if dice.random() < 0.8:
+                back = at + dice.expovariate(0.3)
+                yield Step(back, f"add {what}" if what != "taint" else "remove taint", subject)
+
+
+def _faults(dice: random.Random) -> Iterator[Step]:
+    for at in _some(dice, 2, 0.35):
+        yield Step(at, "kill the operator")
+    for at in _some(dice, 3, 0.3):
+        yield Step(
+            at, "lose events", dice.choice(("pods", "resourceclaims", "resourceslices", "nodes")), dice.uniform(0, 3)
+        )
+    for at in _some(dice, 1, 0.15):
+        yield Step(at, "stop the server", "", dice.expovariate(0.5))
+    for at in _some(dice, 1, 0.1):
+        yield Step(at, "serve no resource.k8s.io", "", dice.expovariate(0.3))
+    for at in _some(dice, 1, 0.2):
+        yield Step(at, "set the clock", "", dice.choice((-3600, -30, 30, 3600)))
+    for at in _some(dice, 1, 0.07):
+        yield Step(at, "back up")
+        at += dice.expovariate(0.2)
+        if dice.random() < 0.5:
+            yield Step(at, "kill the operator")
+        yield Step(at, "restore")

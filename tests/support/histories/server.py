@@ -1,0 +1,189 @@
+"""The fake API server behind a network: requests take their time, and suffer what the weather has for them.
+
+A request that was sent reaches the server whatever becomes of its sender, which may have been killed meanwhile. While
+the server is ``away`` all requests fail. ``unserved`` kinds answer 404, as does a server that has them no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from dra_api.codec import convert
+from dra_api.meta import Object
+from dra_kube import (
+    EVENTS,
+    NODES,
+    PODS,
+    ApiError,
+    Conflict,
+    Forbidden,
+    NotServed,
+    Resource,
+    ServerError,
+    TooManyRequests,
+    TypedList,
+    Unreachable,
+)
+from fake_api import Call, Effect, FakeApi
+from fake_store import copied, key_of
+from objects import Obj
+
+from .weather import LATE, Fate, Weather
+
+TIMEOUT = 2.0  # seconds after which a client gives up
+Listener = Callable[[str, Resource, Obj], None]
+
+REFUSALS: tuple[Callable[[], ApiError], ...] = (
+    lambda: Conflict(409, "Conflict", "the object has been modified"),
+    lambda: ServerError(500, "InternalError", "etcd is on fire"),
+    lambda: ServerError(503, "ServiceUnavailable", "starting"),
+    lambda: TooManyRequests(429, "TooManyRequests", "busy", retry_after=1.0),
+    lambda: Forbidden(403, "Forbidden", "not allowed"),
+)
+
+
+class Server(FakeApi):
+    """``changed`` is told of every change at once; ``calls`` has the requests that arrived."""
+
+    def __init__(self, weather: Weather, changed: Listener) -> None:
+        super().__init__()
+        self._weather, self._changed = weather, changed
+        self._loop = asyncio.get_running_loop()
+        self._steps = random.Random(1)
+        self._life = 0
+        self.is_away = False
+        self.unserved: frozenset[str] = frozenset()
+        self.busy = 0
+        """Requests that have not reached the server yet, or whose answer is on its way."""
+        self.trace: list[str] | None = None
+
+    async def request(self, call: Call, effect: Effect) -> Obj:
+        """A request of the operator."""
+        name = f"{call.verb} {call.plural}{'/' + call.sub if call.sub else ''} {call.name.partition('.')[0]}"
+        fate = self._weather.of_request(name, is_write=call.verb != "get")
+        answer: asyncio.Future[Obj] = self._loop.create_future()
+        self.busy += 1
+        if fate.strike == "late":
+            self._loop.call_later(TIMEOUT, _fail, answer, Unreachable("timed out"))
+            before = TIMEOUT + fate.before * (LATE - TIMEOUT) / 4
+        else:
+            before = fate.before
+        self._loop.call_later(before, self._arrive, self._life, call, effect, fate, answer)
+        return await answer
+
+    async def version_of(self, resource: Resource) -> str:
+        """The version in which the server has the kind. Raises NotServed."""
+        call = Call("get", resource.plural, None, "(discovery)")
+        await self.request(call, dict)
+        return resource.versions[0]
+
+    async def list_as(self, resource: Resource, kind: type[Object]) -> TypedList:
+        """All objects of the kind."""
+        listed, at = await self._list(resource)
+        return TypedList([convert(kind, obj) for obj in listed], [], at)
+
+    async def list_metadata(self, resource: Resource) -> tuple[list[Obj], str]:
+        """What exists, and as of which revision."""
+        listed, at = await self._list(resource)
+        return [obj["metadata"] for obj in listed], at
+
+    async def _list(self, resource: Resource) -> tuple[list[Obj], str]:
+        call = Call("get", resource.plural, None, "(list)")
+        listed = await self.request(call, lambda: {"items": self.of(resource), "at": str(self._revision)})
+        return listed["items"], listed["at"]
+
+    def _arrive(self, life: int, call: Call, effect: Effect, fate: Fate, answer: asyncio.Future[Obj]) -> None:
+        outcome = self._outcome(life, call, effect, fate)
+        if self.trace is not None:
+            said = f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else "done"
+            self.trace.append(
+                f"{self._loop.time():9.3f}  {' '.join(filter(None, call))}: {said} {fate.strike}".rstrip()
+            )
+        if fate.strike == "unanswered":
+            outcome = Unreachable("connection reset")
+        self._loop.call_later(fate.after, self._answer, answer, outcome)
+
+    def _outcome(self, life: int, call: Call, effect: Effect, fate: Fate) -> Obj | Exception:
+        if fate.strike == "lost" or self.is_away or life != self._life:
+            return Unreachable("connection refused")
+        if fate.strike == "refused":
+            return REFUSALS[int(fate.before * 1e6) % len(REFUSALS)]()
+        if call.plural in self.unserved:
+            return NotServed(f"the API server does not serve {call.plural}")
+        self.calls.append(call)
+        try:
+            return effect()
+        except ApiError as error:
+            return error
+
+    def _answer(self, answer: asyncio.Future[Obj], outcome: Obj | Exception) -> None:
+        self.busy -= 1
+        if isinstance(outcome, Exception):
+            _fail(answer, outcome)
+        elif not answer.done():
+            answer.set_result(outcome)
+
+    # --- a longer life ---
+
+    def snapshot(self) -> tuple[dict[tuple[Resource, str, str], Obj], int]:
+        """A backup."""
+        return dict(self.objects), self._revision
+
+    def restore(self, backup: tuple[dict[tuple[Resource, str, str], Obj], int]) -> None:
+        """The data of a backup, and its revision. What was under way does not arrive any more."""
+        objects, self._revision = backup
+        self.objects = dict(objects)
+        self.managed = {}
+        self._life += 1
+
+    def deleted(self, resource: Resource, name: str, namespace: str | None = None, uid: str | None = None) -> Obj:
+        """As the fake's; a pod that has its node is only marked, and removed by its kubelet."""
+        if resource == PODS and self.find(resource, namespace, name)["spec"].get("nodeName"):
+            pod = copied(self.find(resource, namespace, name))
+            if uid in (None, pod["metadata"]["uid"]):
+                if "deletionTimestamp" in pod["metadata"]:
+                    return pod
+                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+                return self.store("MODIFIED", resource, pod)
+        return super().deleted(resource, name, namespace, uid)
+
+    def store(self, event: str, resource: Resource, obj: Obj) -> Obj:
+        """Revisions have gaps, as in a cluster that has other objects, too."""
+        self._revision += self._steps.randrange(1000)
+        return super().store(event, resource, obj)
+
+    def drop(self, resource: Resource, key: str) -> None:
+        """The deletion has a revision, too."""
+        self._revision += 1
+        super().drop(resource, key)
+
+    def _tell(self, event: str, resource: Resource, obj: Obj) -> None:
+        if resource == EVENTS:
+            return
+        if self.trace is not None and resource != NODES:
+            self.trace.append(f"{self._loop.time():9.3f}      {event} {resource.plural} {key_of(obj)} {_gist(obj)}")
+        self._changed(event, resource, obj)
+
+
+def _fail(answer: asyncio.Future[Obj], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def _gist(obj: Obj) -> str:
+    meta, spec, status = obj["metadata"], obj.get("spec", {}), obj.get("status") or {}
+    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
+    parts = {
+        "at": meta["resourceVersion"],
+        "uid": meta["uid"],
+        "node": spec.get("nodeName"),
+        "phase": status.get("phase"),
+        "devices": ",".join(f"{result['pool']}/{result['device']}" for result in results),
+        "for": ",".join(entry["name"] for entry in status.get("reservedFor") or ()),
+        "finalizers": len(meta.get("finalizers") or ()),
+        "deleted": "deletionTimestamp" in meta,
+        "says": next((c.get("message") for c in status.get("conditions") or () if c["type"] == "PodScheduled"), None),
+    }
+    return " ".join(f"{name}={value}" for name, value in parts.items() if value)

@@ -1,0 +1,101 @@
+"""How changes come to the operator: late, more than once, not in every version, and sometimes not at all.
+
+Events about one object keep their order, as Kopf keeps it; those of different objects overtake each other. What is not
+the last version of an object may be skipped, because Kopf brings only the newest of several. After a gap everything is
+listed again, which does not say what was deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dra_api.codec import convert
+from dra_kube import Resource
+from fake_store import key_of
+from objects import Obj
+
+from .incarnation import KINDS, Incarnation
+from .server import Server
+from .weather import Weather
+
+RELIST = 0.2  # seconds from the break of a stream until the list, at least
+
+
+class Watches:
+    """``begin`` for each incarnation; ``changed`` is told of every change at the server."""
+
+    def __init__(self, weather: Weather, server: Callable[[], Server]) -> None:
+        self._weather, self._server = weather, server
+        self._loop = asyncio.get_running_loop()
+        self._operator: Incarnation | None = None
+        self._open: set[Resource] = set()
+        self._last_at: dict[str, float] = {}
+        self.busy = 0
+        """Events on their way, and streams that are not open."""
+
+    def begin(self, operator: Incarnation) -> None:
+        """Streams for this operator, and for no other any more."""
+        self.end()
+        self._operator = operator
+        for resource in KINDS:
+            self._reopen(resource, RELIST * self._weather.chance("begin", resource.plural))
+
+    def end(self) -> None:
+        """The streams are closed; what is on its way does not arrive."""
+        self._operator, self.busy = None, 0
+        self._open.clear()
+        self._last_at.clear()
+
+    def gap(self, resource: Resource, seconds: float) -> None:
+        """The stream breaks, and after so many seconds the kind is listed again."""
+        if self._operator is not None and resource in self._open:
+            self._open.discard(resource)
+            self._reopen(resource, seconds + RELIST)
+
+    def changed(self, event: str, resource: Resource, obj: Obj) -> None:
+        """An event for an open stream."""
+        if resource in self._open:
+            self._send(event, resource, obj)
+
+    def _reopen(self, resource: Resource, seconds: float) -> None:
+        self.busy += 1
+        self._loop.call_later(seconds, self._list, self._operator, resource)
+
+    def _list(self, operator: Incarnation | None, resource: Resource) -> None:
+        if operator is None or operator is not self._operator:
+            return
+        server = self._server()
+        if server.is_away or resource.plural in server.unserved:
+            self._loop.call_later(RELIST, self._list, operator, resource)
+            return
+        self.busy -= 1
+        self._open.add(resource)
+        for obj in server.of(resource):
+            self._send("", resource, obj)
+        operator.audit.call(resource)
+
+    def _send(self, event: str, resource: Resource, obj: Obj) -> None:
+        name = f"{event or 'LISTED'} {resource.plural} {key_of(obj)}"
+        fate = self._weather.of_event(name)
+        uid, now = obj["metadata"]["uid"], self._loop.time()
+        at = self._last_at[uid] = max(now + fate.before, self._last_at.get(uid, 0.0))
+        self._deliver_at(at, event, resource, obj, fate.strike == "skipped")
+        if fate.strike == "doubled":
+            self._deliver_at(at + fate.after, event, resource, obj, False)
+
+    def _deliver_at(self, at: float, event: str, resource: Resource, obj: Obj, may_skip: bool) -> None:
+        self.busy += 1
+        self._loop.call_at(at, self._deliver, self._operator, event, resource, obj, may_skip)
+
+    def _deliver(self, operator: Incarnation | None, event: str, resource: Resource, obj: Obj, may_skip: bool) -> None:
+        if operator is None or operator is not self._operator:
+            return
+        self.busy -= 1
+        is_newest = self._server().objects.get((resource, *_where(obj))) is obj
+        if event == "DELETED" or is_newest or not may_skip:
+            operator.received(resource, event, convert(KINDS[resource], obj))
+
+
+def _where(obj: Obj) -> tuple[str, str]:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
