@@ -1,19 +1,26 @@
-"""The operator is killed at random moments and started again at once.
+"""The operator is killed at random moments, and after every single write of a pod's life, and started again at once.
 
-``KOPF_DRA_ROUNDS=50 pytest tests/reliability/test_kills.py`` kills it fifty times instead of a few.
+``KOPF_DRA_ROUNDS=50 pytest tests/reliability/test_kills.py`` kills it fifty times instead of a few. The process of its
+own has 14 moments after a write of its own choice, from ``KOPF_DRA_ROUNDS=14`` on it is killed at each of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 
 import pytest
+from dra_kube import PODS
+from faults import HangAfter, Target
+from histories.one_life import live
+from histories.script import KINDS_OF_PODS
 from operator_process import OperatorProcess
-from proving_ground import ProvingGround
+from proving_ground import NAMESPACE, ProvingGround
 from rounds import rounds
-from waiting import until
+from waiting import becomes, until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -48,4 +55,68 @@ async def test_an_operator_may_be_killed_at_any_moment(ground: ProvingGround) ->
     async with ground.kept_running(*SHORT):
         await ground.bound(min(DEVICES, len(await ground.pods())))
         await ground.emptied()
+    await ground.sound()
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_PODS)
+def test_an_operator_may_be_killed_after_every_write_of_a_life(kind: str) -> None:
+    """In one process, with an API server in memory; before the answer to the write is there, and after it."""
+    whole = live(kind, 0, answered=True)
+    assert whole.findings == ()
+    for number, answered in itertools.product(range(1, len(whole.writes) + 1), (False, True)):
+        life = live(kind, number, answered=answered)
+        assert (life.findings, number, answered, life.writes) == ((), number, answered, life.writes)
+        assert len(life.writes) >= number
+
+
+WRITES = Target(verbs=("create", "update", "patch", "delete"), resource="[pr]*", client="operator")
+LIFE = [
+    "create resourceclaims",
+    "patch pods/status",
+    "update resourceclaims/status",
+    "create pods/binding",
+    "patch resourceclaims/status",
+    "patch resourceclaims",
+    "delete resourceclaims",
+]
+"""The writes for a pod with a claim from a template; the last three come when it has finished."""
+MOMENTS = list(itertools.product(range(1, len(LIFE) + 1), (False, True)))
+
+
+def runs(ground: ProvingGround, pod: str) -> Callable[[], Awaitable[bool]]:
+    """Whether its node has started it."""
+
+    async def look() -> bool:
+        return bool((await ground.api.get(PODS, pod, NAMESPACE))["status"].get("phase") == "Running")
+
+    return look
+
+
+async def test_a_process_may_be_killed_after_every_write_of_a_life(ground: ProvingGround) -> None:
+    await ground.furnish(nodes=1, devices=1)
+    for number in rounds(1):
+        after, answered = MOMENTS[(5 + 9 * number) % len(MOMENTS)]
+        async with ground.operator("--no-leader-elect") as operator:
+            await operator.becomes_ready()
+            since = asyncio.get_running_loop().time()
+
+            def has_written(after: int = after, answered: bool = answered, since: float = since) -> bool:
+                done = [entry for entry in ground.proxy.journal.find(WRITES, since) if entry.carried_out is not None]
+                return len(done) >= after and (done[after - 1].code is not None or not answered)
+
+            hold = HangAfter(WRITES, skip=after - 1, count=1)
+            with nullcontext() if answered else ground.proxy.suffering(hold):
+                await ground.add_pod(f"pod-{number}")
+                if LIFE[after - 1] in LIFE[4:]:
+                    await until("the pod runs", runs(ground, f"pod-{number}"))
+                    finished = {"status": {"phase": "Succeeded"}}
+                    await ground.api.patch(PODS, f"pod-{number}", finished, NAMESPACE, subresource="status")
+                await becomes(has_written)
+                await operator.kill()
+        async with ground.operator("--no-leader-elect") as operator:
+            await operator.becomes_ready()
+            await ground.bound(len(await ground.pods()))
+            await ground.emptied()
+        written = [f"{entry.call.verb} {entry.call.resource}" for entry in ground.proxy.journal.find(WRITES, since)]
+        assert written[:after] == LIFE[:after]
     await ground.sound()

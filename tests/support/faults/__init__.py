@@ -16,7 +16,7 @@ development cluster's or a real one.
 """
 
 from .event_fault import BreakStream, DelayEvents, DoubleEvents, DropEvents, ErrorEvent, EventFault
-from .fault import CutAfter, CutBefore, Delay, DeliverLate, Fault, Hang, Refuse
+from .fault import CutAfter, CutBefore, Delay, DeliverLate, Fault, Hang, HangAfter, Refuse, Unserved
 from .journal import Entry, Journal
 from .proxy import FaultProxy
 from .target import Target
@@ -36,7 +36,9 @@ __all__ = [
     "Fault",
     "FaultProxy",
     "Hang",
+    "HangAfter",
     "Journal",
     "Refuse",
     "Target",
+    "Unserved",
 ]

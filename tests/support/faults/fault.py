@@ -66,6 +66,16 @@ class Refuse(Fault):
         return exchange.answer(refusal(self.code, self.message, self.reason, self.retry_after))
 
 
+@dataclass(frozen=True, slots=True)
+class Unserved(Fault):
+    """The server does not know the path, as after the API was switched off: no Status, only a page."""
+
+    for_watches: ClassVar[bool] = True
+
+    async def befall(self, exchange: Exchange) -> web.StreamResponse:
+        return exchange.answer(Answer(404, {"Content-Type": "text/plain"}, b"404 page not found\n"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay(Fault):
     """The request takes its time before it reaches the server, its answer before it reaches the client."""
@@ -97,6 +107,16 @@ class CutAfter(Fault):
     async def befall(self, exchange: Exchange) -> web.StreamResponse:
         await exchange.forward()
         return exchange.cut()
+
+
+@dataclass(frozen=True, slots=True)
+class HangAfter(Fault):
+    """The server carries out the request; the answer never comes, and the connection stays open."""
+
+    async def befall(self, exchange: Exchange) -> web.StreamResponse:
+        await exchange.forward()
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable: the client's leaving cancels the waiting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

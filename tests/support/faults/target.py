@@ -16,6 +16,7 @@ class Target:
     resource: str = "*"
     name: str = "*"
     client: str = "*"
+    group: str = "*"
 
     def includes(self, client: str, call: ApiCall) -> bool:
         """Whether this client's request is meant."""
@@ -24,4 +25,5 @@ class Target:
             and fnmatchcase(call.resource, self.resource)
             and fnmatchcase(call.name, self.name)
             and fnmatchcase(client, self.client)
+            and fnmatchcase(call.group, self.group)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 
 from dra_kube import (
     DEVICE_CLASSES,
@@ -20,7 +21,7 @@ from objects import Make, Obj
 
 from .incarnation import KINDS
 from .script import KINDS_OF_PODS, Step
-from .stage import Stage
+from .stage import START, Stage
 from .weather import LATE
 
 Action = Callable[[Stage, Step], None]
@@ -71,16 +72,18 @@ def _add_slice(stage: Stage, step: Step) -> None:
         stage.add_slice(step.subject)
 
 
-def _set_taint(taints: list[Obj]) -> Action:
-    def action(stage: Stage, step: Step) -> None:
-        if stage.has(RESOURCE_SLICES, _slice(step)):
-            stage.server.change(
-                RESOURCE_SLICES,
-                _slice(step),
-                lambda part: [device.update(taints=taints) for device in part["spec"]["devices"]],
-            )
+def _set_taints(stage: Stage, step: Step, taints: list[Obj]) -> None:
+    if stage.has(RESOURCE_SLICES, _slice(step)):
+        stage.server.change(
+            RESOURCE_SLICES,
+            _slice(step),
+            lambda part: [device.update(taints=taints) for device in part["spec"]["devices"]],
+        )
 
-    return action
+
+def _add_taint(stage: Stage, step: Step) -> None:
+    added = (START + timedelta(seconds=asyncio.get_running_loop().time())).strftime("%Y-%m-%dT%H:%M:%SZ")
+    _set_taints(stage, step, [{"key": "bad", "effect": "NoExecute", "timeAdded": added}])
 
 
 def _add_template(stage: Stage, step: Step) -> None:
@@ -128,8 +131,8 @@ ACTIONS: dict[str, Action] = {
     "remove node": _remove(NODES, lambda step: step.subject),
     "add slice": _add_slice,
     "remove slice": _remove(RESOURCE_SLICES, _slice),
-    "add taint": _set_taint([{"key": "bad", "effect": "NoExecute"}]),
-    "remove taint": _set_taint([]),
+    "add taint": _add_taint,
+    "remove taint": lambda stage, step: _set_taints(stage, step, []),
     "add template": _add_template,
     "remove template": _remove(RESOURCE_CLAIM_TEMPLATES, lambda _: "ns/tmpl"),
     "add class": _add_class,

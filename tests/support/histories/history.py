@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from unittest import mock
 
 from dra_kube import PODS, RESOURCE_CLAIMS
 from dra_operator.reconcile import dispatcher, planning
 
 from .actions import ACTIONS
-from .clock import NothingLeft, VirtualLoop
+from .clock import VirtualLoop
 from .rest import faults_of
 from .script import Script, Step, script_of
 from .stage import Stage
 from .weather import Weather
 
+T = TypeVar("T")
 PATIENCE = 900.0  # seconds within which everything comes to rest
 LONG = 150.0  # seconds, more than the longest pause between two attempts to place a pod
 
@@ -35,23 +36,32 @@ def play(
     seed: int, script: Script | None = None, only: Collection[str] | None = None, *, traced: bool = False
 ) -> Outcome:
     """The history of a seed, or that of another script and of fewer strikes in the same weather."""
-    loop = VirtualLoop()
     weather = Weather(seed, only=only)
-    said = _Complaints()
 
     async def main() -> Outcome:
         nodes, steps = script or script_of(seed)
         stage = Stage(nodes, weather, traced=traced)
         found = [finding async for finding in _pass(stage, steps)]
-        await _end_all()
-        return Outcome((*found, *said.lines), tuple(weather.strikes), tuple(stage.server.trace or ()))
+        return Outcome(tuple(found), tuple(weather.strikes), tuple(stage.server.trace or ()))
+
+    outcome, complaints = in_no_time(main)
+    return outcome._replace(findings=(*outcome.findings, *complaints))
+
+
+def in_no_time(main: Callable[[], Coroutine[None, None, T]]) -> tuple[T, tuple[str, ...]]:
+    """What the coroutine returns on a clock of its own, and what the operator complained of."""
+    loop, said = VirtualLoop(), _Complaints()
+
+    async def run() -> T:
+        try:
+            return await main()
+        finally:
+            await _end_all()
 
     try:
         asyncio.set_event_loop(loop)
         with _measured_by(loop), said.heard():
-            return loop.run_until_complete(main())
-    except NothingLeft:
-        return Outcome(("everything waits for something that never comes",), tuple(weather.strikes))
+            return loop.run_until_complete(run()), tuple(said.lines)
     finally:
         asyncio.set_event_loop(None)
         loop.close()
@@ -66,20 +76,20 @@ async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:
         stage.tell(str(step))
         ACTIONS[step.what](stage, step)
     stage.clear_up()
-    for finding in [*await _rest(stage, "the end"), *faults_of(stage.server, swept=False)]:
+    for finding in [*await rest(stage, "the end"), *faults_of(stage.server, swept=False)]:
         yield finding
     if stage.operator is not None and any(not pod["spec"].get("nodeName") for pod in stage.server.of(PODS)):
         stage.operator.control.look_again()
-        for finding in [*await _rest(stage, "a sweep"), *faults_of(stage.server, swept=True)]:
+        for finding in [*await rest(stage, "a sweep"), *faults_of(stage.server, swept=True)]:
             yield finding
-    _delete_everything(stage)
-    for finding in [*await _rest(stage, "all pods were deleted"), *stage.judge.leaks(), *stage.judge.findings]:
+    delete_everything(stage)
+    for finding in [*await rest(stage, "all pods were deleted"), *stage.judge.leaks(), *stage.judge.findings]:
         yield finding
     if stage.operator is not None and (failure := stage.operator.failed()):
         yield failure
 
 
-async def _rest(stage: Stage, after: str) -> list[str]:
+async def rest(stage: Stage, after: str) -> list[str]:
     """Wait until all is quiet, or until nothing but events was written for so long that nothing else will be."""
     loop, writes = asyncio.get_running_loop(), stage.server.writes
     pause, deadline = 0.05, loop.time() + PATIENCE
@@ -96,7 +106,7 @@ async def _rest(stage: Stage, after: str) -> list[str]:
     return []
 
 
-def _delete_everything(stage: Stage) -> None:
+def delete_everything(stage: Stage) -> None:
     """All pods, and all claims that people made; the rest has to go by itself."""
     for pod in stage.server.of(PODS):
         stage.server.deleted(PODS, pod["metadata"]["name"], "ns")

@@ -1,4 +1,8 @@
-"""Who else changes things: kubelets end pods, and the garbage collector deletes what has no owner any more."""
+"""Who else changes things.
+
+Kubelets end pods, the garbage collector deletes what has no owner any more, and another scheduler binds its pods when
+no gate holds them back.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from dra_kube import PODS, RESOURCE_CLAIMS, Conflict, NotFound, Resource
 from fake_store import key_of
 from objects import Obj
 
+from .script import OTHER
 from .server import Server
 from .weather import Weather
 
@@ -28,6 +33,8 @@ class Neighbours:
         meta = obj["metadata"]
         if resource == PODS and event != "DELETED" and "deletionTimestamp" in meta:
             self._later(meta["uid"], obj, self._end_pod)
+        elif resource == PODS and event != "DELETED" and _is_for_the_other(obj):
+            self._later("schedule", obj, self._schedule)
         elif resource == PODS and event == "DELETED":
             for claim in self.server.of(RESOURCE_CLAIMS):
                 self._later(meta["uid"], claim, self._collect)
@@ -45,11 +52,25 @@ class Neighbours:
         self.busy += 1
         self._loop.call_later(0.02 + 1.5 * self._weather.chance("neighbour", why, obj["metadata"]["uid"]), what, obj)
 
+    def _schedule(self, obj: Obj) -> None:
+        """To the node of its devices, which is the only one that its affinity allows."""
+        self.busy -= 1
+        current = self._current(obj)
+        if current is None or not _is_for_the_other(current):
+            return
+        required = current["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (field,) = required["nodeSelectorTerms"][0]["matchFields"]
+        self.server.change(PODS, key_of(obj), lambda pod: pod["spec"].update(nodeName=field["values"][0]))
+
     def _end_pod(self, obj: Obj) -> None:
         self.busy -= 1
-        current = self.server.objects.get((PODS, obj["metadata"]["namespace"], obj["metadata"]["name"]))
-        if current is not None and current["metadata"]["uid"] == obj["metadata"]["uid"]:
+        if self._current(obj) is not None:
             self.server.drop(PODS, key_of(obj))
+
+    def _current(self, pod: Obj) -> Obj | None:
+        """The pod as the server has it, if it is still the same."""
+        current = self.server.objects.get((PODS, pod["metadata"]["namespace"], pod["metadata"]["name"]))
+        return current if current is not None and current["metadata"]["uid"] == pod["metadata"]["uid"] else None
 
     def _collect(self, obj: Obj) -> None:
         self.busy -= 1
@@ -58,3 +79,10 @@ class Neighbours:
         if owners and not any(owner["uid"] in alive for owner in owners):
             with suppress(NotFound, Conflict):
                 self.server.deleted(RESOURCE_CLAIMS, obj["metadata"]["name"], "ns", obj["metadata"]["uid"])
+
+
+def _is_for_the_other(pod: Obj) -> bool:
+    """Whether the other scheduler places it now."""
+    spec = pod["spec"]
+    is_open = not spec.get("schedulingGates") and not spec.get("nodeName")
+    return spec["schedulerName"] == OTHER and is_open and "deletionTimestamp" not in pod["metadata"]

@@ -21,7 +21,7 @@ from dra_kube import (
 from fake_store import FakeStore, key_of
 from objects import Obj
 
-from .script import EXTENDED
+from .script import EXTENDED, OTHER, TOLERANT
 
 HOLD = "dra.kopf.dev/immediate"
 Devices = Mapping[str, Sequence[str]]
@@ -45,11 +45,19 @@ def faults_of(store: FakeStore, *, swept: bool) -> Iterator[str]:
     """
     for claim in store.of(RESOURCE_CLAIMS):
         yield from _of_claim(claim)
-    usable = {node: _usable(store, node) for node in _nodes(store)}
-    free = {node: [device for device in devices if device not in _held(store)] for node, devices in usable.items()}
+    held = _held(store)
+    free, tainted = (
+        {
+            node: [device for device in _usable(store, node, tainted=each) if device not in held]
+            for node in _nodes(store)
+        }
+        for each in (False, True)
+    )
     for pod in store.of(PODS):
         if _waits(pod):
-            yield from _of_pod(store, pod, free, swept)
+            yield from _of_pod(store, pod, tainted if _is_tolerant(pod) else free, swept)
+        elif pod["spec"].get("nodeName") and _is_active(pod) and (bad := _tainted_devices(store, pod)):
+            yield f"pod {key_of(pod)} runs on the tainted devices {bad}"
     for claim in store.of(RESOURCE_CLAIMS):
         is_open = _is_immediate(claim) and not _devices(claim) and not _is_deleted(claim) and not _users(store, claim)
         if is_open and any(free.values()) and store.of(DEVICE_CLASSES):
@@ -111,7 +119,8 @@ def _wish(store: FakeStore, pod: Obj) -> Wish | None:
         name = entry.get("resourceClaimName") or recorded.get(entry["name"])
         claim = store.objects.get((RESOURCE_CLAIMS, "ns", name)) if name else None
         if claim is None and "resourceClaimTemplateName" in entry:
-            return None if store.of(RESOURCE_CLAIM_TEMPLATES) else Wish(0, None, _UNMADE)
+            template = (RESOURCE_CLAIM_TEMPLATES, "ns", entry["resourceClaimTemplateName"])
+            return None if template in store.objects else Wish(0, None, _UNMADE)
         if claim is None:
             says.add(f'resourceclaim "{name}" not found')
         elif _is_deleted(claim):
@@ -193,7 +202,27 @@ def _is_active(pod: Obj) -> bool:
 
 
 def _waits(pod: Obj) -> bool:
-    return not pod["spec"].get("nodeName") and _is_active(pod) and not _is_deleted(pod)
+    is_ours = pod["spec"]["schedulerName"] != OTHER or bool(pod["spec"].get("schedulingGates"))
+    return is_ours and not pod["spec"].get("nodeName") and _is_active(pod) and not _is_deleted(pod)
+
+
+def _is_tolerant(pod: Obj) -> bool:
+    entries = pod["spec"].get("resourceClaims") or ()
+    return any(entry.get("resourceClaimTemplateName") == TOLERANT for entry in entries)
+
+
+def _tainted_devices(store: FakeStore, pod: Obj) -> list[str]:
+    """Devices of the pod with a taint, which no pod tolerates for long."""
+    uid = pod["metadata"]["uid"]
+    mine = [
+        device
+        for claim in store.of(RESOURCE_CLAIMS)
+        if any(entry["uid"] == uid for entry in (claim.get("status") or {}).get("reservedFor") or ())
+        for device in _devices(claim)
+    ]
+    node = pod["spec"]["nodeName"]
+    fine = _usable(store, node)
+    return [device for device in mine if device in _usable(store, node, tainted=True) and device not in fine]
 
 
 def _said(pod: Obj) -> str:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from objects import Make, Obj
 
 EXTENDED = "example.com/gpu"
+TOLERANT = "tolerant"  # the template of claims whose devices may be tainted for some seconds
+OTHER = "another-scheduler"
 DURATION = 20.0  # seconds in which everything happens
 
 
@@ -40,6 +42,10 @@ KINDS_OF_PODS: dict[str, Callable[[str], Obj]] = {
     "extended": lambda name: Make.pod(name, containers=[Make.asking("main", **{EXTENDED: "1"})]),
     "urgent": lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE], priority=10),
     "plain": Make.pod,
+    "tolerant": lambda name: Make.pod(name, claims=[{"resourceClaimTemplateName": TOLERANT}]),
+    "gated": lambda name: Make.pod(
+        name, claims=[Make.FROM_TEMPLATE], schedulerName=OTHER, schedulingGates=[{"name": "dra.kopf.dev/allocate"}]
+    ),
 }
 
 
@@ -61,7 +67,7 @@ def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
 def _pods(dice: random.Random) -> Iterator[Step]:
     kinds = list(KINDS_OF_PODS)
     for number in range(dice.randint(1, 6)):
-        kind = dice.choices(kinds, (8, 2, 3, 2, 1, 2, 1, 1))[0]
+        kind = dice.choices(kinds, (8, 2, 3, 2, 1, 2, 1, 1, 1, 1))[0]
         name, at = f"{kind}-{number}", dice.uniform(0, DURATION / 2)
         yield Step(at, "add pod", name)
         if dice.random() < 0.6:
@@ -104,7 +110,7 @@ def _faults(dice: random.Random) -> Iterator[Step]:
     for at in _some(dice, 1, 0.1):
         yield Step(at, "serve no resource.k8s.io", "", dice.expovariate(0.3))
     for at in _some(dice, 1, 0.2):
-        yield Step(at, "set the clock", "", dice.choice((-3600, -30, 30, 3600)))
+        yield Step(at, "set the clock", "", dice.choice((-300, -30, 30, 3600)))
     for at in _some(dice, 1, 0.07):
         yield Step(at, "back up")
         at += dice.expovariate(0.2)

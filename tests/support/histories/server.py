@@ -58,6 +58,10 @@ class Server(FakeApi):
         self.busy = 0
         """Requests that have not reached the server yet, or whose answer is on its way."""
         self.trace: list[str] | None = None
+        self.carried_out: Callable[[Call], None] = lambda call: None
+        """Told of each request that took effect, before the answer is on its way."""
+        self.answered: Callable[[Call], None] = lambda call: None
+        """The same, once the client has taken the answer in."""
 
     async def request(self, call: Call, effect: Effect) -> Obj:
         """A request of the operator."""
@@ -103,7 +107,9 @@ class Server(FakeApi):
             )
         if fate.strike == "unanswered":
             outcome = Unreachable("connection reset")
-        self._loop.call_later(fate.after, self._answer, answer, outcome)
+        if not isinstance(outcome, Exception):
+            self.carried_out(call)
+        self._loop.call_later(fate.after, self._answer, call, answer, outcome)
 
     def _outcome(self, life: int, call: Call, effect: Effect, fate: Fate) -> Obj | Exception:
         if fate.strike == "lost" or self.is_away or life != self._life:
@@ -118,12 +124,13 @@ class Server(FakeApi):
         except ApiError as error:
             return error
 
-    def _answer(self, answer: asyncio.Future[Obj], outcome: Obj | Exception) -> None:
+    def _answer(self, call: Call, answer: asyncio.Future[Obj], outcome: Obj | Exception) -> None:
         self.busy -= 1
         if isinstance(outcome, Exception):
             _fail(answer, outcome)
         elif not answer.done():
             answer.set_result(outcome)
+            self._loop.call_soon(self._loop.call_soon, self.answered, call)  # the client's task runs in between
 
     # --- a longer life ---
 

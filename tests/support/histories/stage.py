@@ -11,7 +11,7 @@ from objects import Make, Obj
 from .incarnation import KINDS, Incarnation
 from .judge import Judge
 from .neighbours import Neighbours
-from .script import EXTENDED
+from .script import EXTENDED, TOLERANT
 from .server import Server
 from .watches import Watches
 from .weather import Weather
@@ -92,6 +92,10 @@ class Stage:
         """What there is at the beginning."""
         self.add_class()
         self.add_template()
+        tolerant = Make.template(TOLERANT)
+        toleration = {"key": "bad", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
+        tolerant["spec"]["spec"]["devices"]["requests"][0]["exactly"]["tolerations"] = [toleration]
+        self.server.add(RESOURCE_CLAIM_TEMPLATES, tolerant)
         for number in range(len(self._nodes)):
             self.server.add(NODES, Make.node(f"node-{number}"))
             self.add_slice(f"node-{number}")
@@ -106,7 +110,7 @@ class Stage:
         self.server.add(DEVICE_CLASSES, Make.device_class() | {"spec": {"extendedResourceName": EXTENDED}})
 
     def add_template(self) -> None:
-        """The template of all claims."""
+        """The template of most claims."""
         self.server.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
 
     def add_slice(self, node: str) -> None:

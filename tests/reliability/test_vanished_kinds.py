@@ -1,0 +1,33 @@
+"""The API server stops to serve resource.k8s.io, as when a feature is switched off for a while, and serves it again."""
+
+from __future__ import annotations
+
+import pytest
+from faults import Target, Unserved
+from proving_ground import ProvingGround
+from waiting import becomes
+
+pytestmark = pytest.mark.timeout(300)
+
+GROUP = Target(group="resource.k8s.io", client="operator")
+CLAIMS = Target(
+    group="resource.k8s.io", client="operator", resource="resourceclaims*", verbs=("get", "create", "patch")
+)
+
+
+async def test_pods_come_and_go_while_their_claims_cannot_be_seen(ground: ProvingGround) -> None:
+    """No device of a pod that runs is given away meanwhile, and afterwards all pods run."""
+    await ground.furnish(nodes=2, devices=3)
+    async with ground.operator() as operator:
+        await operator.becomes_ready()
+        names = await ground.add_pods(4)
+        await ground.bound(4)
+        with ground.proxy.suffering(Unserved(GROUP)):
+            ground.proxy.break_streams()
+            since = ground.proxy.journal.entries[-1].at
+            await ground.delete_pods(names[:2])
+            await ground.add_pods(4, prefix="later")
+            await becomes(lambda: ground.proxy.journal.count(CLAIMS, since) >= 5)
+        await ground.bound(6)
+        await ground.emptied()
+    await ground.sound()
