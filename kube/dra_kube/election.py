@@ -10,7 +10,9 @@ candidate compares them with its own clock. A deleted lease counts as unchanged.
 **A leader counts from before.** Its time starts when it *sent* the last renewal that was answered, so it always ends
 before that of every candidate, who saw the renewal later. It writes only within the first part (``renew``) of its time,
 and asks the server to drop each write at the end (``allowance``). The clock counts while the process is stopped and
-while the machine is suspended: a leader that wakes up late knows it, and writes nothing.
+while the machine is suspended: a leader that wakes up late knows it, and begins no write. Only a write whose last check
+was passed in the very moment of the pause, and whose bytes go out after it, no clock can stop. There is one at most,
+since one thread sends them all, and what it replaces may have another version by then.
 
 **The resourceVersion proves the rest.** Every write of the lease replaces exactly the version that was read. If the API
 server was away until a leader's time was over, and the leader's next renewal still replaces its own last version, then
