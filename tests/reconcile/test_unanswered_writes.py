@@ -178,6 +178,21 @@ async def test_a_pod_that_may_be_bound_keeps_its_shared_claim(world: World, make
         await world.quiet()
 
 
+async def test_a_binding_that_was_carried_out_without_an_answer_is_reported(world: World, make: type[Make]) -> None:
+    furnish(world, make, nodes=1, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    world.start()
+    lost = [Unreachable("cut")]
+    world.api.after = lambda call: lost.pop() if lost and is_binding(call) else None
+    async with world.running():
+        while not world.messages("Scheduled"):
+            await world.tick()
+        await world.quiet()
+    assert world.messages("Scheduled") == ["Successfully assigned ns/pod to node-0"]
+    assert sum(map(is_binding, world.api.calls)) == 1
+
+
 async def test_a_binding_that_lands_late_finds_another_version_of_the_pod(world: World, make: type[Make]) -> None:
     """Its pod has lost its node and its devices meanwhile, and would run without them."""
     furnish(world, make, nodes=1, devices=1)

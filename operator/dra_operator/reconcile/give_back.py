@@ -17,10 +17,11 @@ from dra_kube import NotFound
 
 from dra_operator.allocator import DeviceId
 from dra_operator.kube import ClaimChanged
-from dra_operator.placement import HOLD, NoPlace, PodClaim, is_alone, is_immediate, is_stand_in
+from dra_operator.placement import HOLD, NoPlace, PodClaim, is_alone, is_at_gate, is_immediate, is_stand_in
 from dra_operator.wording import counted
 
 from .dispatcher import Result
+from .ending import Ending
 from .errors import PlacementFailed
 from .logbook import devices_in, tell
 from .placing import Placing
@@ -50,23 +51,32 @@ class GiveBack:
             self._placing.wake(self._cluster.settle(entry.claim.metadata.uid))
         self._placing.look_again(key)
 
-    async def ask(self, pod: Pod) -> None:
+    async def ask(self, pod: Pod, ending: Ending) -> Result | None:
         """The binding of the pod, or the opening of its gate, was not answered: find out what became of it.
 
         Before that is certain the pod keeps its devices, for it may run with them. If the server has the version on
         which the write is based, then the write may still be under way: another one outdates it, and says why the pod
         waits.
         """
-        unanswered = self._pods.unanswered(pod)
+        unanswered, node = self._pods.unanswered(pod), self._cluster.loads.node_of(pod.metadata.uid)
+        is_done = False
         with suppress(NotFound):
             current = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
             is_same = current.metadata.uid == pod.metadata.uid
+            is_done = is_same and not is_at_gate(current) if is_at_gate(pod) else current.spec.node_name == node
             if unanswered is not None and is_same and current.metadata.resource_version == unanswered.resource_version:
                 times = counted(unanswered.times, "time")
                 why = f"the API server has not answered when the pod was to be placed ({times}); tried again"
                 await self._report.waits(current, SCHEDULER_ERROR, why)
         self._pods.settled(pod)
         self._placing.look_again(pod.key)
+        if not is_done:
+            return None
+        what = "gate opened" if is_at_gate(pod) else "pod bound"
+        tell(logger, logging.INFO, what, pod=pod.key, node=node)
+        if news := ending.news(pod, node or ""):
+            self._placing.events.post(*news)
+        return Result.SCHEDULED
 
     async def let_go(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         """Finish what may be under way: the pod gives the claims up, by writes that are answered, and starts afresh."""

@@ -102,7 +102,7 @@ class PodPlacer:
         if pod is None or not self._is_ours(pod) or self._cluster.is_bound(pod):
             return Decided()
         if self._placing.writing.pods.unanswered(pod) is not None:
-            return Decided(partial(self._give_back.ask, pod))
+            return Decided(partial(self._give_back.ask, pod, self._ending(pod)))
         if attempt is None or not attempt.is_of(self._cluster):
             begun = self._begin(pod)
             if not isinstance(begun, PlanInProgress):
