@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
+from dra_api.times import format_time
 from dra_kube import (
     DEVICE_CLASSES,
     NODES,
@@ -82,7 +83,7 @@ def _set_taints(stage: Stage, step: Step, taints: list[Obj]) -> None:
 
 
 def _add_taint(stage: Stage, step: Step) -> None:
-    added = (START + timedelta(seconds=asyncio.get_running_loop().time())).strftime("%Y-%m-%dT%H:%M:%SZ")
+    added = format_time(START + timedelta(seconds=asyncio.get_running_loop().time()))
     _set_taints(stage, step, [{"key": "bad", "effect": "NoExecute", "timeAdded": added}])
 
 

@@ -110,7 +110,7 @@ def _faults(dice: random.Random) -> Iterator[Step]:
     for at in _some(dice, 1, 0.1):
         yield Step(at, "serve no resource.k8s.io", "", dice.expovariate(0.3))
     for at in _some(dice, 1, 0.2):
-        yield Step(at, "set the clock", "", dice.choice((-300, -30, 30, 3600)))
+        yield Step(at, "set the clock", "", dice.choice((-100, -30, 30, 3600)))
     for at in _some(dice, 1, 0.07):
         yield Step(at, "back up")
         at += dice.expovariate(0.2)
