@@ -50,7 +50,7 @@ class ClaimWork:
         self._idle.clear()
         try:
             if has("GetInfo waits for calls") or has("it does not unprepare while it prepares"):
-                await asyncio.sleep(0.8)
+                await asyncio.sleep(1.2)
             results = {claim.uid: await self._prepare_or_say(claim, messages, context) for claim in claims}
         finally:
             self._running -= 1

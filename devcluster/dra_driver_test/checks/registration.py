@@ -14,7 +14,7 @@ from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding
 from dra_driver_test.harness.bench import Bench
 from dra_driver_test.harness.kubelet import HEALTH_SERVICE, V1, V1BETA1
-from dra_driver_test.harness.waiting import eventually
+from dra_driver_test.harness.waiting import attempts, eventually
 
 KNOWN = (V1, V1BETA1, HEALTH_SERVICE, "v1.DRAResourceHealth")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -139,8 +139,12 @@ async def _accepts(endpoint: str, seconds: float) -> bool:
 
 @check("KM-04", "kubelet-manager.md 2", registered=False)
 async def answers_in_time(bench: Bench) -> None:
-    """GetInfo is answered within 1 s, the time that a kubelet gives it."""
-    await _info(bench)
+    """GetInfo is answered within 1 s, the time that a kubelet gives it.
+
+    One of three attempts has to be, since the machine may be busy with something else.
+    """
+    socket, _ = await _info(bench)
+    await attempts(lambda: bench.kubelet.info(socket, bench.limits.info))
 
 
 @check("KM-04", "PH-04", registered=False)

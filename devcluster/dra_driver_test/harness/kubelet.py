@@ -166,12 +166,12 @@ class KubeletSeat:
         finally:
             await channel.close(None)
 
-    async def info(self, socket: Path) -> registration_pb2.PluginInfo:
+    async def info(self, socket: Path, timeout: float | None = None) -> registration_pb2.PluginInfo:
         """What the plugin says to GetInfo on a new connection. Raises Finding."""
         async with self._registration_stub(socket) as stub:
             try:
                 info: registration_pb2.PluginInfo = await stub.GetInfo(
-                    registration_pb2.InfoRequest(), timeout=self._limits.info, wait_for_ready=False
+                    registration_pb2.InfoRequest(), timeout=timeout or self._limits.answer
                 )
             except grpc.aio.AioRpcError as error:
                 raise Finding(f"GetInfo: {describe(error)}") from error

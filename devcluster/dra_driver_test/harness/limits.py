@@ -15,7 +15,7 @@ class Limits:
     call: float = 45.0
     health: float = 30.0  # after that, a device without a message counts as Unknown
 
-    registered: float = 30.0  # from the start of the driver
+    registered: float = 60.0  # from the start of the driver
     published: float = 60.0
     restored: float = 90.0  # slices that others deleted or changed; the reference's library waits for 30 s
     stopped: float = 30.0  # the grace period of a pod

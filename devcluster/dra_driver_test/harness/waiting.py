@@ -11,6 +11,7 @@ from dra_driver_test.errors import Finding
 from .limits import Limits
 
 T = TypeVar("T")
+ATTEMPTS = 3
 
 
 async def eventually(what: str, look: Callable[[], Awaitable[T | None]], seconds: float, limits: Limits) -> T:
@@ -24,3 +25,15 @@ async def eventually(what: str, look: Callable[[], Awaitable[T | None]], seconds
         if loop.time() > deadline:
             raise Finding(f"{what}: not within {seconds:g} s")
         await asyncio.sleep(limits.tick)
+
+
+async def attempts(work: Callable[[], Awaitable[object]]) -> None:
+    """Do the work again when it found something, as a busy machine may be the reason. Raises the last Finding."""
+    for number in range(ATTEMPTS):
+        try:
+            await work()
+        except Finding:
+            if number == ATTEMPTS - 1:
+                raise
+        else:
+            return
