@@ -6,8 +6,6 @@ python examples/hello_driver.py NODE [KUBELET_FOLDER [CDI_FOLDER]]     # KUBECON
 import asyncio
 import logging
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 import dra_kubeletplugin as dra
 from dra_api.resource import ResourceClaim
@@ -17,41 +15,25 @@ GREETINGS = {"hello-0": "good morning", "hello-1": "good day", "hello-2": "good 
 
 
 class HelloDriver(dra.Driver):
-    def __init__(self, cdi: dra.CdiFolder) -> None:
-        self.cdi = cdi  # files that tell the container runtime what a device means for a container
-
-    async def prepare(self, claims: Sequence[ResourceClaim]) -> dra.PrepareResults:
-        # By claim uid, the prepared devices or an error. What prepare_one raises fails just that claim.
-        return await dra.each_claim(claims, self.prepare_one)
-
-    async def unprepare(self, claims: Sequence[dra.ClaimRef]) -> dra.UnprepareResults:
-        return await dra.each_claim(claims, self.unprepare_one)
-
-    async def prepare_one(self, claim: ResourceClaim) -> list[dra.PreparedDevice]:
+    async def prepare(self, claim: ResourceClaim) -> dra.Prepared:
         prepared = []
         for result in dra.results_for(NAME, claim):
             edits = dra.ContainerEdits(env=(f"GREETING={GREETINGS[result.device]}",))
-            # The kubelet may ask again, so preparing twice must do no harm: the same file is written.
-            cdi_id = self.cdi.write(claim.metadata.uid, result.device, edits)
-            prepared.append(dra.PreparedDevice.of(result, cdi_id))
+            prepared.append(dra.PreparedDevice.of(result, edits=edits))
         return prepared
-
-    async def unprepare_one(self, claim: dra.ClaimRef) -> None:
-        # Only names are known here, since the claim may be gone; never prepared is fine, too.
-        self.cdi.remove(claim.uid)
 
 
 def main(node: str, kubelet: str = "/var/lib/kubelet", cdi: str = "/var/run/cdi") -> None:
     logging.basicConfig(level="INFO")
-    folder = Path(kubelet, "plugins", NAME)  # for the plugin's own socket
-    folder.mkdir(parents=True, exist_ok=True)
-    files = dra.CdiFolder(Path(cdi), NAME)
-    files.create()
     settings = dra.PluginSettings(
-        driver_name=NAME, node_name=node, registry_dir=Path(kubelet, "plugins_registry"), data_dir=folder
+        driver_name=NAME,
+        node_name=node,
+        registry_dir=f"{kubelet}/plugins_registry",
+        data_dir=f"{kubelet}/plugins/{NAME}",
+        cdi_dir=cdi,
     )
     devices = [dra.device(name, attributes={"text": text}) for name, text in GREETINGS.items()]
-    asyncio.run(dra.serve(HelloDriver(files), settings, {node: dra.Pool.of(devices)}))
+    asyncio.run(dra.serve(HelloDriver(), settings, {node: dra.Pool.of(devices)}))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 A driver is one class; ``KubeletPlugin`` brings it onto its node (docs/driver-author.md is the tutorial)::
 
     class Hello(Driver):
-        async def prepare(self, claims): ...
-        async def unprepare(self, claims): ...
+        async def prepare(self, claim):
+            return [PreparedDevice.of(result) for result in results_for("hello.example.com", claim)]
 
     async with Api(connection()) as api, KubeletPlugin(Hello(), settings, api) as plugin:
         await plugin.publish({"pool": Pool.of([device("hello-0")])})
@@ -14,12 +14,14 @@ A driver is one class; ``KubeletPlugin`` brings it onto its node (docs/driver-au
 from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice
 
 from .cdi import CDI_DIR, CdiFolder
-from .driver import ClaimRef, Driver, PreparedDevice, PrepareResults, UnprepareResults, each_claim, results_for
+from .driver import ClaimRef, DeviceConfig, Driver, Prepared, PreparedDevice, configs_for, results_for
 from .errors import (
     AttributeUnknown,
+    CheckpointCorrupted,
     ClaimError,
     ClaimNotAllocated,
     ClaimReplaced,
+    DeviceInUse,
     DroppedFields,
     Fatal,
     PluginError,
@@ -62,11 +64,14 @@ __all__ = [
     "CdiError",
     "CdiFolder",
     "CdiSpec",
+    "CheckpointCorrupted",
     "ClaimError",
     "ClaimNotAllocated",
     "ClaimRef",
     "ClaimReplaced",
     "ContainerEdits",
+    "DeviceConfig",
+    "DeviceInUse",
     "DeviceNode",
     "Driver",
     "DroppedFields",
@@ -83,7 +88,7 @@ __all__ = [
     "Pool",
     "PoolInvalid",
     "PoolRefused",
-    "PrepareResults",
+    "Prepared",
     "PreparedDevice",
     "Recoverable",
     "RegistrationRefused",
@@ -96,13 +101,12 @@ __all__ = [
     "StartError",
     "Statistics",
     "SyncFailed",
-    "UnprepareResults",
     "WatchFailed",
     "attribute",
     "check_resources",
+    "configs_for",
     "counter_set",
     "device",
-    "each_claim",
     "numa_node",
     "pci_attributes",
     "pci_bus_id",

@@ -1,49 +1,53 @@
-"""Prepares and unprepares without gRPC: fetch the claims, wait for a turn, call the driver, check its answer.
+"""The kubelet's calls without gRPC: fetch the claims, wait for a turn, prepare or unprepare each.
 
 Spec: PH-08, PH-09. A claim that cannot be fetched fails the whole call, which the kubelet repeats; a claim that the
-driver cannot handle fails alone. The kubelet needs an answer for each claim it named and for no other, so missing
-answers are added and others removed.
+driver cannot handle fails alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from dra_api.codec import DecodeError, convert
 from dra_api.resource import ResourceClaim
 from dra_kube import RESOURCE_CLAIMS, Api, NotFound
 
-from .driver import ClaimRef, Driver, PrepareResults, UnprepareResults
+from .driver import ClaimRef, PrepareResults, UnprepareResults
 from .errors import ClaimError, ClaimNotAllocated, ClaimReplaced
-from .lock import SerializeLock
+from .lock import Turns
+from .prepared import PreparedClaims
 
-log = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class NodeCalls:
-    """What both versions of the gRPC service do."""
+    """What all versions of the gRPC service do."""
 
-    def __init__(self, driver: Driver, api: Api, lock: SerializeLock) -> None:
-        self._driver = driver
+    def __init__(self, prepared: PreparedClaims, api: Api, turns: Turns) -> None:
+        self._prepared = prepared
         self._api = api
-        self._lock = lock
+        self._turns = turns
 
     async def prepare(self, refs: Sequence[ClaimRef]) -> PrepareResults:
-        """The driver's result for each claim. Raises ClaimError or KubeError when the whole call fails."""
+        """The devices of each claim, or its error. Raises ClaimError or KubeError when the whole call fails."""
         claims = await asyncio.gather(*(self._fetch(ref) for ref in refs))
-        async with self._lock.held():
-            answers = await self._driver.prepare(claims)
-        return _complete(refs, answers, "prepare")
+        return await self._each("prepare", refs, [partial(self._prepared.prepare, claim) for claim in claims])
 
     async def unprepare(self, refs: Sequence[ClaimRef]) -> UnprepareResults:
         """None or the error for each claim."""
-        async with self._lock.held():
-            answers = await self._driver.unprepare(refs)
-        return _complete(refs, answers, "unprepare")
+        return await self._each("unprepare", refs, [partial(self._prepared.unprepare, ref) for ref in refs])
+
+    async def _each(
+        self, call: str, refs: Sequence[ClaimRef], steps: Sequence[Callable[[], Awaitable[Result]]]
+    ) -> dict[str, Result]:
+        async def work() -> dict[str, Result]:
+            return {ref.uid: await step() for ref, step in zip(refs, steps, strict=True)}
+
+        what = f"{call} of claim {', '.join(map(str, refs))}"
+        return await self._turns.run(what, [ref.uid for ref in refs], work)
 
     async def _fetch(self, ref: ClaimRef) -> ResourceClaim:
         try:
@@ -57,17 +61,3 @@ class NodeCalls:
         if claim.metadata.uid != ref.uid:
             raise ClaimReplaced(f"claim {ref} got replaced")
         return claim
-
-
-def _complete(
-    refs: Sequence[ClaimRef], answers: Mapping[str, Answer | Exception], call: str
-) -> dict[str, Answer | Exception]:
-    asked = {ref.uid for ref in refs}
-    for uid in answers.keys() - asked:
-        log.error(
-            "the driver's %s returned a result for claim uid %s, which was not in the request; ignored", call, uid
-        )
-    return {
-        ref.uid: answers[ref.uid] if ref.uid in answers else ClaimError(f"the driver's {call} gave no result for {ref}")
-        for ref in refs
-    }

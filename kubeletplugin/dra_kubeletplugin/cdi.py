@@ -13,9 +13,11 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, check_kind, encode
 
 CDI_DIR = Path("/var/run/cdi")
@@ -23,6 +25,10 @@ CDI_DIR = Path("/var/run/cdi")
 _FILE_PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _ABANDONED: Final = 60.0
 """A hidden file of this age, in seconds, was left by a process that ended while it wrote."""
+
+
+class _Kind(msgspec.Struct):
+    kind: str
 
 
 class CdiFolder:
@@ -71,10 +77,29 @@ class CdiFolder:
         """Remove all files of a claim, half written ones, too; none is fine."""
         prefix = glob.escape(self._prefix(claim_uid))
         for path in (*self.folder.glob(f"{prefix}*.json"), *self.folder.glob(f".{prefix}*.tmp")):
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise CdiError(f"cannot remove the CDI file {path}: {error}") from error
+            self._unlink(path)
+
+    def sweep(self, *, keep: Iterable[str]) -> None:
+        """Remove the files of claims other than these, and what a killed process was writing."""
+        kept = tuple(self._prefix(uid) for uid in keep)
+        for path in self.folder.glob(f"{glob.escape(self._driver)}-*.json"):
+            if not path.name.startswith(kept) and self._is_ours(path):
+                self._unlink(path)
+        for path in self.folder.glob(f".{glob.escape(self._driver)}-*.tmp"):
+            self._unlink(path)
+
+    def _is_ours(self, path: Path) -> bool:
+        """Whether the kind is this driver's; the name may be that of a driver whose name begins like this one's."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=_Kind).kind == self._kind
+        except (OSError, ValueError):
+            return False
+
+    def _unlink(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CdiError(f"cannot remove the CDI file {path}: {error}") from error
 
     def _prefix(self, claim_uid: str) -> str:
         return f"{self._driver}-{_checked(claim_uid)}-"

@@ -20,11 +20,11 @@ import msgspec
 from dra_api.version import VERSION
 from dra_kube import KubeError
 
-from . import CdiError, CdiFolder, KubeletPlugin, PluginError, PluginSettings, SettingsError
+from . import CdiError, KubeletPlugin, PluginError, PluginSettings, SettingsError
 from .drivers.simulated import SimulatedDriver
 from .drivers.simulated_config import SimulatedConfig, read_config, resources_of
 from .interceptor import request_id
-from .monitoring import Metrics, monitored
+from .monitoring import Metrics, address_of, monitored
 from .process import serve
 
 
@@ -46,17 +46,14 @@ async def _simulated(config: SimulatedConfig, rolling_update_uid: str) -> None:
     settings = PluginSettings(
         driver_name=config.driver_name,
         node_name=config.node_name,
-        registry_dir=Path(config.plugin_registration_path),
+        registry_dir=config.plugin_registration_path,
         data_dir=Path(config.datadir) / config.driver_name,
+        cdi_dir=config.cdi_dir,
         rolling_update_uid=rolling_update_uid,
     )
     resources = resources_of(config)
-    cdi = CdiFolder(Path(config.cdi_dir), config.driver_name, "test")
-    cdi.create()
-    try:
-        settings.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(f"cannot create the data directory {settings.folder}: {error}; see --datadir") from error
+    if config.http_endpoint:
+        address_of(config.http_endpoint)  # before anything is created on disk
     metrics = Metrics()
 
     def beside(plugin: KubeletPlugin) -> AbstractAsyncContextManager[object]:
@@ -65,7 +62,7 @@ async def _simulated(config: SimulatedConfig, rolling_update_uid: str) -> None:
         return monitored(plugin, metrics, config.http_endpoint, config.metrics_path)
 
     await serve(
-        SimulatedDriver(config.driver_name, cdi),
+        SimulatedDriver(config.driver_name),
         settings,
         resources,
         kubeconfig=config.kubeconfig,

@@ -1,61 +1,79 @@
-"""What a driver author implements: one class, two asynchronous methods.
+"""What a driver author implements: one class with ``prepare``, and ``unprepare`` if there is something to undo.
 
-After a timeout or a restart the kubelet calls again, so both methods must be idempotent. Spec: plugin-helper.md section
-2.1.
+The library remembers what is prepared (``prepared.py``), so a driver needs no memory of its own.
+Spec: plugin-helper.md section 2.1.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any, Generic, Self, TypeVar, overload
 
+import msgspec
+from dra_api.references import configs_for_result
 from dra_api.resource import DeviceRequestAllocationResult, ResourceClaim
+from dra_cdi import ContainerEdits
 
-from .errors import PluginError, Recoverable
+from .errors import ClaimError, PluginError, Recoverable
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRef:
-    """Which claim to unprepare. The ResourceClaim object itself may no longer exist."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+Parameters = TypeVar("Parameters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedDevice:
     """One device that is ready for containers.
 
-    ``requests`` are the requests of the claim that it serves (``request`` or ``request/subrequest``), ``cdi_ids``
-    the fully qualified CDI names that containers using it are given, ``share_id`` the share of the allocation
-    result, if that has one.
+    ``requests`` are the requests of the claim that it serves (``request`` or ``request/subrequest``), ``share_id``
+    the share of the allocation result, if that has one. ``edits`` is what containers with the device get; the library
+    writes them to a CDI file. ``cdi_ids`` names further CDI devices, of files that the driver or its installer wrote.
     """
 
     pool: str
     device: str
     requests: tuple[str, ...] = ()
+    edits: ContainerEdits | None = None
     cdi_ids: tuple[str, ...] = ()
     share_id: str | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("requests", "cdi_ids"):
+            object.__setattr__(self, name, _texts(self, name, getattr(self, name)))
+
     @classmethod
-    def of(cls, result: DeviceRequestAllocationResult, *cdi_ids: str) -> Self:
-        """The device of an allocation result, with the CDI names that containers using it are given."""
+    def of(
+        cls, result: DeviceRequestAllocationResult, *, edits: ContainerEdits | None = None, cdi_ids: Sequence[str] = ()
+    ) -> Self:
+        """The device of an allocation result."""
         return cls(
             pool=result.pool,
             device=result.device,
             requests=(result.request,),
-            cdi_ids=cdi_ids,
+            edits=edits,
+            cdi_ids=cdi_ids,  # type: ignore[arg-type]  # any sequence becomes a tuple
             share_id=result.share_id,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """Which claim to unprepare; the ResourceClaim object may no longer exist. ``devices`` is what ``prepare`` returned.
+
+    ``devices`` is empty when ``prepare`` has not returned, or when its record is lost.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    devices: tuple[PreparedDevice, ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 Prepared = Sequence[PreparedDevice]
@@ -66,26 +84,35 @@ UnprepareResults = Mapping[str, Exception | None]
 class Driver(ABC):
     """A DRA driver on one node.
 
-    A call that the kubelet has given up on is cancelled: ``asyncio.CancelledError`` is raised at the next
-    ``await``, and the kubelet will call again. Run long blocking work in ``asyncio.to_thread``, but remember
-    that a thread keeps running after its call was cancelled, and may overlap with the next call.
+    The kubelet gives up on a call after 45 s, and calls again. What the driver has begun continues; its result is
+    kept, and answers the next call. Run blocking work in ``asyncio.to_thread``.
     """
 
     @abstractmethod
-    async def prepare(self, claims: Sequence[ResourceClaim]) -> PrepareResults:
-        """Make the devices of the claims usable; returns by claim uid the prepared devices, or the error.
+    async def prepare(self, claim: ResourceClaim) -> Prepared:
+        """Make the devices of a claim usable, and return them. What this raises is the claim's error.
 
-        The claims are allocated and were just read from the API server; some of their results may belong to other
-        drivers. An exception fails all claims of the call.
+        The claim is allocated and was just read from the API server; some of its results may belong to other drivers.
+        A claim whose work was interrupted, or which was prepared before a reboot, is prepared again.
         """
 
-    @abstractmethod
-    async def unprepare(self, claims: Sequence[ClaimRef]) -> UnprepareResults:
-        """Undo ``prepare``; returns by claim uid None, or the error. Succeeds for unknown claims."""
+    async def unprepare(self, claim: ClaimRef) -> None:  # noqa: B027  # many drivers have nothing to undo
+        """Undo ``prepare``; the library removes the CDI files. Must succeed for unknown claims.
+
+        What this raises is the claim's error, and the kubelet calls again.
+        """
 
     def handle_error(self, error: PluginError, message: str) -> None:
         """Handle a background error, ``Recoverable`` or ``Fatal``. The default logs it."""
         log.log(logging.WARNING if isinstance(error, Recoverable) else logging.CRITICAL, "%s: %s", message, error)
+
+    def __init_subclass__(cls, **others: Any) -> None:
+        """Raise TypeError for a ``prepare`` that nothing could wait for."""
+        super().__init_subclass__(**others)
+        for name in ("prepare", "unprepare"):
+            method = cls.__dict__.get(name)
+            if isinstance(method, FunctionType) and not _is_asynchronous(method):
+                raise TypeError(f"{cls.__name__}.{name} must be asynchronous: write 'async def {name}'")
 
 
 def results_for(driver: str, claim: ResourceClaim) -> list[DeviceRequestAllocationResult]:
@@ -94,20 +121,56 @@ def results_for(driver: str, claim: ResourceClaim) -> list[DeviceRequestAllocati
     return [result for result in (allocation.devices.results if allocation else None) or () if result.driver == driver]
 
 
-Claim = TypeVar("Claim", ResourceClaim, ClaimRef)
-Result = TypeVar("Result")
+@dataclass(frozen=True, slots=True)
+class DeviceConfig(Generic[Parameters]):
+    """Configuration of a device: of the claim's author, or with ``from_class`` of the administrator."""
+
+    parameters: Parameters
+    from_class: bool = False
 
 
-async def each_claim(
-    claims: Iterable[Claim], work: Callable[[Claim], Awaitable[Result]]
-) -> dict[str, Result | Exception]:
-    """Do ``work`` for one claim after the other; an exception becomes the result of its claim only."""
-    results: dict[str, Result | Exception] = {}
-    for claim in claims:
-        uid = claim.metadata.uid if isinstance(claim, ResourceClaim) else claim.uid
-        try:
-            results[uid] = await work(claim)
-        except Exception as error:
-            log.warning("claim %s: %s", claim.key if isinstance(claim, ResourceClaim) else claim, error)
-            results[uid] = error
-    return results
+@overload
+def configs_for(
+    driver: str, claim: ResourceClaim, result: DeviceRequestAllocationResult
+) -> list[DeviceConfig[dict[str, Any]]]: ...
+
+
+@overload
+def configs_for(
+    driver: str, claim: ResourceClaim, result: DeviceRequestAllocationResult, kind: type[Parameters]
+) -> list[DeviceConfig[Parameters]]: ...
+
+
+def configs_for(
+    driver: str, claim: ResourceClaim, result: DeviceRequestAllocationResult, kind: Any = dict[str, Any]
+) -> list[DeviceConfig[Any]]:
+    """The configuration of a device for this driver, in the order in which later entries win.
+
+    Parameters are decoded into ``kind``, which may be a dataclass, a ``TypedDict`` or a ``msgspec.Struct``. Raises
+    ClaimError, which names the claim and the field at fault.
+    """
+    allocation = claim.status.allocation
+    found: list[DeviceConfig[Any]] = []
+    for config in configs_for_result(allocation.devices.config if allocation else None, result.request):
+        if config.opaque and config.opaque.driver == driver:
+            from_class = config.source == "FromClass"
+            raw = bytes(config.opaque.parameters)
+            try:
+                found.append(DeviceConfig(msgspec.json.decode(raw, type=kind), from_class))
+            except (ValueError, TypeError) as error:
+                where = "its class" if from_class else "the claim"
+                raise ClaimError(
+                    f"claim {claim.key}: the parameters {raw.decode(errors='replace')} of {where} are invalid for "
+                    f"driver {driver}: {error}"
+                ) from error
+    return found
+
+
+def _texts(owner: PreparedDevice, name: str, given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not all(isinstance(item, str) for item in given):
+        raise TypeError(f"device {owner.device}: {name} is {given!r}: give a list of strings, such as {name}=['x']")
+    return tuple(given)
+
+
+def _is_asynchronous(function: FunctionType) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(function))

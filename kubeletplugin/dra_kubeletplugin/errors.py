@@ -8,7 +8,9 @@
     ├── RegistrationRefused    the kubelet refused the plugin
     ├── ClaimError             one claim cannot be prepared or unprepared; the kubelet shows it and tries again
     │   ├── ClaimNotAllocated  the call came before (or after) the allocation
-    │   └── ClaimReplaced      a claim of that name exists, but with another uid
+    │   ├── ClaimReplaced      a claim of that name exists, but with another uid
+    │   ├── DeviceInUse        another claim on this node holds the device
+    │   └── CheckpointCorrupted  the record of the claim cannot be read
     ├── AttributeUnknown       the host does not say what a standard attribute of a device is
     ├── Recoverable            a background failure that the plugin keeps retrying; for the log
     │   ├── SyncFailed         the slices of a pool could not be written this time
@@ -27,6 +29,7 @@ Spec: plugin-helper.md sections 2.1 and 4.6.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 
 class PluginError(Exception):
@@ -55,6 +58,26 @@ class ClaimNotAllocated(ClaimError):
 
 class ClaimReplaced(ClaimError):
     """The claim was deleted and made again since the kubelet decided to prepare it (PH-08)."""
+
+
+class DeviceInUse(ClaimError):
+    """A device is still prepared for another claim, whose containers may run. The kubelet calls again."""
+
+    def __init__(self, pool: str, device: str, holder: str, record: Path) -> None:
+        super().__init__(
+            f"device {device} of pool {pool} is still prepared for claim {holder}: wait until the pods of that "
+            f"claim have ended; if none is left on this node, remove {record}"
+        )
+
+
+class CheckpointCorrupted(ClaimError):
+    """The file that remembers a prepared claim is damaged; other claims are not concerned."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"the checkpoint {path} cannot be read: {reason}; delete the pods of the claim, or if none is left on this "
+            "node, remove the file"
+        )
 
 
 class AttributeUnknown(PluginError):

@@ -5,8 +5,10 @@ Spec: PH-06. ``Interceptor`` is also the base for a driver's own: override ``una
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
@@ -76,8 +78,15 @@ class LoggingInterceptor(Interceptor):
     async def unary(self, method: str, request: Message, context: Any, proceed: Unary) -> Message:
         """Log request and answer."""
         self._begin(method, request)
+        started = time.monotonic()
         try:
             answer = await proceed(request, context)
+        except asyncio.CancelledError:
+            seconds = time.monotonic() - started
+            self._logger.warning(
+                "request %d %s was cancelled by the caller after %.1f s", request_id.get(), method, seconds
+            )
+            raise
         except Exception as error:
             await self._fail(method, context, error)
             raise

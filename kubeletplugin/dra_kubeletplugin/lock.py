@@ -1,45 +1,111 @@
-"""One prepare or unprepare at a time: within the process, and across overlapping instances of the driver.
+"""Whose turn it is to work on claims: within the process, and across overlapping instances of the driver.
 
-Across processes it is an advisory lock on a file. ``held`` polls for it: a waiting ``flock`` would block the event
-loop, and one in a thread could not be cancelled when the kubelet gives up (PH-07, PH-10). The kernel drops the lock
-when its holder dies.
+A turn belongs to the work, not to the call that asked for it. The kubelet gives up on a call after 45 s, or when the
+pod is deleted; what the driver has begun, perhaps in a thread, goes on, and the next call waits for its end. A call
+that is given up while it waits for its turn never starts.
+
+Across processes the turn is an advisory lock on a file. Waiting polls for it: a blocking ``flock`` would stop the event
+loop, and one in a thread could not be given up. Waiters first take a second file, the queue: only its holder tries to
+take the lock, so that an instance with many calls cannot keep another one out. The kernel drops the locks of a
+process that dies. Spec: PH-07, PH-10.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
-_RETRY_SECONDS = 0.05
+_RETRY_SECONDS = 0.01
+_GRACE_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
-class SerializeLock:
-    """``async with lock.held():`` around driver calls. Without ``enabled`` it never waits."""
+class Turns:
+    """Runs work one at a time: all of it with ``serialize``, otherwise that on the same claim.
 
-    def __init__(self, *, enabled: bool, file: Path | None) -> None:
-        self._local = asyncio.Lock() if enabled else nullcontext()
+    ``file`` extends this to the other instances of the driver.
+    """
+
+    def __init__(self, *, serialize: bool, file: Path | None) -> None:
+        self._serialize = serialize
         self._file = file
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._running: set[asyncio.Task[object]] = set()
 
-    @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """The time during which no other call runs. Raises OSError when the lock file cannot be opened."""
-        async with self._local:
-            if self._file is None:
-                yield
-                return
-            descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                await _lock(descriptor)
-                yield
-            finally:
-                os.close(descriptor)  # which releases the lock
+    async def run(self, what: str, uids: Iterable[str], work: Callable[[], Awaitable[Result]]) -> Result:
+        """The result of ``work``, which ``what`` describes, done in its turn.
+
+        Cancelled while it waits, this ends. Cancelled later, the work continues to its end, and keeps the turn.
+        Raises OSError when the lock file cannot be opened.
+        """
+        turn = await self._turn(uids)
+        task = asyncio.create_task(_held(turn, work), name=what)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        started = time.monotonic()
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                log.warning("the call ended, but %s is still at work; the next call waits for it", what)
+                task.add_done_callback(lambda task: _tell_end(what, task, time.monotonic() - started))
+            raise
+
+    async def stop(self) -> None:
+        """Let running work finish for a short time, then cancel it."""
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=_GRACE_SECONDS)
+            for task in late:
+                log.warning("%s did not end within %.0f s, and is cancelled", task.get_name(), _GRACE_SECONDS)
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _turn(self, uids: Iterable[str]) -> AsyncExitStack:
+        async with AsyncExitStack() as stack:
+            for key in [""] if self._serialize else sorted(set(uids)):  # sorted: two calls cannot wait for each other
+                await stack.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
+            if self._file:
+                await stack.enter_async_context(_file_lock(self._file))
+            return stack.pop_all()
 
 
-async def _lock(descriptor: int) -> None:
+async def _held(turn: AsyncExitStack, work: Callable[[], Awaitable[Result]]) -> Result:
+    async with turn:
+        return await work()
+
+
+def _tell_end(what: str, task: asyncio.Task[Result], seconds: float) -> None:
+    if task.cancelled():
+        return  # at the end of the process, which says so itself
+    if error := task.exception():
+        log.error("%s failed after %.1f s, when its call had ended: %s", what, seconds, error, exc_info=error)
+    else:
+        log.warning("%s ended after %.1f s; the kubelet's next call gets the result", what, seconds)
+
+
+@asynccontextmanager
+async def _file_lock(path: Path) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        async with AsyncExitStack() as queue:
+            await _lock(queue, path.with_name(f"{path.name}.queue"))
+            await _lock(stack, path)
+        yield
+
+
+async def _lock(stack: AsyncExitStack, path: Path) -> None:
+    """Take the lock on a file until the end of ``stack``."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    stack.callback(os.close, descriptor)  # which releases the lock
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -69,7 +69,7 @@ async def monitored(plugin: KubeletPlugin, metrics: Metrics, endpoint: str, path
 
     Raises SettingsError for a malformed endpoint and StartError when the address cannot be used.
     """
-    host, port = _address(endpoint)
+    host, port = address_of(endpoint)
     metrics.registry.register(_SliceWrites(plugin))
 
     async def exposed(request: web.Request) -> web.Response:
@@ -101,7 +101,8 @@ async def monitored(plugin: KubeletPlugin, metrics: Metrics, endpoint: str, path
         await runner.cleanup()
 
 
-def _address(endpoint: str) -> tuple[str | None, int]:
+def address_of(endpoint: str) -> tuple[str | None, int]:
+    """Host and port of ``HOST:PORT``. Raises SettingsError."""
     host, _, port = endpoint.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise SettingsError(f"the HTTP endpoint {endpoint!r} is not host:port, such as 127.0.0.1:8080 or :8080")

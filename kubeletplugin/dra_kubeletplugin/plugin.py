@@ -11,20 +11,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import grpc
+from dra_cdi import CdiError
 from dra_kube import Api
 from dra_proto.registration.v1.api_pb2_grpc import add_RegistrationServicer_to_server
 
 from .calls import NodeCalls
+from .cdi import CdiFolder
+from .checkpoint import ClaimRecords
 from .dra_service import V1, V1BETA1, DRAService
-from .driver import Driver
-from .errors import Fatal, Recoverable, SettingsError
+from .driver import ClaimRef, Driver
+from .errors import Fatal, PluginError, Recoverable, SettingsError, StartError
 from .interceptor import Interceptor, LoggingInterceptor
-from .lock import SerializeLock
+from .lock import Turns
+from .prepared import PreparedClaims
 from .registration import RegistrationService, RegistrationStatus
 from .server import SocketServer
 from .settings import PluginSettings
@@ -51,7 +56,10 @@ class KubeletPlugin:
         self.settings = settings
         self._driver = driver
         self._api = api
-        self._lock = SerializeLock(enabled=settings.serialize, file=settings.lock_path)
+        self._turns = Turns(serialize=settings.serialize, file=settings.lock_path)
+        self._records = ClaimRecords(settings.records_dir)
+        self._cdi = CdiFolder(Path(settings.cdi_dir), settings.driver_name)
+        self._prepared = PreparedClaims(driver, settings.driver_name, self._records, self._cdi)
         self._versions = [version for version, on in ((V1, settings.serve_v1), (V1BETA1, settings.serve_v1beta1)) if on]
         services = [version.service for version in self._versions]
         endpoint = str(settings.plugin_path)
@@ -65,11 +73,15 @@ class KubeletPlugin:
         settings = self.settings
         dra = self._server(settings.plugin_path, self._add_dra_services)
         registration = self._server(settings.registration_path, self._add_registration_service)
+        self._check(dra, registration)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(registration.stop)
+            stack.push_async_callback(self._turns.stop)
             stack.push_async_callback(dra.stop)  # what is pushed last is stopped first
             if settings.run_dra_service:
+                is_new = self._make_folders()
                 await dra.start()
+                stack.push_async_callback(_cancel, asyncio.create_task(self._tidy(sweep=not is_new), name="tidying"))
             if settings.run_registration:
                 await registration.start()
             self._stack = stack.pop_all()
@@ -122,6 +134,11 @@ class KubeletPlugin:
         return self._registration.status
 
     @property
+    def prepared_claims(self) -> list[ClaimRef]:
+        """The claims that are prepared on this node, by any instance of the driver. Raises ClaimError."""
+        return self._prepared.claims()
+
+    @property
     def problems(self) -> Mapping[str, Recoverable]:
         """By pool, why it is not in the API server as it was published; empty if all are."""
         return self._publisher.problems if self._publisher else {}
@@ -131,11 +148,38 @@ class KubeletPlugin:
         """Slices written so far."""
         return self._publisher.statistics if self._publisher else Statistics()
 
+    def _check(self, dra: SocketServer, registration: SocketServer) -> None:
+        """Find what would fail before anything is created on disk. Raises StartError."""
+        if self.settings.run_dra_service:
+            dra.check()
+        if self.settings.run_registration:
+            registration.check()
+            folder = registration.path.parent
+            if not folder.is_dir():
+                raise StartError(
+                    f"the folder {folder} for the socket {registration.path.name} does not exist: create or mount it"
+                )
+
+    def _make_folders(self) -> bool:
+        """Make the data directory and that of CDI files; whether there was no record of prepared claims. StartError."""
+        try:
+            self.settings.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._cdi.create()
+            return self._records.create()
+        except (OSError, CdiError) as error:
+            raise StartError(f"cannot make the folders of the plugin: {error}; see data_dir and cdi_dir") from error
+
+    async def _tidy(self, *, sweep: bool) -> None:
+        try:
+            await self._turns.run("tidying prepared claims", (), partial(self._prepared.tidy, sweep=sweep))
+        except (OSError, PluginError, CdiError) as error:
+            log.error("cannot bring CDI files in line with the prepared claims: %s", error)
+
     def _server(self, path: Path, register: Callable[[grpc.aio.Server], None]) -> SocketServer:
         return SocketServer(self.settings.driver_name, path, register, self._interceptors, self._died)
 
     def _add_dra_services(self, server: grpc.aio.Server) -> None:
-        calls = NodeCalls(self._driver, self._api, self._lock)
+        calls = NodeCalls(self._prepared, self._api, self._turns)
         for version in self._versions:
             version.add(DRAService(version, calls), server)
 
@@ -150,3 +194,8 @@ class KubeletPlugin:
         if not self._fatal.done():  # first, because a handler that fails must not keep a dead plugin alive
             self._fatal.set_result(error)
         self._driver.handle_error(error, "the plugin cannot continue")
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -49,15 +49,37 @@ class SocketServer:
         self._identity: tuple[int, int] | None = None
         self._watch: asyncio.Task[None] | None = None
 
+    def check(self) -> None:
+        """Raise StartError if another process serves on the path, or something else than a socket is there.
+
+        Two processes that took the socket from each other would restart for ever.
+        """
+        try:
+            if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
+                raise StartError(f"{self.path} exists and is not a socket: remove it")
+            if _is_listened_on(self.path):
+                raise StartError(
+                    f"another process serves on the socket {self.path}: stop it first, or give instances that overlap "
+                    "rolling_update_uid, which is the uid of their pod"
+                )
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StartError(f"cannot look at the socket {self.path}: {error}") from error
+
     async def start(self) -> None:
         """Listen. Raises StartError, which names the path."""
-        _make_room(self.path)
+        self.check()
+        try:
+            self.path.unlink(missing_ok=True)  # of a killed process
+        except OSError as error:
+            raise StartError(f"cannot remove the stale socket {self.path}: {error}") from error
         _remove_abandoned(self.path.parent, self._mark)
         hidden = self.path.with_name(f".{self._mark}{secrets.token_urlsafe(2)}")
         server = grpc.aio.server(interceptors=self._interceptors)
         self._register(server)
         try:
-            server.add_insecure_port(f"unix:{hidden}")
+            _bind(server, hidden)
             await server.start()
             self._server = server
             hidden.rename(self.path)
@@ -86,6 +108,15 @@ class SocketServer:
                 self._died(ServerDied(f"the socket {self.path} was removed or replaced: restart the plugin"))
                 return
         self._died(ServerDied(f"the gRPC server on {self.path} ended unexpectedly: restart the plugin"))
+
+
+def _bind(server: grpc.aio.Server, path: Path) -> None:
+    """Listen with a socket that only its owner may use, whatever the umask of the process is."""
+    before = os.umask(0o077)
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    finally:
+        os.umask(before)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -123,17 +154,3 @@ def _is_listened_on(path: Path) -> bool:
         except BlockingIOError:
             pass  # its backlog is full
     return True
-
-
-def _make_room(path: Path) -> None:
-    """Remove the socket of a killed process. Anything else at the path is not ours, and stays."""
-    if not path.parent.is_dir():
-        raise StartError(f"the folder {path.parent} for the socket {path.name} does not exist: create or mount it")
-    try:
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise StartError(f"{path} exists and is not a socket: remove it")
-        path.unlink()
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise StartError(f"cannot remove the stale socket {path}: {error}") from error

@@ -11,8 +11,10 @@ import re
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from hashlib import sha256
+from os import PathLike
 from pathlib import Path
 
+from .cdi import CDI_DIR
 from .errors import SettingsError
 
 REGISTRY_DIR = Path("/var/lib/kubelet/plugins_registry")
@@ -27,8 +29,9 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 class PluginSettings:
     """Settings of a plugin; only the driver's name is required. Raises SettingsError if they contradict each other.
 
-    ``registry_dir`` and ``data_dir`` (default ``/var/lib/kubelet/plugins/<driver>``) must exist and have the same
-    path for the kubelet. ``rolling_update_uid`` is the pod's uid, given when instances may overlap (kubelet 1.33
+    ``registry_dir`` and ``data_dir`` (default ``/var/lib/kubelet/plugins/<driver>``) must have the same path for the
+    kubelet; ``data_dir`` also keeps what is prepared, and must outlast the process. CDI files go to ``cdi_dir``, which
+    the container runtime reads. ``rolling_update_uid`` is the pod's uid, given when instances may overlap (kubelet 1.33
     and newer). ``serialize`` runs one prepare or unprepare at a time, across overlapping instances through a
     lock file in ``lock_dir``. ``log_level`` is the level of request and response logs, None for none.
     ``reconcile_pool`` publishes just that pool, without node name in its slices (RS-05).
@@ -37,8 +40,9 @@ class PluginSettings:
     driver_name: str
     node_name: str = ""
     node_uid: str = ""
-    registry_dir: Path = REGISTRY_DIR
-    data_dir: Path | None = None
+    registry_dir: str | PathLike[str] = REGISTRY_DIR
+    data_dir: str | PathLike[str] | None = None
+    cdi_dir: str | PathLike[str] = CDI_DIR
     registrar_socket: str = ""
     plugin_socket: str = ""
     rolling_update_uid: str = ""
@@ -47,12 +51,16 @@ class PluginSettings:
     run_dra_service: bool = True
     run_registration: bool = True
     serialize: bool = True
-    lock_dir: Path | None = None
+    lock_dir: str | PathLike[str] | None = None
     log_level: int | None = logging.DEBUG
     reconcile_pool: str = ""
 
     def __post_init__(self) -> None:
         check_subdomain("the driver name", self.driver_name, limit=63)
+        if not self.driver_name[0].isalpha():
+            raise SettingsError(
+                f"the driver name {self.driver_name!r} must begin with a letter, as the names of CDI devices do"
+            )
         if self.node_name:
             check_subdomain("the node name", self.node_name, limit=253)
         if not (self.serve_v1 or self.serve_v1beta1):
@@ -70,7 +78,12 @@ class PluginSettings:
     @property
     def folder(self) -> Path:
         """The plugin data directory."""
-        return self.data_dir or PLUGINS_DIR / self.driver_name
+        return Path(self.data_dir) if self.data_dir else PLUGINS_DIR / self.driver_name
+
+    @property
+    def records_dir(self) -> Path:
+        """Where it is remembered what is prepared."""
+        return self.folder / "claims"
 
     @property
     def plugin_path(self) -> Path:
@@ -83,13 +96,13 @@ class PluginSettings:
         """Socket of the registration service; with long names and a rolling update the parts are hashed."""
         driver, uid = self.driver_name, self.rolling_update_uid
         if not uid:
-            return self.registry_dir / (self.registrar_socket or f"{driver}-reg.sock")
+            return Path(self.registry_dir, self.registrar_socket or f"{driver}-reg.sock")
         names = (
             f"{driver}-{uid}-reg.sock",
             f"{driver}-{_hash(uid, 8)}-reg.sock",
             f"dra-{_hash(f'{driver}{_NUL}{uid}', 16)}-reg.sock",
         )
-        paths = [self.registry_dir / name for name in names]
+        paths = [Path(self.registry_dir, name) for name in names]
         return next((path for path in paths if len(str(path).encode()) <= SOCKET_PATH_LIMIT), paths[-1])
 
     @property
@@ -97,7 +110,7 @@ class PluginSettings:
         """Lock file shared by the instances of the driver, when they can overlap."""
         if not (self.serialize and self.rolling_update_uid):
             return None
-        return (self.lock_dir or self.folder) / "serialize.lock"
+        return Path(self.lock_dir or self.folder, "serialize.lock")
 
 
 def check_subdomain(what: str, name: str, *, limit: int) -> None:

@@ -62,13 +62,17 @@ def for_the_allocator(_names: Names, _root: Path) -> Names:
 
 def for_the_plugin(names: Names, root: Path) -> Names:
     settings = dra_kubeletplugin.PluginSettings(
-        driver_name=names["NAME"], node_name="worker-1", registry_dir=root / "n/plugins_registry", data_dir=root
+        driver_name=names["NAME"],
+        node_name="worker-1",
+        registry_dir=root / "n/plugins_registry",
+        data_dir=root,
+        cdi_dir=root,
     )
     return {
         "Api": Api,
         "connection": connection,
         "settings": settings,
-        "driver": names["HelloDriver"](dra_kubeletplugin.CdiFolder(root / "cdi", names["NAME"])),
+        "driver": names["HelloDriver"](),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dra_kube import NAMESPACES, PODS, Object, Resource
+from dra_kubeletplugin import ClaimRef
 from scene import Scene
 from waiting import NotObserved, until
 
@@ -47,7 +48,7 @@ async def test_e2e_013_a_force_deleted_pod_gets_its_claim_unprepared(scene: Scen
     await scene.delete_pod("tester", grace_seconds=0)
 
     async def unprepared() -> bool:
-        return scene.plugins[0].driver.prepared_claims == []
+        return scene.plugins[0].plugin.prepared_claims == []
 
     await until("claim unprepared", unprepared)
     await scene.deallocated()
@@ -59,7 +60,8 @@ async def test_e2e_014_a_claim_that_no_container_uses_is_prepared_all_the_same(s
     await scene.create_pod(scene.pod(containers=[scene.container("with-resource")]))
     await scene.runs()
     assert await scene.environment() == set()
-    assert scene.plugins[0].driver.prepared_claims == [("external-claim", claim["metadata"]["uid"])]
+    uid = claim["metadata"]["uid"]
+    assert scene.plugins[0].plugin.prepared_claims == [ClaimRef(scene.namespace, "external-claim", uid)]
 
 
 async def test_e2e_015_each_container_sees_exactly_the_claims_and_requests_that_it_names(scene: Scene) -> None:

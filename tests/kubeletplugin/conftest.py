@@ -27,7 +27,9 @@ async def api() -> PluginApi:
 @pytest.fixture
 def settings(short_path: Path) -> PluginSettings:
     """Settings with folders of their own; socket paths must be short."""
-    return PluginSettings(driver_name=DRIVER, node_name=NODE, registry_dir=short_path, data_dir=short_path)
+    return PluginSettings(
+        driver_name=DRIVER, node_name=NODE, registry_dir=short_path, data_dir=short_path, cdi_dir=short_path / "cdi"
+    )
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from dra_kube import RESOURCE_SLICES, Invalid, ServerError
 from dra_kubeletplugin import (
     ClaimError,
     ClaimRef,
+    ContainerEdits,
     Driver,
     KubeletPlugin,
     PluginError,
@@ -32,7 +32,7 @@ from dra_kubeletplugin import (
     SettingsError,
     StartError,
     device,
-    each_claim,
+    results_for,
 )
 from dra_kubeletplugin.dra_service import V1, V1BETA1, WireVersion
 from dra_kubeletplugin.interceptor import LoggingInterceptor
@@ -49,32 +49,33 @@ B = ClaimRef("default", "b", "uid-of-b")
 
 
 class Sample(Driver):
-    """Gives each claim one device; ``hold`` keeps calls waiting, ``answers`` replaces the results."""
+    """Prepares what is allocated; ``hold`` keeps calls waiting, ``answer`` replaces the results."""
 
     def __init__(self) -> None:
         self.running = self.most_running = 0
         self.hold: asyncio.Event | None = None
-        self.answers: Mapping[str, Any] | None = None
+        self.answer: Any = None
         self.cancelled = 0
         self.errors: list[PluginError] = []
         self.claims: list[ResourceClaim] = []
 
-    async def prepare(self, claims: Sequence[ResourceClaim]) -> Mapping[str, Any]:
-        self.claims += claims
+    async def prepare(self, claim: ResourceClaim) -> Any:
+        self.claims.append(claim)
         await self._work()
-        return await each_claim(claims, self._prepare) if self.answers is None else self.answers
+        if claim.metadata.name == "broken":
+            raise ClaimError("no such firmware")
+        if self.answer is not None:
+            return self.answer
+        edits = ContainerEdits(env=("A=b",))
+        return [PreparedDevice.of(result, edits=edits) for result in results_for("gpu.example.com", claim)]
 
-    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Any]:
+    async def unprepare(self, claim: ClaimRef) -> None:
         await self._work()
-        return dict.fromkeys((claim.uid for claim in claims), None) if self.answers is None else self.answers
+        if isinstance(self.answer, Exception):
+            raise self.answer
 
     def handle_error(self, error: PluginError, message: str) -> None:
         self.errors.append(error)
-
-    async def _prepare(self, claim: ResourceClaim) -> list[PreparedDevice]:
-        if claim.metadata.name == "broken":
-            raise ClaimError("no such firmware")
-        return [PreparedDevice(pool="p", device="d", requests=("req/sub",), cdi_ids=("v/c=x",), share_id="s")]
 
     async def _work(self) -> None:
         self.running += 1
@@ -168,12 +169,13 @@ async def test_faults_can_be_injected_into_registration(kubelet: FakeKubelet, fa
 async def test_prepared_devices_on_the_wire_ph08(
     kubelet: FakeKubelet, claim: MakeClaim, version: WireVersion, driver: Sample
 ) -> None:
-    await claim("a")
+    await claim("a", request="req/sub", result={"shareID": "s"})
     answer = (await kubelet.prepare([A], version))["uid-of-a"]
     assert answer.error == ""
     (prepared,) = answer.devices
     assert list(prepared.request_names) == ["req"], "sub-requests are cut off"
-    assert (prepared.pool_name, prepared.device_name, list(prepared.cdi_device_ids)) == ("p", "d", ["v/c=x"])
+    assert (prepared.pool_name, prepared.device_name) == ("worker-1", "gpu-0")
+    assert list(prepared.cdi_device_ids) == ["gpu.example.com/claim=claim-uid-of-a-req-0"]
     assert getattr(prepared, "share_id", None) == ("s" if version is V1 else None)
     assert driver.claims[0].status.allocation, "the driver gets the claim as the API server has it"
     assert (await kubelet.unprepare([A], version))["uid-of-a"].error == ""
@@ -181,7 +183,7 @@ async def test_prepared_devices_on_the_wire_ph08(
 
 async def test_one_claim_fails_alone(kubelet: FakeKubelet, claim: MakeClaim) -> None:
     await claim("a")
-    await claim("broken")
+    await claim("broken", device="gpu-1")
     answers = await kubelet.prepare([A, ClaimRef("default", "broken", "uid-of-broken")])
     assert answers["uid-of-broken"].error == "no such firmware"
     assert not answers["uid-of-broken"].devices
@@ -216,29 +218,18 @@ async def test_an_api_server_that_fails_fails_the_call(kubelet: FakeKubelet, api
     assert (await kubelet.prepare([A]))["uid-of-a"].devices
 
 
-async def test_an_exception_of_the_driver_reaches_the_kubelet_as_text(
+async def test_an_exception_of_the_driver_reaches_the_kubelet_as_text_and_the_log_with_its_trace(
     kubelet: FakeKubelet, claim: MakeClaim, driver: Sample, caplog: pytest.LogCaptureFixture
 ) -> None:
     await claim("a")
-    driver.answers = {"uid-of-a": [PreparedDevice(pool="p", device=7)]}  # type: ignore[arg-type]
-    with pytest.raises(grpc.aio.AioRpcError, match="bad argument type"):
-        await kubelet.prepare([A])
+    driver.answer = ZeroDivisionError("no memory left")
+    assert (await kubelet.unprepare([A]))["uid-of-a"].error == "no memory left"
+    assert "unprepare of claim default/a: no memory left" in caplog.text
     assert "Traceback" in caplog.text
 
 
-@pytest.mark.parametrize("call", ["prepare", "unprepare"])
-async def test_each_claim_asked_for_is_answered_and_no_other_ph09(
-    kubelet: FakeKubelet, claim: MakeClaim, driver: Sample, call: str
-) -> None:
-    await claim("a")
-    driver.answers = {"stranger": None}
-    answers = await getattr(kubelet, call)([A])
-    assert answers.keys() == {"uid-of-a"}
-    assert "gave no result for default/a" in answers["uid-of-a"].error
-
-
 async def test_an_error_without_text_is_no_success(kubelet: FakeKubelet, driver: Sample) -> None:
-    driver.answers = {"uid-of-a": ValueError()}
+    driver.answer = ValueError()
     assert (await kubelet.unprepare([A]))["uid-of-a"].error == "ValueError"
 
 
@@ -250,7 +241,7 @@ async def test_claims_are_unprepared_without_asking_the_api_server(kubelet: Fake
 
 async def test_a_device_list_may_be_empty(kubelet: FakeKubelet, claim: MakeClaim, driver: Sample) -> None:
     await claim("a")
-    driver.answers = {"uid-of-a": []}
+    driver.answer = []
     answers = await kubelet.prepare([A])
     assert answers.keys() == {"uid-of-a"}
     assert not answers["uid-of-a"].error
@@ -341,27 +332,53 @@ async def test_calls_run_one_at_a_time(kubelet: FakeKubelet, driver: Sample, rec
     assert driver.most_running == 1
 
 
-async def test_calls_overlap_when_not_serialised(
+async def test_work_on_different_claims_overlaps_when_not_serialised(
     api: PluginApi, driver: Sample, settings: PluginSettings, recorder: CallRecorder
 ) -> None:
     settings = replace(settings, serialize=False)
     driver.hold = asyncio.Event()
     async with KubeletPlugin(driver, settings, api.client, interceptors=[recorder]), FakeKubelet(settings) as kubelet:
-        calls = [asyncio.create_task(kubelet.unprepare([A])) for _ in range(2)]
+        calls = [asyncio.create_task(kubelet.unprepare(claims)) for claims in ([A], [B], [A])]
+        await recorder.arrived("NodeUnprepareResources", 3)
         await becomes(lambda: driver.running == 2)
         driver.hold.set()
         await asyncio.gather(*calls)
+    assert driver.most_running == 2, "on the same claim it never overlaps"
 
 
-async def test_a_call_given_up_is_cancelled_and_frees_the_way_ph10(kubelet: FakeKubelet, driver: Sample) -> None:
+async def test_what_a_call_that_is_given_up_has_begun_keeps_its_turn_ph10(
+    kubelet: FakeKubelet, driver: Sample, claim: MakeClaim, recorder: CallRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    await claim("a")
     driver.hold = asyncio.Event()
-    first = asyncio.create_task(kubelet.unprepare([A]))
+    prepare = asyncio.create_task(kubelet.prepare([A]))
     await becomes(lambda: driver.running == 1)
-    second = asyncio.create_task(kubelet.unprepare([B]))  # waits for its turn
-    first.cancel()
-    await becomes(lambda: driver.cancelled == 1)
+    prepare.cancel()
+    await becomes(lambda: "NodePrepareResources was cancelled by the caller after" in caplog.text)
+    assert "the call ended, but prepare of claim default/a is still at work" in caplog.text
+    unprepare = asyncio.create_task(kubelet.unprepare([A]))
+    await recorder.arrived("NodeUnprepareResources")
     driver.hold.set()
-    assert (await asyncio.wait_for(second, 30))["uid-of-b"].error == ""
+    assert (await asyncio.wait_for(unprepare, 30))["uid-of-a"].error == ""
+    assert (driver.most_running, driver.cancelled) == (1, 0)
+    assert "prepare of claim default/a ended after" in caplog.text
+
+
+async def test_a_call_that_is_given_up_while_it_waits_never_starts(
+    kubelet: FakeKubelet, driver: Sample, claim: MakeClaim, recorder: CallRecorder
+) -> None:
+    await claim("a")
+    driver.hold = asyncio.Event()
+    first = asyncio.create_task(kubelet.unprepare([B]))
+    await becomes(lambda: driver.running == 1)
+    waiting = asyncio.create_task(kubelet.prepare([A]))
+    await recorder.arrived("NodePrepareResources")
+    waiting.cancel()
+    await becomes(lambda: recorder.calls[-1].error is not None)
+    driver.hold.set()
+    await first
+    await kubelet.unprepare([B])
+    assert not driver.claims
 
 
 async def test_instances_of_a_rolling_update_exclude_each_other_ph07(
@@ -397,22 +414,39 @@ async def test_sockets_come_and_go_with_the_plugin_ph02(
     _stale_socket(settings.registration_path)
     async with KubeletPlugin(driver, settings, api.client), FakeKubelet(settings) as kubelet:
         await kubelet.register()
-        assert sorted(os.listdir(settings.folder)) == ["dra.sock", "gpu.example.com-reg.sock"]
-    assert os.listdir(settings.folder) == []
+        assert {path.name for path in settings.folder.glob("*.sock")} == {"dra.sock", "gpu.example.com-reg.sock"}
+    assert not list(settings.folder.glob("*.sock"))
+
+
+@pytest.mark.parametrize("umask", [0, 0o777], ids=["open", "closed"])
+async def test_only_the_owner_may_use_the_sockets_whatever_the_umask(
+    api: PluginApi, driver: Sample, settings: PluginSettings, umask: int
+) -> None:
+    (settings.folder / "cdi").mkdir()
+    (settings.folder / "claims").mkdir()
+    before = os.umask(umask)
+    try:
+        async with KubeletPlugin(driver, settings, api.client):
+            modes = {path: path.stat().st_mode & 0o777 for path in settings.folder.glob("*.sock")}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys([settings.plugin_path, settings.registration_path], 0o700)
 
 
 async def test_the_dra_service_listens_first_and_ends_first_ph01_ph05(
     api: PluginApi, driver: Sample, settings: PluginSettings, short_path: Path
 ) -> None:
-    registry = short_path / "registry"  # missing at first: registration cannot start
-    settings = replace(settings, registry_dir=registry)
+    settings = replace(settings, registry_dir=short_path / "registry", data_dir=short_path / "data")
     with pytest.raises(StartError, match=r"registry for the socket gpu\.example\.com-reg\.sock does not exist"):
         async with KubeletPlugin(driver, settings, api.client):
             raise AssertionError("must not start")
-    assert not settings.plugin_path.exists(), "what was started is stopped again"
+    assert os.listdir(short_path) == [], "what cannot start leaves nothing on disk"
 
 
-async def test_stopping_cancels_running_calls_ph05(api: PluginApi, driver: Sample, settings: PluginSettings) -> None:
+async def test_stopping_cancels_running_calls_ph05(
+    api: PluginApi, driver: Sample, settings: PluginSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra_kubeletplugin.lock._GRACE_SECONDS", 0.1)
     driver.hold = asyncio.Event()
     async with FakeKubelet(settings) as kubelet:
         async with KubeletPlugin(driver, settings, api.client):
@@ -423,24 +457,15 @@ async def test_stopping_cancels_running_calls_ph05(api: PluginApi, driver: Sampl
     await becomes(lambda: driver.cancelled == 1)
 
 
-async def test_a_successor_on_the_same_sockets_keeps_them(
-    api: PluginApi, driver: Sample, settings: PluginSettings
+async def test_a_second_process_does_not_take_the_sockets_of_a_first(
+    api: PluginApi, driver: Sample, settings: PluginSettings, running: KubeletPlugin, kubelet: FakeKubelet
 ) -> None:
-    @asynccontextmanager
-    async def predecessor() -> AsyncIterator[KubeletPlugin]:
-        async with KubeletPlugin(driver, settings, api.client) as plugin:
-            yield plugin
-
-    async with predecessor() as old:
-        new = KubeletPlugin(Sample(), settings, api.client)
-        await new.__aenter__()
-        with pytest.raises(ServerDied, match="removed or replaced"):
-            await asyncio.wait_for(old.wait(), 30)
-    try:
-        async with FakeKubelet(settings) as kubelet:
-            await kubelet.register()
-    finally:
-        await new.__aexit__(None, None, None)
+    """Each would unlink the other's socket, end because its own is gone, be restarted, and so on."""
+    with pytest.raises(StartError, match=r"another process serves on the socket .*dra\.sock: .*rolling_update_uid"):
+        async with KubeletPlugin(Sample(), settings, api.client):
+            raise AssertionError("must not start")
+    await kubelet.register()
+    assert not driver.errors
 
 
 async def test_a_socket_that_vanishes_is_fatal(

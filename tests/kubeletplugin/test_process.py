@@ -132,8 +132,8 @@ async def test_the_life_of_a_plugin(place: Place) -> None:
         async with FakeKubelet(place.settings) as kubelet:
             await kubelet.register()
             answer = (await kubelet.prepare([ref]))[ref.uid]
-            assert list(answer.devices[0].cdi_device_ids) == [f"{DRIVER}/test=claim-{ref.uid}-req"]
-            assert place.cdi_files() == [f"{DRIVER}-{ref.uid}-req.json"]
+            assert list(answer.devices[0].cdi_device_ids) == [f"{DRIVER}/claim=claim-{ref.uid}-req-0"]
+            assert place.cdi_files() == [f"{DRIVER}-{ref.uid}-req-0.json"]
             assert "user_color=red" in (place.folder / "cdi" / place.cdi_files()[0]).read_text()
             await kubelet.unprepare([ref])
         assert not place.cdi_files()
@@ -242,11 +242,13 @@ async def test_an_api_server_out_of_reach_is_waited_for(place: Place) -> None:
 BAD = [
     ("no node name", [], "the node name is missing: pass --node-name"),
     ("a bad driver name", ["--node-name=n", "--drivername=GPU_1"], "the driver name 'GPU_1' is not a DNS subdomain"),
+    ("a driver name that CDI cannot carry", ["--node-name=n", "--drivername=3d.example.com"], "begin with a letter"),
     ("a missing file", ["--config=/nowhere.yaml"], "cannot read the configuration /nowhere.yaml"),
     ("a kubeconfig that is missing", ["--node-name=n", "--kubeconfig=/nowhere"], "/nowhere does not exist; pass"),
     ("no registration directory", ["--node-name=n", "--kubeconfig=KUBECONFIG", "--plugin-registration-path=/nowhere"],
      "the folder /nowhere for the socket test-driver.cdi.k8s.io-reg.sock does not exist: create or mount it"),
-    ("a data directory below a file", ["--node-name=n", "--datadir=KUBECONFIG"], "cannot create the data directory"),
+    ("a data directory below a file", ["--node-name=n", "--kubeconfig=KUBECONFIG", "--datadir=KUBECONFIG"],
+     "Not a directory"),
     ("a bad endpoint", ["--node-name=n", "--kubeconfig=KUBECONFIG", "--http-endpoint=nonsense"], "is not host:port"),
 ]  # fmt: skip
 
@@ -267,7 +269,7 @@ def test_bad_input_ends_with_one_clear_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("dra-kubelet-plugin: error: ")
     assert message in line
-    assert not list(short_path.rglob("*.sock"))
+    assert list(short_path.iterdir()) == [kubeconfig], "what cannot start leaves nothing on disk"
 
 
 def test_an_error_is_the_exit_code_of_the_process(short_path: Path) -> None:

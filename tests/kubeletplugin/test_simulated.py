@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import msgspec
 import pytest
 from dra_api.codec import convert, to_dict
 from dra_api.resource import ResourceClaim
-from dra_kubeletplugin import CdiFolder, ClaimRef, PreparedDevice, SettingsError
+from dra_kubeletplugin import ClaimError, ClaimRef, ContainerEdits, PreparedDevice, SettingsError
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig, read_config, resources_of
 
@@ -20,15 +19,8 @@ REF = ClaimRef("default", "my-claim", "uid-1")
 
 
 @pytest.fixture
-def cdi(tmp_path: Path) -> CdiFolder:
-    folder = CdiFolder(tmp_path / "cdi", DRIVER, "test")
-    folder.create()
-    return folder
-
-
-@pytest.fixture
-def driver(cdi: CdiFolder) -> SimulatedDriver:
-    return SimulatedDriver(DRIVER, cdi)
+def driver() -> SimulatedDriver:
+    return SimulatedDriver(DRIVER)
 
 
 def result(request: str = "req", driver: str = DRIVER, device: str = "d0", **others: Any) -> dict[str, Any]:
@@ -43,14 +35,6 @@ def claim(results: list[dict[str, Any]], configs: list[dict[str, Any]] | None = 
     devices = {"results": results, "config": configs or []}
     meta = {"namespace": REF.namespace, "name": REF.name, "uid": REF.uid}
     return convert(ResourceClaim, {"metadata": meta, "status": {"allocation": {"devices": devices}}})
-
-
-def environment(cdi: CdiFolder) -> dict[str, list[str]]:
-    """The variables by CDI id."""
-    specs = [json.loads(path.read_text()) for path in sorted(cdi.folder.iterdir())]
-    return {
-        f"{spec['kind']}={item['name']}": item["containerEdits"]["env"] for spec in specs for item in spec["devices"]
-    }
 
 
 MARK = "claim_my_claim_req=true"
@@ -68,75 +52,36 @@ ENVIRONMENTS = [
 
 
 @pytest.mark.parametrize(("configs", "expected"), [c[1:] for c in ENVIRONMENTS], ids=[c[0] for c in ENVIRONMENTS])
-async def test_environment_td01(
-    driver: SimulatedDriver, cdi: CdiFolder, configs: list[dict[str, Any]], expected: list[str]
-) -> None:
-    prepared = (await driver.prepare([claim([result()], configs)]))["uid-1"]
-    name = "gpu.example.com/test=claim-uid-1-req"
-    assert prepared == (PreparedDevice(pool="worker-1", device="d0", requests=("req",), cdi_ids=(name,)),)
-    assert environment(cdi) == {name: expected}
+async def test_environment_td01(driver: SimulatedDriver, configs: list[dict[str, Any]], expected: list[str]) -> None:
+    (prepared,) = await driver.prepare(claim([result()], configs))
+    edits = ContainerEdits(env=tuple(expected))
+    assert prepared == PreparedDevice(pool="worker-1", device="d0", requests=("req",), edits=edits)
 
 
-async def test_sub_requests_share_file_and_id_of_their_request_td02(driver: SimulatedDriver, cdi: CdiFolder) -> None:
+async def test_each_device_has_the_variables_of_its_request_td02(driver: SimulatedDriver) -> None:
     configs = [config({"a": "1"}, "FromClaim", DRIVER, "req/small"), config({"b": "1"}, "FromClaim", DRIVER, "req/big")]
-    results = [result("req/small", device="d0"), result("req/small", device="d1", shareID="s")]
-    prepared = (await driver.prepare([claim(results, configs)]))["uid-1"]
-    assert not isinstance(prepared, Exception)
-    assert [(item.device, item.requests, item.share_id) for item in prepared] == [
-        ("d0", ("req/small",), None),
-        ("d1", ("req/small",), "s"),
+    results = [result("req/small", device="d0"), result("req/small", device="d1", shareID="s"), result("two")]
+    prepared = await driver.prepare(claim([*results, result("three", "other.example.com")], configs))
+    small = ("claim_my_claim_req=true", "user_a=1")
+    assert [(item.device, item.requests, item.share_id, item.edits and item.edits.env) for item in prepared] == [
+        ("d0", ("req/small",), None, small),
+        ("d1", ("req/small",), "s", small),
+        ("d0", ("two",), None, ("claim_my_claim_two=true",)),
     ]
-    assert environment(cdi) == {"gpu.example.com/test=claim-uid-1-req": ["claim_my_claim_req=true", "user_a=1"]}
-
-
-async def test_each_request_has_its_own_file_and_other_drivers_none(driver: SimulatedDriver, cdi: CdiFolder) -> None:
-    results = [result("one"), result("two", device="d1"), result("three", "other.example.com")]
-    prepared = (await driver.prepare([claim(results)]))["uid-1"]
-    assert not isinstance(prepared, Exception)
-    assert [item.device for item in prepared] == ["d0", "d1"]
-    assert sorted(environment(cdi)) == [f"gpu.example.com/test=claim-uid-1-{name}" for name in ("one", "two")]
-
-
-async def test_preparing_again_gives_the_same_devices_td01(driver: SimulatedDriver, cdi: CdiFolder) -> None:
-    first = await driver.prepare([claim([result()])])
-    again = await driver.prepare([claim([result(device="another")], [config({"a": "1"})])])
-    assert first == again
-    assert driver.prepared_claims == [("my-claim", "uid-1")]
 
 
 BAD_PARAMETERS = [
-    ("a list", ["a"], "use an object of strings"),
-    ("a number", {"a": 1}, "use an object of strings"),
-    ("null", None, "use an object of strings"),
+    ("a list", ["a"], "parameters .* of the claim are invalid for driver gpu.example.com: Expected `object`"),
+    ("a number", {"a": 1}, "Expected `str`, got `int`"),
+    ("null", None, "Expected `object`, got `null`"),
     ("a key that is no name", {"a=b": "1"}, "cannot be the name of an environment variable"),
 ]
 
 
 @pytest.mark.parametrize(("value", "message"), [c[1:] for c in BAD_PARAMETERS], ids=[c[0] for c in BAD_PARAMETERS])
-async def test_bad_parameters_fail_their_claim_alone(
-    driver: SimulatedDriver, cdi: CdiFolder, value: Any, message: str
-) -> None:
-    outcome = (await driver.prepare([claim([result()], [config(value)])]))["uid-1"]
-    assert message in str(outcome)
-    assert "default/my-claim" in str(outcome)
-    assert not environment(cdi)
-    assert not driver.prepared_claims
-
-
-async def test_unpreparing_removes_the_files_also_those_of_an_earlier_process_td03_prj016(
-    driver: SimulatedDriver, cdi: CdiFolder
-) -> None:
-    await driver.prepare([claim([result("one"), result("two")])])
-    restarted = SimulatedDriver(DRIVER, cdi)
-    assert await restarted.unprepare([REF]) == {"uid-1": None}
-    assert not environment(cdi)
-    assert await restarted.unprepare([REF]) == {"uid-1": None}
-
-
-async def test_a_folder_that_vanished_is_an_error_of_the_claim(driver: SimulatedDriver, cdi: CdiFolder) -> None:
-    cdi.folder.rmdir()
-    outcome = (await driver.prepare([claim([result()])]))["uid-1"]
-    assert "cannot write the CDI file" in str(outcome)
+async def test_bad_parameters_are_refused(driver: SimulatedDriver, value: Any, message: str) -> None:
+    with pytest.raises(ClaimError, match=rf"claim default/my-claim: .*{message}"):
+        await driver.prepare(claim([result()], [config(value)]))
 
 
 # --- configuration ---

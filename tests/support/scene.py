@@ -31,7 +31,7 @@ from dra_kube import (
     Object,
     Resource,
 )
-from dra_kubeletplugin import CdiFolder, KubeletPlugin, PluginSettings, Pool, Resources, device
+from dra_kubeletplugin import KubeletPlugin, PluginSettings, Pool, Resources, device
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from dra_kubeletplugin.testing import CallRecorder, Faults
 from waiting import NotObserved, stays, until
@@ -48,7 +48,6 @@ class RunningPlugin:
 
     node: NodeAgent
     plugin: KubeletPlugin
-    driver: SimulatedDriver
     recorder: CallRecorder
     faults: Faults
     stack: AsyncExitStack
@@ -105,20 +104,18 @@ class Scene:
             await self.publish_objects(number, resources)
             return None
         agent = self.world.nodes[number]
-        folder = agent.root / "plugins" / self.driver_name
-        folder.mkdir(parents=True, exist_ok=True)
         settings = PluginSettings(
             driver_name=self.driver_name,
             node_name=agent.node_name,
             registry_dir=agent.registration_directory,
-            data_dir=folder,
+            data_dir=agent.root / "plugins" / self.driver_name,
+            cdi_dir=agent.cdi_root,
         )
         recorder, faults, stack = CallRecorder(), Faults(), AsyncExitStack()
-        driver = SimulatedDriver(self.driver_name, CdiFolder(agent.cdi_root, self.driver_name))
-        plugin = KubeletPlugin(driver, settings, self.api, interceptors=[recorder, faults])
+        plugin = KubeletPlugin(SimulatedDriver(self.driver_name), settings, self.api, interceptors=[recorder, faults])
         await stack.enter_async_context(plugin)
         await plugin.publish(resources)
-        running = RunningPlugin(agent, plugin, driver, recorder, faults, stack)
+        running = RunningPlugin(agent, plugin, recorder, faults, stack)
         self.plugins.append(running)
         async with asyncio.timeout(60):
             await plugin.registered()
@@ -376,7 +373,7 @@ class Scene:
         await until("all claims gone", no_claims)
         try:
             for running in self.plugins:
-                assert running.driver.prepared_claims == [], "a claim was prepared and never unprepared"
+                assert running.plugin.prepared_claims == [], "a claim was prepared and never unprepared"
                 assert not list(running.node.cdi_root.glob(f"{self.driver_name}*")), "a CDI file was left behind"
         finally:
             for running in self.plugins:

@@ -1,0 +1,122 @@
+"""``kill -9`` at every step of prepare and unprepare, and what the next process makes of it.
+
+A killed process leaves the files as they are. So a trace function looks at the files before each line that the library
+and the driver run for a call, and keeps a copy of each state; then a new process starts on each copy.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import node_world
+import pytest
+from dra_kubeletplugin import cdi, checkpoint, prepared
+from node_world import NodeWorld, allocated, ref
+
+TRACED = {module.__file__ for module in (cdi, checkpoint, prepared, node_world)}
+
+Step = Callable[[NodeWorld], Awaitable[None]]
+
+
+async def prepare(node: NodeWorld) -> None:
+    """Prepare the claim; containers and hardware must then be right."""
+    devices = await node.prepared.prepare(allocated("a", "p/gpu-7"))
+    assert not isinstance(devices, Exception), devices
+    assert [device.device for device in devices] == ["gpu-7"]
+    assert node.containers("uid-of-a") == ["DEVICE=p/gpu-7"]
+    assert (node.hardware / "uid-of-a").read_text() == "p/gpu-7"
+
+
+async def unprepare(node: NodeWorld) -> None:
+    """Unprepare the claim; it must leave nothing behind."""
+    assert await node.prepared.unprepare(ref("a")) is None
+    assert not [path for path in node.leftovers() if "uid-of-b" not in path.name]
+
+
+async def nothing(_node: NodeWorld) -> None:
+    """The node has not heard of the claim."""
+
+
+async def prepare_before(node: NodeWorld) -> None:
+    """Prepare the claim with the allocation that it had before."""
+    assert not isinstance(await node.prepared.prepare(allocated("a", "p/gpu-0")), Exception)
+
+
+CALLS: list[tuple[str, Step, Step, int]] = [
+    ("prepare", nothing, prepare, 7),
+    ("unprepare", prepare, unprepare, 5),
+    ("prepare another allocation", prepare_before, prepare, 11),
+]
+
+
+@pytest.mark.parametrize(("before", "call", "least"), [case[1:] for case in CALLS], ids=[case[0] for case in CALLS])
+async def test_a_kill_at_any_step_leaves_what_the_next_process_can_finish(
+    tmp_path: Path, before: Step, call: Step, least: int
+) -> None:
+    node = NodeWorld(tmp_path / "node")
+    assert not isinstance(await node.prepared.prepare(allocated("b", "p/gpu-1")), Exception)
+    await before(node)
+    with states(node, tmp_path / "states") as found:
+        await call(node)
+    assert len(found) >= least, "the walk sees each step"
+    for state in found:
+        for then in (prepare, unprepare):
+            root = tmp_path / "then"
+            shutil.copytree(state, root)
+            try:
+                await next_process(NodeWorld(root), then)
+            except AssertionError as error:
+                pytest.fail(f"killed with {sorted(files(state))}, then {then.__name__}: {error}")
+            shutil.rmtree(root)
+
+
+async def next_process(node: NodeWorld, then: Step) -> None:
+    """It tidies, finds the other claim as it was, and answers the kubelet's next call."""
+    await node.prepared.tidy(sweep=True)
+    assert not [path for path in node.leftovers() if path.name.startswith(".")], "half a file"
+    if node.containers("uid-of-a"):
+        assert "uid-of-a" in node.records.uids(), "a CDI file without a record"
+    assert node.containers("uid-of-b") == ["DEVICE=p/gpu-1"]
+    await then(node)
+    await unprepare(node)
+
+
+@contextmanager
+def states(node: NodeWorld, folder: Path) -> Iterator[list[Path]]:
+    """Copies of the states that the node's files take while the block runs."""
+    found: list[Path] = []
+    last: dict[str, bytes] = {}
+
+    def look() -> None:
+        nonlocal last
+        if (now := files(node.root)) != last:
+            last = now
+            found.append(Path(shutil.copytree(node.root, folder / str(len(found)))))
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        if frame.f_code.co_filename not in TRACED:
+            return None
+        if event == "line":
+            look()
+        return trace
+
+    sys.settrace(trace)
+    threading.settrace(trace)
+    try:
+        yield found
+    finally:
+        sys.settrace(None)
+        threading.settrace(None)
+        look()
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """Names and content."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}

@@ -1,0 +1,394 @@
+"""What is prepared is remembered in files: across calls, processes, instances and reboots."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dra_api.resource import ResourceClaim
+from dra_kubeletplugin import (
+    CheckpointCorrupted,
+    ClaimError,
+    DeviceInUse,
+    Prepared,
+    PreparedDevice,
+)
+from dra_kubeletplugin.allocated import fingerprint
+from dra_kubeletplugin.checkpoint import FORMAT, ClaimRecords
+from node_world import DRIVER, NodeWorld, allocated, ref
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> NodeWorld:
+    return NodeWorld(tmp_path)
+
+
+@pytest.fixture
+def reboot(monkeypatch: pytest.MonkeyPatch, node: NodeWorld) -> Callable[[], None]:
+    """The machine starts again, with an empty /run."""
+
+    def boot() -> None:
+        for name in ("checkpoint", "prepared"):
+            monkeypatch.setattr(f"dra_kubeletplugin.{name}.boot_id", lambda: "after-the-reboot")
+        for path in (*node.cdi_files(), *node.hardware.iterdir()):
+            path.unlink()
+        node.start()
+
+    return boot
+
+
+async def prepared(node: NodeWorld, claim: ResourceClaim) -> Prepared:
+    """The devices; the claim must be prepared."""
+    devices = await node.prepared.prepare(claim)
+    assert not isinstance(devices, Exception), devices
+    return devices
+
+
+async def refused(node: NodeWorld, claim: ResourceClaim) -> Exception:
+    """The error; the claim must be refused."""
+    error = await node.prepared.prepare(claim)
+    assert isinstance(error, Exception), error
+    return error
+
+
+# --- the same claim again ---
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["the same process", "a new process"])
+async def test_a_prepared_claim_is_answered_without_the_driver_and_its_cdi_files_are_written_again(
+    node: NodeWorld, restart: bool
+) -> None:
+    claim = allocated("a", "p/gpu-0", "p/gpu-1")
+    first = await prepared(node, claim)
+    if restart:
+        node.start()
+    for path in node.cdi_files():
+        path.unlink()
+    node.driver.calls.clear()
+    assert await prepared(node, claim) == first
+    assert node.driver.calls == []
+    assert node.containers("uid-of-a") == ["DEVICE=p/gpu-0", "DEVICE=p/gpu-1"]
+
+
+async def test_a_claim_allocated_anew_is_unprepared_and_prepared_with_its_new_device(node: NodeWorld) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    (device,) = await prepared(node, allocated("a", "p/gpu-7"))
+    assert device.device == "gpu-7"
+    assert node.driver.calls == ["prepare a: p/gpu-0", "unprepare a: p/gpu-0", "prepare a: p/gpu-7"]
+    assert node.containers("uid-of-a") == ["DEVICE=p/gpu-7"]
+
+
+async def test_the_old_instance_of_a_failed_rolling_update_knows_what_the_new_one_did(node: NodeWorld) -> None:
+    """Once it answered from memory: with the device of another claim, without CDI file and without error."""
+    old = node.prepared
+    await prepared(node, allocated("a", "p/gpu-0"))
+    node.start()  # the new instance
+    assert await node.prepared.unprepare(ref("a")) is None
+    answer = await old.prepare(allocated("a", "p/gpu-7"))  # the new instance has failed
+    assert not isinstance(answer, Exception)
+    assert [device.device for device in answer] == ["gpu-7"]
+    assert node.containers("uid-of-a") == ["DEVICE=p/gpu-7"]
+
+
+async def test_an_old_allocation_that_cannot_be_unprepared_refuses_the_new_one(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stuck(claim: object) -> None:
+        raise ClaimError("the device does not answer")
+
+    await prepared(node, allocated("a", "p/gpu-0"))
+    with monkeypatch.context() as patch:
+        patch.setattr(node.driver, "unprepare", stuck)
+        assert "does not answer" in str(await refused(node, allocated("a", "p/gpu-7")))
+    assert [device.device for device in await prepared(node, allocated("a", "p/gpu-7"))] == ["gpu-7"]
+
+
+CHANGES: list[tuple[str, ResourceClaim, bool]] = [
+    ("nothing", allocated("a", "p/gpu-0", config={"b": 1, "a": 2}), False),
+    ("the order of keys", allocated("a", "p/gpu-0", config={"a": 2, "b": 1}), False),
+    ("a field that no driver prepares by", allocated("a", "p/gpu-0", config={"b": 1, "a": 2}, tolerations=[]), False),
+    ("the device", allocated("a", "p/gpu-1", config={"b": 1, "a": 2}), True),
+    ("the pool", allocated("a", "q/gpu-0", config={"b": 1, "a": 2}), True),
+    ("the configuration", allocated("a", "p/gpu-0", config={"b": 1, "a": 3}), True),
+    ("the share", allocated("a", "p/gpu-0", config={"b": 1, "a": 2}, shareID="s"), True),
+]
+
+
+@pytest.mark.parametrize(("changed", "differs"), [case[1:] for case in CHANGES], ids=[case[0] for case in CHANGES])
+def test_what_makes_an_allocation_another_one(changed: ResourceClaim, differs: bool) -> None:
+    claim = allocated("a", "p/gpu-0", config={"a": 2, "b": 1})
+    assert (fingerprint(DRIVER, claim) != fingerprint(DRIVER, changed)) is differs
+
+
+def test_the_fingerprint_is_the_same_in_each_version() -> None:
+    """A difference would unprepare the claims of running pods after an update of the driver."""
+    content = (
+        '{"configs":[{"parameters":{"a":1},"requests":[],"source":"FromClaim"}],"results":[{"admin":false,"consumed":{},'
+        '"device":"gpu-0","pool":"p","request":"req","share":null}]}'
+    )
+    claim = allocated("a", "p/gpu-0", config={"a": 1})
+    assert fingerprint(DRIVER, claim) == f"1-{hashlib.sha256(content.encode()).hexdigest()}"
+
+
+# --- reboot ---
+
+
+async def test_after_a_reboot_a_claim_is_prepared_again(node: NodeWorld, reboot: Callable[[], None]) -> None:
+    first = await prepared(node, allocated("a", "p/gpu-0"))
+    reboot()
+    await node.prepared.tidy(sweep=True)
+    assert node.cdi_files() == [], "nothing is ready yet"
+    assert node.prepared.claims() == []
+    assert await prepared(node, allocated("a", "p/gpu-0")) == first
+    assert node.driver.calls == ["prepare a: p/gpu-0"]
+    assert node.containers("uid-of-a") == ["DEVICE=p/gpu-0"]
+
+
+async def test_after_a_reboot_no_container_runs_on_a_device_of_before(
+    node: NodeWorld, reboot: Callable[[], None]
+) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    reboot()
+    await prepared(node, allocated("b", "p/gpu-0"))
+    assert await node.prepared.unprepare(ref("a")) is None
+    assert node.containers("uid-of-b") == ["DEVICE=p/gpu-0"]
+
+
+# --- one device, two claims ---
+
+
+async def test_a_device_that_another_claim_holds_is_refused_until_that_is_unprepared(node: NodeWorld) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    error = await refused(node, allocated("b", "p/gpu-1", "p/gpu-0"))
+    assert isinstance(error, DeviceInUse)
+    assert "device gpu-0 of pool p is still prepared for claim default/a: wait until the pods" in str(error)
+    assert str(node.root / "claims" / "uid-of-a.json") in str(error)
+    assert node.driver.calls == ["prepare a: p/gpu-0"]
+    await node.prepared.unprepare(ref("a"))
+    assert len(await prepared(node, allocated("b", "p/gpu-1", "p/gpu-0"))) == 2
+
+
+async def test_a_device_of_another_process_is_refused_too(node: NodeWorld) -> None:
+    old = node.prepared
+    node.start()
+    await prepared(node, allocated("a", "p/gpu-0"))
+    assert isinstance(await old.prepare(allocated("b", "p/gpu-0")), DeviceInUse)
+
+
+TOGETHER: list[tuple[str, ResourceClaim, ResourceClaim]] = [
+    ("an administrator's access", allocated("a", "p/gpu-0"), allocated("b", "p/gpu-0", adminAccess=True)),
+    ("beside an administrator", allocated("a", "p/gpu-0", adminAccess=True), allocated("b", "p/gpu-0")),
+    ("two shares", allocated("a", "p/gpu-0", shareID="s1"), allocated("b", "p/gpu-0", shareID="s2")),
+    ("the same name in another pool", allocated("a", "p/gpu-0"), allocated("b", "q/gpu-0")),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), [case[1:] for case in TOGETHER], ids=[case[0] for case in TOGETHER])
+async def test_what_may_be_prepared_for_two_claims(node: NodeWorld, one: ResourceClaim, other: ResourceClaim) -> None:
+    await prepared(node, one)
+    await prepared(node, other)
+
+
+@pytest.mark.parametrize("share", [None, "s1"], ids=["without a share", "the same share"])
+async def test_a_share_does_not_go_with_the_whole_device(node: NodeWorld, share: str | None) -> None:
+    await prepared(node, allocated("a", "p/gpu-0", shareID="s1"))
+    assert isinstance(await refused(node, allocated("b", "p/gpu-0", shareID=share)), DeviceInUse)
+
+
+async def test_equal_names_in_two_pools_of_one_claim_have_a_cdi_device_each(node: NodeWorld) -> None:
+    devices = await prepared(node, allocated("a", "p/gpu-0", "q/gpu-0"))
+    assert len({name for device in devices for name in device.cdi_ids}) == 2
+    assert node.containers("uid-of-a") == ["DEVICE=p/gpu-0", "DEVICE=q/gpu-0"]
+
+
+# --- unprepare ---
+
+
+async def test_unpreparing_tells_the_driver_what_was_prepared_and_leaves_nothing(node: NodeWorld) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    node.start()
+    assert await node.prepared.unprepare(ref("a")) is None
+    assert node.driver.calls == ["unprepare a: p/gpu-0"]
+    assert node.leftovers() == []
+
+
+async def test_an_unknown_claim_is_unprepared_all_the_same(node: NodeWorld) -> None:
+    assert await node.prepared.unprepare(ref("a")) is None
+    assert node.driver.calls == ["unprepare a: "]
+
+
+@pytest.mark.parametrize("uid", ["../x", "", "a/b", ".hidden"])
+async def test_a_uid_that_is_no_file_name_is_refused(node: NodeWorld, uid: str) -> None:
+    assert "is not the uid of a claim" in str(await node.prepared.unprepare(type(ref("a"))("default", "a", uid)))
+
+
+# --- damaged and foreign records ---
+
+
+def _edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    def edit(path: Path) -> None:
+        content = json.loads(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+
+    return edit
+
+
+DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
+    ("empty", lambda path: path.write_text(""), "truncated"),
+    ("torn", lambda path: path.write_bytes(path.read_bytes()[:-20]), "truncated"),
+    ("no JSON", lambda path: path.write_bytes(b"\xff\0"), "malformed"),
+    ("another device", lambda path: path.write_text(path.read_text().replace("gpu-0", "gpu-1")), "its checksum is"),
+    (
+        "of another claim",
+        lambda path: path.write_text(path.with_stem("uid-of-b").read_text()),
+        "about the claim uid-of-b",
+    ),
+    ("of a version to come", _edit(lambda c: c.update(format=9, readableFrom=9)), "a newer version wrote it .format 9"),
+]
+
+
+@pytest.mark.parametrize(("damage", "reason"), [case[1:] for case in DAMAGES], ids=[case[0] for case in DAMAGES])
+async def test_a_damaged_record_concerns_its_claim_only(
+    node: NodeWorld, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], object], reason: str
+) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    await prepared(node, allocated("b", "p/gpu-2"))
+    path = node.root / "claims" / "uid-of-a.json"
+    damage(path)
+    node.start()
+    await node.prepared.tidy(sweep=True)
+    assert f"the checkpoint {path} cannot be read: " in caplog.text
+    assert node.containers("uid-of-a") == ["DEVICE=p/gpu-0"], "a container may use it"
+
+    error = await refused(node, allocated("a", "p/gpu-0"))
+    assert isinstance(error, CheckpointCorrupted)
+    with pytest.raises(CheckpointCorrupted, match=reason):
+        raise error
+    assert f"{path}" in str(error)
+    assert "remove the file" in str(error)
+    await prepared(node, allocated("b", "p/gpu-2"))
+    await prepared(node, allocated("c", "p/gpu-3"))
+
+    assert await node.prepared.unprepare(ref("a")) is None, "the kubelet's unprepare mends it"
+    await prepared(node, allocated("a", "p/gpu-0"))
+
+
+async def test_a_version_to_come_may_add_fields(node: NodeWorld) -> None:
+    def later(content: dict[str, Any]) -> None:
+        text = json.dumps({**content["record"], "mood": "good"}, separators=(",", ":"))
+        content |= {"format": FORMAT + 1, "checksum": zlib.crc32(text.encode()), "record": json.loads(text), "size": 1}
+
+    first = await prepared(node, allocated("a", "p/gpu-0"))
+    path = node.root / "claims" / "uid-of-a.json"
+    content = json.loads(path.read_text())
+    later(content)
+    path.write_text(json.dumps(content, separators=(",", ":")))
+    node.start()
+    assert await prepared(node, allocated("a", "p/gpu-0")) == first
+    assert node.driver.calls == []
+
+
+async def test_a_record_removed_by_hand_frees_its_device(node: NodeWorld) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    (node.root / "claims" / "uid-of-a.json").unlink()
+    await prepared(node, allocated("b", "p/gpu-0"))
+
+
+async def test_a_full_disk_fails_the_claim_and_leaves_no_half_file(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        error = await refused(node, allocated("a", "p/gpu-0"))
+    assert "cannot write the checkpoint" in str(error)
+    assert "No space left" in str(error)
+    assert not list((node.root / "claims").glob(".*"))
+    await prepared(node, allocated("a", "p/gpu-0"))
+
+
+# --- files that belong to nothing ---
+
+
+async def test_at_the_start_files_of_unknown_claims_go_and_missing_ones_come_back(node: NodeWorld) -> None:
+    for name in ("a", "b"):
+        await prepared(node, allocated(name, f"p/{name}"))
+    folder = node.root / "cdi"
+    (folder / f"{DRIVER}-uid-of-a-req-0.json").unlink()
+    orphan = (folder / f"{DRIVER}-uid-of-b-req-0.json").read_text().replace("uid-of-b", "uid-of-x")
+    (folder / f"{DRIVER}-uid-of-x-req-0.json").write_text(orphan)
+    (folder / f".{DRIVER}-xyz.tmp").touch()
+    others = [folder / f"{DRIVER}-x-uid-of-b-req-0.json", folder / "other.json", folder / ".other.tmp"]
+    others[0].write_text(orphan.replace(DRIVER, f"{DRIVER}-x"))  # of a driver whose name begins like ours
+    for path in others[1:]:
+        path.touch()
+    (node.root / "claims" / ".half.tmp").touch()
+    node.start()
+    await node.prepared.tidy(sweep=True)
+    ours = [folder / f"{DRIVER}-uid-of-{name}-req-0.json" for name in ("a", "b")]
+    assert set(node.cdi_files()) == {*ours, *others}
+    assert not list((node.root / "claims").glob(".*"))
+
+
+async def test_a_driver_whose_records_are_new_sweeps_nothing(node: NodeWorld) -> None:
+    """Its claims may have been prepared by a version without records, and their containers run."""
+    path = node.root / "cdi" / f"{DRIVER}-uid-of-x-req-0.json"
+    path.write_text(json.dumps({"kind": f"{DRIVER}/claim"}))
+    await node.prepared.tidy(sweep=False)
+    assert node.cdi_files() == [path]
+
+
+# --- what a driver answers ---
+
+
+WRONG: list[tuple[str, Callable[[Prepared], Any], str]] = [
+    ("nothing", lambda prepared: None, "prepare returned None: return a list of PreparedDevice"),
+    ("a mapping", lambda prepared: {}, "prepare returned {}: return a list"),
+    ("a text", lambda prepared: "gpu-0", "prepare returned 'gpu-0': return a list"),
+    ("names", lambda prepared: ["gpu-0"], r"returned 'gpu-0' as a device: use PreparedDevice\.of"),
+    (
+        "another device",
+        lambda prepared: [PreparedDevice(pool="p", device="gpu-9")],
+        "the device gpu-9 of pool p, which is not allocated to the claim",
+    ),
+    (
+        "for another request",
+        lambda prepared: [PreparedDevice(pool="p", device="gpu-0", requests=("other",))],
+        "the device gpu-0 for the request other, which it was not allocated for",
+    ),
+]
+
+
+@pytest.mark.parametrize(("answer", "message"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
+async def test_a_wrong_answer_of_the_driver_is_refused(
+    node: NodeWorld, answer: Callable[[Prepared], Any], message: str
+) -> None:
+    node.driver.answer = answer
+    error = await refused(node, allocated("a", "p/gpu-0"))
+    with pytest.raises(ClaimError, match=message):
+        raise error
+    assert node.cdi_files() == []
+
+
+async def test_what_a_driver_raises_is_logged_with_its_trace(node: NodeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    node.driver.answer = lambda prepared: prepared[7]
+    assert isinstance(await refused(node, allocated("a", "p/gpu-0")), IndexError)
+    [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record.getMessage() == "prepare of claim default/a: list index out of range"
+    assert record.exc_info
+
+
+def test_records_are_for_their_owner_only(tmp_path: Path) -> None:
+    records = ClaimRecords(tmp_path / "claims")
+    assert records.create(), "it was missing"
+    assert not records.create()
+    assert (tmp_path / "claims").stat().st_mode & 0o777 == 0o700

@@ -1,0 +1,96 @@
+"""The prepared claims of one node without sockets: allocations in, the driver's calls and the files out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dra_api.codec import convert
+from dra_api.resource import ResourceClaim
+from dra_kubeletplugin import CdiFolder, ClaimRef, ContainerEdits, Driver, Prepared, PreparedDevice, results_for
+from dra_kubeletplugin.checkpoint import ClaimRecords
+from dra_kubeletplugin.prepared import PreparedClaims
+
+DRIVER = "gpu.example.com"
+
+
+def allocated(name: str, *devices: str, config: Any = None, **fields: Any) -> ResourceClaim:
+    """A claim with devices ``pool/device``; ``fields`` go into each result."""
+    results = [
+        {"request": "req", "driver": DRIVER, "pool": device.split("/")[0], "device": device.split("/")[1], **fields}
+        for device in devices
+    ]
+    configs = [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": config}}] if config else []
+    return convert(
+        ResourceClaim,
+        {
+            "metadata": {"namespace": "default", "name": name, "uid": f"uid-of-{name}"},
+            "status": {"allocation": {"devices": {"results": results, "config": configs}}},
+        },
+    )
+
+
+def ref(name: str) -> ClaimRef:
+    """The claim as the kubelet names it to unprepare it."""
+    return ClaimRef("default", name, f"uid-of-{name}")
+
+
+class Hardware(Driver):
+    """Makes a file per claim, which stands for what a driver does to devices; ``calls`` tells what it was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.calls: list[str] = []
+        self.answer: Callable[[Prepared], Any] = lambda prepared: prepared
+
+    async def prepare(self, claim: ResourceClaim) -> Prepared:
+        results = results_for(DRIVER, claim)
+        devices = " ".join(f"{result.pool}/{result.device}" for result in results)
+        self.calls.append(f"prepare {claim.metadata.name}: {devices}")
+        (self.folder / claim.metadata.uid).write_text(devices)
+        edits = [ContainerEdits(env=(f"DEVICE={result.pool}/{result.device}",)) for result in results]
+        prepared = [PreparedDevice.of(result, edits=each) for result, each in zip(results, edits, strict=True)]
+        return self.answer(prepared)  # type: ignore[no-any-return]  # may be wrong on purpose
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        self.calls.append(f"unprepare {claim.name}: {' '.join(f'{d.pool}/{d.device}' for d in claim.devices)}")
+        (self.folder / claim.uid).unlink(missing_ok=True)
+
+
+@dataclass
+class NodeWorld:
+    """The folders of a driver; ``start`` makes a process of it."""
+
+    root: Path
+    driver: Hardware = field(init=False)
+    prepared: PreparedClaims = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hardware = self.root / "hardware"
+        self.hardware.mkdir(parents=True, exist_ok=True)
+        self.start()
+
+    def start(self) -> None:
+        """A process without memory, in the place of the one before."""
+        self.driver = Hardware(self.hardware)
+        self.records = ClaimRecords(self.root / "claims")
+        self.records.create()
+        cdi = CdiFolder(self.root / "cdi", DRIVER)
+        cdi.create()
+        self.prepared = PreparedClaims(self.driver, DRIVER, self.records, cdi)
+
+    def cdi_files(self) -> list[Path]:
+        """All files of the CDI folder, hidden ones too."""
+        return sorted((self.root / "cdi").iterdir())
+
+    def containers(self, uid: str) -> list[str]:
+        """What the CDI files of a claim give to containers."""
+        specs = [json.loads(path.read_text()) for path in self.cdi_files() if f"-{uid}-" in path.name]
+        return [env for spec in specs for device in spec["devices"] for env in device["containerEdits"]["env"]]
+
+    def leftovers(self) -> list[Path]:
+        """Every file below the folder."""
+        return sorted(path for path in self.root.rglob("*") if path.is_file())
