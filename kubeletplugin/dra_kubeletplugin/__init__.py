@@ -1,20 +1,20 @@
 """The node side of a DRA driver, for driver authors.
 
-A driver is one class; ``KubeletPlugin`` brings it onto its node (docs/driver-author.md is the tutorial)::
+A driver is one class; ``run`` makes a command of it (docs/driver-author.md is the tutorial)::
 
     class Hello(Driver):
         async def prepare(self, claim):
             return [PreparedDevice.of(result) for result in results_for("hello.example.com", claim)]
 
-    async with Api(connection()) as api, KubeletPlugin(Hello(), settings, api) as plugin:
-        await plugin.publish({"pool": Pool.of([device("hello-0")])})
-        await plugin.wait()
+    run(Hello(), "hello.example.com", [device("hello-0")])
+
+``serve`` is for a main program of your own, and ``KubeletPlugin`` for a plugin inside of another one.
 """
 
 from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice
 
 from .cdi import CDI_DIR, CdiFolder
-from .driver import ClaimRef, DeviceConfig, Driver, Prepared, PreparedDevice, configs_for, results_for
+from .driver import ClaimRef, DeviceConfig, DeviceHealth, Driver, Prepared, PreparedDevice, configs_for, results_for
 from .errors import (
     AttributeUnknown,
     CheckpointCorrupted,
@@ -24,6 +24,7 @@ from .errors import (
     DeviceInUse,
     DroppedFields,
     Fatal,
+    HealthFailed,
     PluginError,
     PoolInvalid,
     PoolRefused,
@@ -71,11 +72,13 @@ __all__ = [
     "ClaimReplaced",
     "ContainerEdits",
     "DeviceConfig",
+    "DeviceHealth",
     "DeviceInUse",
     "DeviceNode",
     "Driver",
     "DroppedFields",
     "Fatal",
+    "HealthFailed",
     "Hook",
     "IntelRdt",
     "Interceptor",

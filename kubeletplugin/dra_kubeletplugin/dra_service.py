@@ -1,20 +1,17 @@
-"""The DRA gRPC service in each version that kubelets speak; the versions differ only in ``share_id``.
+"""The DRA gRPC service in each version that kubelets speak; the versions differ in names and in ``share_id``.
 
 Spec: plugin-helper.md sections 2.5 and 9.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import grpc
 from dra_proto.dra.v1 import api_pb2 as v1_pb2
-from dra_proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1_pb2
-from dra_proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 
 from .calls import NodeCalls
 from .driver import ClaimRef, PreparedDevice
@@ -22,16 +19,19 @@ from .driver import ClaimRef, PreparedDevice
 
 @dataclass(frozen=True)
 class WireVersion:
-    """One version of the service: its name in registrations, its messages, how a server gets it."""
+    """One version of the service: its name in registrations and on the wire, and its messages."""
 
+    name: str
     service: str
     messages: ModuleType
-    add: Callable[[Any, grpc.aio.Server], None]
-    has_shares: bool
+    has_shares: bool = False
 
 
-V1 = WireVersion("v1.DRAPlugin", v1_pb2, v1_grpc.add_DRAPluginServicer_to_server, has_shares=True)
-V1BETA1 = WireVersion("v1beta1.DRAPlugin", v1beta1_pb2, v1beta1_grpc.add_DRAPluginServicer_to_server, has_shares=False)
+_PACKAGE = "k8s.io.kubelet.pkg.apis.dra"
+V1 = WireVersion("v1.DRAPlugin", f"{_PACKAGE}.v1.DRAPlugin", v1_pb2, has_shares=True)
+V1BETA1 = WireVersion("v1beta1.DRAPlugin", f"{_PACKAGE}.v1beta1.DRAPlugin", v1beta1_pb2)
+LEGACY = WireVersion("v1alpha3.NodeService", "v1alpha3.Node", v1beta1_pb2)
+"""Of Kubernetes 1.31 and before, with names of its own and the messages of v1beta1 (9.6)."""
 
 
 class DRAService:
@@ -40,6 +40,19 @@ class DRAService:
     def __init__(self, version: WireVersion, calls: NodeCalls) -> None:
         self._version = version
         self._calls = calls
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve this version."""
+        methods = {method.__name__: method for method in (self.NodePrepareResources, self.NodeUnprepareResources)}
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                method,
+                request_deserializer=getattr(self._version.messages, f"{name}Request").FromString,
+                response_serializer=lambda message: message.SerializeToString(),
+            )
+            for name, method in methods.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(self._version.service, handlers),))
 
     async def NodePrepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802  # grpc's name
         """Prepare the claims of the request."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Generic, Self, TypeVar, overload
@@ -76,6 +76,23 @@ class ClaimRef:
         return f"{self.namespace}/{self.name}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceHealth:
+    """How a device does: ``healthy`` None is unknown. ``message`` goes into the status of the pods that use it.
+
+    Without ``pool`` it is a device of the pool that is named like the node.
+
+    Not reported for ``timeout_seconds`` (0: 30 s, the kubelet's default), the device becomes unknown; the library
+    repeats a report in time.
+    """
+
+    device: str
+    healthy: bool | None
+    pool: str = ""
+    message: str = ""
+    timeout_seconds: int = 0
+
+
 Prepared = Sequence[PreparedDevice]
 PrepareResults = Mapping[str, Prepared | Exception]
 UnprepareResults = Mapping[str, Exception | None]
@@ -102,13 +119,22 @@ class Driver(ABC):
         What this raises is the claim's error, and the kubelet calls again.
         """
 
+    def health(self) -> AsyncIterator[Sequence[DeviceHealth]]:
+        """Yield the health of all devices at each change: ``async def health(self)`` with ``yield``.
+
+        A driver that has no such method reports none. When it raises, devices become unknown, and it is called again.
+        """
+        raise NotImplementedError
+
     def handle_error(self, error: PluginError, message: str) -> None:
         """Handle a background error, ``Recoverable`` or ``Fatal``. The default logs it."""
         log.log(logging.WARNING if isinstance(error, Recoverable) else logging.CRITICAL, "%s: %s", message, error)
 
     def __init_subclass__(cls, **others: Any) -> None:
-        """Raise TypeError for a ``prepare`` that nothing could wait for."""
+        """Raise TypeError for methods that nothing could wait for."""
         super().__init_subclass__(**others)
+        if inspect.iscoroutinefunction(cls.__dict__.get("health")):
+            raise TypeError(f"{cls.__name__}.health must yield reports: write 'yield [...]' in it instead of 'return'")
         for name in ("prepare", "unprepare"):
             method = cls.__dict__.get(name)
             if isinstance(method, FunctionType) and not _is_asynchronous(method):

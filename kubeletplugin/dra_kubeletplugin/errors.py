@@ -16,6 +16,7 @@
     │   ├── SyncFailed         the slices of a pool could not be written this time
     │   ├── PoolInvalid        the slices wanted for a pool contradict each other; nothing is written until they change
     │   ├── PoolRefused        the API server refuses a slice of the pool; tried again every five minutes
+    │   ├── HealthFailed       the driver's ``health`` raised; it is called again
     │   ├── WatchFailed        the ResourceSlices cannot be watched for now
     │   └── DroppedFields      the API server stored a slice without some of its fields
     └── Fatal                  the plugin cannot continue; the process should exit and be restarted
@@ -103,6 +104,10 @@ class PoolRefused(Recoverable):
 
 class WatchFailed(Recoverable):
     """Listing or watching ResourceSlices failed; ``__cause__`` says how. It is retried."""
+
+
+class HealthFailed(Recoverable):
+    """The driver could not say how its devices are; ``health`` is called again."""
 
 
 class DroppedFields(Recoverable):

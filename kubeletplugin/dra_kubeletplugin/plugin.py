@@ -24,9 +24,10 @@ from dra_proto.registration.v1.api_pb2_grpc import add_RegistrationServicer_to_s
 from .calls import NodeCalls
 from .cdi import CdiFolder
 from .checkpoint import ClaimRecords
-from .dra_service import V1, V1BETA1, DRAService
+from .dra_service import LEGACY, V1, V1BETA1, DRAService
 from .driver import ClaimRef, Driver
 from .errors import Fatal, PluginError, Recoverable, SettingsError, StartError
+from .health import HealthReports
 from .interceptor import Interceptor, LoggingInterceptor
 from .lock import Turns
 from .prepared import PreparedClaims
@@ -60,8 +61,10 @@ class KubeletPlugin:
         self._records = ClaimRecords(settings.records_dir)
         self._cdi = CdiFolder(Path(settings.cdi_dir), settings.driver_name)
         self._prepared = PreparedClaims(driver, settings.driver_name, self._records, self._cdi)
-        self._versions = [version for version, on in ((V1, settings.serve_v1), (V1BETA1, settings.serve_v1beta1)) if on]
-        services = [version.service for version in self._versions]
+        self._health = HealthReports(driver, settings.node_name)
+        served = ((V1, settings.serve_v1), (V1BETA1, settings.serve_v1beta1), (LEGACY, settings.serve_legacy))
+        self._versions = [version for version, on in served if on]
+        services = [*(version.name for version in self._versions), *self._health.services]
         endpoint = str(settings.plugin_path)
         self._registration = RegistrationService(settings.driver_name, endpoint, services, self._restore_slices)
         self._interceptors = (LoggingInterceptor(log, settings.log_level), *interceptors)
@@ -81,7 +84,8 @@ class KubeletPlugin:
             if settings.run_dra_service:
                 is_new = self._make_folders()
                 await dra.start()
-                stack.push_async_callback(_cancel, asyncio.create_task(self._tidy(sweep=not is_new), name="tidying"))
+                for work in (self._tidy(sweep=not is_new), self._health.follow()):
+                    stack.push_async_callback(_cancel, asyncio.create_task(work))
             if settings.run_registration:
                 await registration.start()
             self._stack = stack.pop_all()
@@ -181,7 +185,8 @@ class KubeletPlugin:
     def _add_dra_services(self, server: grpc.aio.Server) -> None:
         calls = NodeCalls(self._prepared, self._api, self._turns)
         for version in self._versions:
-            version.add(DRAService(version, calls), server)
+            DRAService(version, calls).add_to(server)
+        self._health.add_to(server)
 
     def _add_registration_service(self, server: grpc.aio.Server) -> None:
         add_RegistrationServicer_to_server(self._registration, server)

@@ -33,8 +33,9 @@ class PluginSettings:
     kubelet; ``data_dir`` also keeps what is prepared, and must outlast the process. CDI files go to ``cdi_dir``, which
     the container runtime reads. ``rolling_update_uid`` is the pod's uid, given when instances may overlap (kubelet 1.33
     and newer). ``serialize`` runs one prepare or unprepare at a time, across overlapping instances through a
-    lock file in ``lock_dir``. ``log_level`` is the level of request and response logs, None for none.
-    ``reconcile_pool`` publishes just that pool, without node name in its slices (RS-05).
+    lock file in ``lock_dir``. ``serve_legacy`` adds the service of Kubernetes 1.31 and before. ``log_level`` is the
+    level of request and response logs, None for none. ``reconcile_pool`` publishes just that pool, without node name in
+    its slices (RS-05).
     """
 
     driver_name: str
@@ -48,6 +49,7 @@ class PluginSettings:
     rolling_update_uid: str = ""
     serve_v1: bool = True
     serve_v1beta1: bool = True
+    serve_legacy: bool = False
     run_dra_service: bool = True
     run_registration: bool = True
     serialize: bool = True
@@ -63,7 +65,7 @@ class PluginSettings:
             )
         if self.node_name:
             check_subdomain("the node name", self.node_name, limit=253)
-        if not (self.serve_v1 or self.serve_v1beta1):
+        if not (self.serve_v1 or self.serve_v1beta1 or self.serve_legacy):
             raise SettingsError("no DRA gRPC version is offered: enable serve_v1 or serve_v1beta1")
         if self.rolling_update_uid and (self.registrar_socket or self.plugin_socket):
             raise SettingsError(

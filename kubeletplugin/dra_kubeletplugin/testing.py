@@ -22,6 +22,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
+from dra_api.codec import convert
+from dra_api.resource import ResourceClaim
+from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
 from dra_proto.registration.v1 import api_pb2 as registration_pb2
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
 from google.protobuf.message import Message
@@ -29,8 +32,32 @@ from google.protobuf.message import Message
 from .dra_service import V1, WireVersion
 from .driver import ClaimRef
 from .errors import PluginError
+from .health import HEALTH_SERVICES
 from .interceptor import Interceptor, Stream, Unary
 from .settings import PluginSettings
+
+
+def allocated_claim(
+    driver: str, *devices: str, name: str = "claim", parameters: dict[str, Any] | None = None, **fields: Any
+) -> ResourceClaim:
+    """A claim that holds devices, each given as ``pool/device``, for its request ``req``.
+
+    ``parameters`` is the claim's configuration for the driver; ``fields`` go into each allocation result.
+    """
+    results = []
+    for device in devices:
+        pool, _, device_name = device.rpartition("/")
+        results.append({"request": "req", "driver": driver, "pool": pool, "device": device_name, **fields})
+    opaque = {"driver": driver, "parameters": parameters}
+    config = [] if parameters is None else [{"source": "FromClaim", "opaque": opaque}]
+    claim: ResourceClaim = convert(
+        ResourceClaim,
+        {
+            "metadata": {"namespace": "default", "name": name, "uid": f"uid-of-{name}"},
+            "status": {"allocation": {"devices": {"results": results, "config": config}}},
+        },
+    )
+    return claim
 
 
 class FakeKubelet:
@@ -79,13 +106,23 @@ class FakeKubelet:
         """The answers by claim uid, with ``error``."""
         return await self._call(version, "NodeUnprepareResources", claims)
 
+    async def health(self, service: str = HEALTH_SERVICES[0]) -> AsyncIterator[list[health_pb2.DeviceHealth]]:
+        """The reports of devices' health, as they come."""
+        watch: Any = self._plugin.unary_stream(
+            f"/{service}/NodeWatchResources",
+            request_serializer=health_pb2.NodeWatchResourcesRequest.SerializeToString,
+            response_deserializer=health_pb2.NodeWatchResourcesResponse.FromString,
+        )
+        async for message in watch(health_pb2.NodeWatchResourcesRequest()):
+            yield list(message.devices)
+
     async def _call(self, version: WireVersion, method: str, claims: Iterable[ClaimRef]) -> dict[str, Any]:
         messages = version.messages
         request = getattr(messages, f"{method}Request")(
             claims=[messages.Claim(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in claims]
         )
         call: Any = self._plugin.unary_unary(
-            f"/k8s.io.kubelet.pkg.apis.dra.{version.service}/{method}",
+            f"/{version.service}/{method}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=getattr(messages, f"{method}Response").FromString,
         )

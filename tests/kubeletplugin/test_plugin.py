@@ -34,7 +34,7 @@ from dra_kubeletplugin import (
     device,
     results_for,
 )
-from dra_kubeletplugin.dra_service import V1, V1BETA1, WireVersion
+from dra_kubeletplugin.dra_service import LEGACY, V1, V1BETA1, WireVersion
 from dra_kubeletplugin.interceptor import LoggingInterceptor
 from dra_kubeletplugin.monitoring import Metrics, monitored
 from dra_kubeletplugin.server import SocketServer
@@ -143,6 +143,18 @@ async def test_a_version_can_be_left_out(
         assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
+async def test_a_kubelet_of_old_is_served_on_demand(
+    api: PluginApi, driver: Sample, settings: PluginSettings, claim: MakeClaim
+) -> None:
+    await claim("a", result={"shareID": "s"})
+    settings = replace(settings, serve_v1=False, serve_v1beta1=False, serve_legacy=True)
+    async with KubeletPlugin(driver, settings, api.client), FakeKubelet(settings) as kubelet:
+        assert list((await kubelet.get_info()).supported_versions) == ["v1alpha3.NodeService"]
+        (prepared,) = (await kubelet.prepare([A], LEGACY))["uid-of-a"].devices
+        assert (prepared.device_name, list(prepared.request_names)) == ("gpu-0", ["req"])
+        assert (await kubelet.unprepare([A], LEGACY))["uid-of-a"].error == ""
+
+
 async def test_the_verdict_of_the_kubelet_is_remembered_ph04(kubelet: FakeKubelet, running: KubeletPlugin) -> None:
     assert running.registration_status is None
     with pytest.raises(grpc.aio.AioRpcError, match="wrong version"):
@@ -165,7 +177,7 @@ async def test_faults_can_be_injected_into_registration(kubelet: FakeKubelet, fa
 # --- prepare and unprepare on the wire ---
 
 
-@pytest.mark.parametrize("version", [V1, V1BETA1], ids=lambda version: version.service)
+@pytest.mark.parametrize("version", [V1, V1BETA1], ids=lambda version: version.name)
 async def test_prepared_devices_on_the_wire_ph08(
     kubelet: FakeKubelet, claim: MakeClaim, version: WireVersion, driver: Sample
 ) -> None:

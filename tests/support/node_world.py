@@ -8,29 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dra_api.codec import convert
 from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import CdiFolder, ClaimRef, ContainerEdits, Driver, Prepared, PreparedDevice, results_for
 from dra_kubeletplugin.checkpoint import ClaimRecords
 from dra_kubeletplugin.prepared import PreparedClaims
+from dra_kubeletplugin.testing import allocated_claim
 
 DRIVER = "gpu.example.com"
 
 
-def allocated(name: str, *devices: str, config: Any = None, **fields: Any) -> ResourceClaim:
-    """A claim with devices ``pool/device``; ``fields`` go into each result."""
-    results = [
-        {"request": "req", "driver": DRIVER, "pool": device.split("/")[0], "device": device.split("/")[1], **fields}
-        for device in devices
-    ]
-    configs = [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": config}}] if config else []
-    return convert(
-        ResourceClaim,
-        {
-            "metadata": {"namespace": "default", "name": name, "uid": f"uid-of-{name}"},
-            "status": {"allocation": {"devices": {"results": results, "config": configs}}},
-        },
-    )
+def allocated(name: str, *devices: str, config: dict[str, Any] | None = None, **fields: Any) -> ResourceClaim:
+    """A claim of the driver ``DRIVER``; the same name is the same claim."""
+    return allocated_claim(DRIVER, *devices, name=name, parameters=config, **fields)
 
 
 def ref(name: str) -> ClaimRef:

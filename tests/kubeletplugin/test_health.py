@@ -1,0 +1,182 @@
+"""The health of devices: what the driver reports, and what kubelets hear of it (plugin-helper.md section 6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+from dra_api.resource import ResourceClaim
+from dra_kubeletplugin import DeviceHealth, Driver, HealthFailed, KubeletPlugin, PluginError, PluginSettings, Prepared
+from dra_kubeletplugin.health import HEALTH_SERVICES
+from dra_kubeletplugin.testing import FakeKubelet
+from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
+from plugin_api import PluginApi
+from waiting import becomes
+
+GOOD = DeviceHealth(pool="p", device="gpu-0", healthy=True)
+BAD = DeviceHealth(pool="p", device="gpu-0", healthy=False, message="too hot", timeout_seconds=90)
+
+
+class Plain(Driver):
+    """Knows nothing of health."""
+
+    async def prepare(self, claim: ResourceClaim) -> Prepared:
+        return []
+
+
+class Reporting(Plain):
+    """Yields what a test puts into ``reports``; raises what is an exception."""
+
+    def __init__(self) -> None:
+        self.reports: asyncio.Queue[Any] = asyncio.Queue()
+        self.errors: list[PluginError] = []
+        self.begun = 0
+
+    async def health(self) -> AsyncIterator[Sequence[DeviceHealth]]:
+        self.begun += 1
+        while True:
+            report = await self.reports.get()
+            if isinstance(report, Exception):
+                raise report
+            yield report
+
+    def handle_error(self, error: PluginError, message: str) -> None:
+        self.errors.append(error)
+
+
+@pytest.fixture
+def driver() -> Reporting:
+    return Reporting()
+
+
+@pytest.fixture
+async def kubelet(api: PluginApi, driver: Reporting, settings: PluginSettings) -> AsyncIterator[FakeKubelet]:
+    async with KubeletPlugin(driver, settings, api.client), FakeKubelet(settings) as fake:
+        yield fake
+
+
+async def heard(stream: AsyncIterator[list[health_pb2.DeviceHealth]]) -> list[tuple[str, int, str, int]]:
+    """The next report: device, health, message, timeout."""
+    report = await asyncio.wait_for(anext(stream), 30)
+    return [(d.device.device_name, d.health, d.message, d.health_check_timeout_seconds) for d in report]
+
+
+@pytest.mark.parametrize("service", HEALTH_SERVICES)
+async def test_a_kubelet_hears_each_change(kubelet: FakeKubelet, driver: Reporting, service: str) -> None:
+    stream = kubelet.health(service)
+    driver.reports.put_nowait([GOOD])
+    assert await heard(stream) == [("gpu-0", health_pb2.HEALTHY, "", 0)]
+    driver.reports.put_nowait([BAD])
+    assert await heard(stream) == [("gpu-0", health_pb2.UNHEALTHY, "too hot", 90)]
+    driver.reports.put_nowait([DeviceHealth(device="gpu-0", healthy=None)])
+    assert await heard(stream) == [("gpu-0", health_pb2.UNKNOWN, "", 0)]
+
+
+async def test_a_kubelet_that_comes_later_hears_the_latest_report_at_once(
+    kubelet: FakeKubelet, driver: Reporting
+) -> None:
+    first = kubelet.health()
+    driver.reports.put_nowait([GOOD])
+    await heard(first)
+    second = kubelet.health(HEALTH_SERVICES[1])
+    assert await heard(second) == [("gpu-0", health_pb2.HEALTHY, "", 0)]
+    driver.reports.put_nowait([BAD])
+    assert await heard(first) == await heard(second)
+    assert driver.begun == 1, "the driver is asked once, whoever listens"
+
+
+@pytest.mark.parametrize(("timeout", "of_kubelet"), [(0, 0.1), (1, 300)], ids=["the kubelet's", "the device's"])
+async def test_a_report_is_repeated_before_devices_become_unknown(
+    kubelet: FakeKubelet, driver: Reporting, monkeypatch: pytest.MonkeyPatch, timeout: int, of_kubelet: float
+) -> None:
+    monkeypatch.setattr("dra_kubeletplugin.health._KUBELET_TIMEOUT_SECONDS", of_kubelet)
+    stream = kubelet.health()
+    driver.reports.put_nowait([DeviceHealth(pool="p", device="gpu-0", healthy=True, timeout_seconds=timeout)])
+    assert await heard(stream) == await heard(stream)
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("an exception", ZeroDivisionError("the bus hangs"), "the bus hangs"),
+    ("no list", GOOD, "yield a list of DeviceHealth"),
+    ("names", ["gpu-0"], r"health yielded \['gpu-0'\]"),
+]
+
+
+@pytest.mark.parametrize(("report", "message"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
+async def test_a_driver_whose_health_fails_is_asked_again(
+    kubelet: FakeKubelet,
+    driver: Reporting,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    report: Any,
+    message: str,
+) -> None:
+    monkeypatch.setattr("dra_kubeletplugin.health._RETRY_SECONDS", 0.01)
+    driver.reports.put_nowait(report)
+    await becomes(lambda: driver.begun == 2)
+    [error] = driver.errors
+    assert isinstance(error, HealthFailed)
+    with pytest.raises(HealthFailed, match=message):
+        raise error
+    assert "Traceback" in caplog.text
+    driver.reports.put_nowait([GOOD])
+    assert await heard(kubelet.health()) == [("gpu-0", health_pb2.HEALTHY, "", 0)]
+
+
+async def test_nothing_old_is_told_after_a_failure(kubelet: FakeKubelet, driver: Reporting) -> None:
+    stream = kubelet.health()
+    driver.reports.put_nowait([GOOD])
+    await heard(stream)
+    driver.reports.put_nowait(ZeroDivisionError("the bus hangs"))
+    await becomes(lambda: driver.errors)
+    waiting = asyncio.ensure_future(anext(kubelet.health()))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_a_driver_without_health_leaves_a_kubelet_waiting_instead_of_failing_it(
+    api: PluginApi, settings: PluginSettings
+) -> None:
+    """A kubelet of 1.36 asks all drivers, and logs a missing service as an error every 5 s."""
+    async with KubeletPlugin(Plain(), settings, api.client), FakeKubelet(settings) as kubelet:
+        assert not [name for name in (await kubelet.get_info()).supported_versions if "Health" in name]
+        waiting = [asyncio.ensure_future(anext(kubelet.health(service))) for service in HEALTH_SERVICES]
+        done, _ = await asyncio.wait(waiting, timeout=0.3)
+        assert not done
+        for stream in waiting:
+            stream.cancel()
+
+
+async def test_a_driver_with_health_says_so_when_it_registers_ph03(kubelet: FakeKubelet) -> None:
+    assert list((await kubelet.get_info()).supported_versions) == [
+        "v1.DRAPlugin",
+        "v1beta1.DRAPlugin",
+        *HEALTH_SERVICES,
+    ]
+
+
+def _returning() -> None:
+    class Returning(Plain):
+        async def health(self) -> Any:  # type: ignore[override]  # the mistake
+            return [GOOD]
+
+
+def _synchronous() -> None:
+    class Synchronous(Driver):
+        def prepare(self, claim: ResourceClaim) -> Any:
+            return []
+
+
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [(_returning, r"Returning\.health must yield"), (_synchronous, r"Synchronous\.prepare .* 'async def prepare'")],
+    ids=["health that returns", "prepare that blocks"],
+)
+def test_a_method_that_nothing_can_wait_for_is_refused_where_it_is_defined(
+    definition: Callable[[], None], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        definition()
