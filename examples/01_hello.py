@@ -1,11 +1,7 @@
 """A complete DRA driver: its devices are greetings, and a container that gets one finds it in $GREETING.
 
-python examples/hello_driver.py NODE [KUBELET_FOLDER [CDI_FOLDER]]     # KUBECONFIG says where the API server is
+python examples/01_hello.py --node-name NODE        # --help lists all flags
 """
-
-import asyncio
-import logging
-import sys
 
 import dra_kubeletplugin as dra
 from dra_api.resource import ResourceClaim
@@ -23,18 +19,6 @@ class HelloDriver(dra.Driver):
         return prepared
 
 
-def main(node: str, kubelet: str = "/var/lib/kubelet", cdi: str = "/var/run/cdi") -> None:
-    logging.basicConfig(level="INFO")
-    settings = dra.PluginSettings(
-        driver_name=NAME,
-        node_name=node,
-        registry_dir=f"{kubelet}/plugins_registry",
-        data_dir=f"{kubelet}/plugins/{NAME}",
-        cdi_dir=cdi,
-    )
-    devices = [dra.device(name, attributes={"text": text}) for name, text in GREETINGS.items()]
-    asyncio.run(dra.serve(HelloDriver(), settings, {node: dra.Pool.of(devices)}))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    devices = [dra.device(name, attributes={"text": text}) for name, text in GREETINGS.items()]
+    dra.run(HelloDriver(), NAME, devices)

@@ -14,6 +14,7 @@ A driver is one class; ``run`` makes a command of it (docs/driver-author.md is t
 from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice
 
 from .cdi import CDI_DIR, CdiFolder
+from .command import run
 from .driver import ClaimRef, DeviceConfig, DeviceHealth, Driver, Prepared, PreparedDevice, configs_for, results_for
 from .errors import (
     AttributeUnknown,
@@ -116,5 +117,6 @@ __all__ = [
     "pcie_root",
     "request_id",
     "results_for",
+    "run",
     "serve",
 ]

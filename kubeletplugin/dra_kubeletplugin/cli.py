@@ -1,4 +1,4 @@
-"""``dra-kubelet-plugin``: the drivers that come with the library, each as a process of its own.
+"""``dra-kubelet-plugin``: the drivers that come with the library, and the beginning of one of your own.
 
 Exit codes: 0 stopped by a signal, 1 a fatal error or unusable settings (the message says which), 2 wrong usage.
 Spec: plugin-helper.md section 7.1.
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +18,33 @@ import msgspec
 from dra_api.version import VERSION
 from dra_kube import KubeError
 
-from . import CdiError, KubeletPlugin, PluginError, PluginSettings, SettingsError
+from . import PluginError, PluginSettings, SettingsError
+from .command import FLAGS, serve_monitored, set_up_logging
 from .drivers.simulated import SimulatedDriver
 from .drivers.simulated_config import SimulatedConfig, read_config, resources_of
-from .interceptor import request_id
-from .monitoring import Metrics, address_of, monitored
-from .process import serve
+from .scaffold import create
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     options = parser().parse_args(arguments)
-    _set_up_logging(options.log_level)
     try:
-        asyncio.run(_simulated(_configuration(options), options.rolling_update_uid))
-    except (PluginError, CdiError, KubeError) as error:
+        options.run(options)
+    except (PluginError, KubeError) as error:
         print(f"dra-kubelet-plugin: error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _run_simulated(options: argparse.Namespace) -> None:
+    set_up_logging(options.log_level)
+    asyncio.run(_simulated(_configuration(options), options.rolling_update_uid))
+
+
+def _new(options: argparse.Namespace) -> None:
+    paths = create(options.name, options.folder)
+    print(*paths, sep="\n")
+    print(f"Now: pytest {paths[1]}, then python {paths[0]} --help")
 
 
 async def _simulated(config: SimulatedConfig, rolling_update_uid: str) -> None:
@@ -51,23 +58,13 @@ async def _simulated(config: SimulatedConfig, rolling_update_uid: str) -> None:
         cdi_dir=config.cdi_dir,
         rolling_update_uid=rolling_update_uid,
     )
-    resources = resources_of(config)
-    if config.http_endpoint:
-        address_of(config.http_endpoint)  # before anything is created on disk
-    metrics = Metrics()
-
-    def beside(plugin: KubeletPlugin) -> AbstractAsyncContextManager[object]:
-        if not config.http_endpoint:
-            return nullcontext()
-        return monitored(plugin, metrics, config.http_endpoint, config.metrics_path)
-
-    await serve(
+    await serve_monitored(
         SimulatedDriver(config.driver_name),
         settings,
-        resources,
+        resources_of(config),
         kubeconfig=config.kubeconfig,
-        interceptors=[metrics],
-        beside=beside,
+        endpoint=config.http_endpoint,
+        path=config.metrics_path,
     )
 
 
@@ -91,8 +88,6 @@ def _count(text: str) -> int:
 
 _FLAGS: dict[str, dict[str, Any]] = {
     "--config": {"metavar": "FILE", "help": "YAML or JSON: driverName, nodeName, pools with their devices, ..."},
-    "--kubeconfig": {"metavar": "FILE", "help": "path to the kubeconfig file (KUBECONFIG, in-cluster, ~/.kube/config)"},
-    "--node-name": {"metavar": "NAME", "help": "name of this node (NODE_NAME)"},
     "--drivername": {"metavar": "NAME", "dest": "driver_name", "help": "name of the driver (test-driver.cdi.k8s.io)"},
     "--num-devices": {"metavar": "N", "type": _count, "help": "offer N plain devices instead of the file's pools (4)"},
     "--plugin-registration-path": {
@@ -103,19 +98,8 @@ _FLAGS: dict[str, dict[str, Any]] = {
         "metavar": "DIR",
         "help": "parent of the driver's data directory (/var/lib/kubelet/plugins)",
     },
-    "--cdi-dir": {"metavar": "DIR", "help": "directory for CDI files; created if missing (/var/run/cdi)"},
-    "--rolling-update-uid": {
-        "metavar": "UID",
-        "default": "",
-        "help": "uid of the plugin's pod; set it if instances overlap during an update",
-    },
-    "--http-endpoint": {"metavar": "HOST:PORT", "help": "serve metrics, /healthz and /readyz here (off)"},
+    **FLAGS,
     "--metrics-path": {"metavar": "PATH", "help": "URL path of the metrics (/metrics)"},
-    "--log-level": {
-        "default": "info",
-        "choices": ["debug", "info", "warning", "error"],
-        "help": "debug logs each call of the kubelet (info)",
-    },
 }
 
 
@@ -123,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
     """What the command understands; completion scripts are made from it (docs/completion.md)."""
     parser = argparse.ArgumentParser(prog="dra-kubelet-plugin", description="Run a DRA driver on this node.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
-    drivers = parser.add_subparsers(title="drivers", required=True, metavar="DRIVER")
+    drivers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     simulated = drivers.add_parser(
         "simulated",
         help="devices that exist only in a configuration file",
@@ -133,18 +117,16 @@ def parser() -> argparse.ArgumentParser:
     )
     for flag, properties in _FLAGS.items():
         simulated.add_argument(flag, **properties)
+    simulated.set_defaults(run=_run_simulated)
+    new = drivers.add_parser(
+        "new",
+        help="write a driver of your own: code, tests, image, manifests",
+        description="Write the files of a driver to begin with.",
+    )
+    new.add_argument("name", metavar="NAME", help="name of the driver, such as gpu.example.com")
+    new.add_argument("folder", metavar="FOLDER", nargs="?", type=Path, help="where to (the name up to its first dot)")
+    new.set_defaults(run=_new)
     return parser
-
-
-def _set_up_logging(level: str) -> None:
-    def add_request(record: logging.LogRecord) -> bool:
-        record.request = request_id.get() or "-"
-        return True
-
-    handler = logging.StreamHandler()
-    handler.addFilter(add_request)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s [%(request)s] %(name)s: %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 if __name__ == "__main__":

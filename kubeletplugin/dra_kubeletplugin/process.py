@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from os import PathLike
 from typing import Any
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 async def serve(
     driver: Driver,
     settings: PluginSettings,
-    resources: Resources,
+    resources: Resources | AsyncIterable[Resources],
     *,
     kubeconfig: str | PathLike[str] | None = None,
     interceptors: Sequence[Interceptor] = (),
@@ -32,6 +32,7 @@ async def serve(
 ) -> None:
     """Run the plugin until SIGINT or SIGTERM, then stop it cleanly.
 
+    ``resources`` that come and go are an asynchronous iterator, of which each value replaces the one before.
     ``beside`` is entered while the plugin runs, for other work of the driver (probes, watching hardware).
     Raises ``dra_kube.ConnectionSettingsError``, StartError, or the ``Fatal`` error that ended the plugin.
     """
@@ -45,12 +46,21 @@ async def serve(
             KubeletPlugin(driver, settings, api, interceptors=interceptors) as plugin,
             beside(plugin),
         ):
-            await plugin.publish(resources)
-            await _first(plugin.wait(), stopped.wait())
+            await _first(plugin.wait(), stopped.wait(), _publish(plugin, resources))
             log.info("stopping")
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+async def _publish(plugin: KubeletPlugin, resources: Resources | AsyncIterable[Resources]) -> None:
+    """Publish all that comes, and then wait to be cancelled."""
+    if isinstance(resources, AsyncIterable):
+        async for current in resources:
+            await plugin.publish(current)
+    else:
+        await plugin.publish(resources)
+    await asyncio.Event().wait()
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:

@@ -19,9 +19,9 @@ STORIES = {  # page, its blocks, and what must be true in the end
         slice(1, 4),
         "kubectl wait pod --all --for=jsonpath='{.status.phase}'=Running --timeout=60s",
     ),
-    "a driver in an afternoon": ("docs/driver-author.md", slice(0, 3), "kubectl get pod hello"),
+    "a driver in an afternoon": ("docs/driver-author.md", slice(0, 4), "kubectl get pod hello"),
 }
-LASTING = re.compile(r"(dra-devcluster up|kopf run|dra-operator run|hello_driver\.py)\b")
+LASTING = re.compile(r"(dra-devcluster up|kopf run|dra-operator run|\d+_\w+\.py)\b")
 SECONDS = 100
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 import pytest
+from dra_kubeletplugin.command import FLAGS
 from pages import BY_NAME, PAGES, ROOT, Page
 
 OURS = {
@@ -117,7 +118,7 @@ def test_commands_take_the_words_that_are_shown(page: Page) -> None:
 
 @each_page
 def test_flags_in_the_text_exist(page: Page) -> None:
-    known = FOREIGN_FLAGS.union(*(all_flags((name,)) for name in OURS))
+    known = FOREIGN_FLAGS.union(*(all_flags((name,)) for name in OURS)) | {*FLAGS, "--kubelet-dir"}
     for benchmark in (ROOT / "benchmarks").glob("*.py"):
         known |= set(re.findall(r'"(--[a-z-]+)"', benchmark.read_text()))
     mentioned = {re.split(r"[= ]", span)[0] for span in page.code_spans if span.startswith("--")}

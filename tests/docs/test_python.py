@@ -23,7 +23,7 @@ from dra_operator.intake.cel_language import CelSelectors
 from pages import PAGES, Page
 
 Names = dict[str, Any]
-NOT_RUN = {("docs/driver-author.md", 2): "serves until a signal, in a kubelet's folders"}
+NOT_RUN = {("docs/driver-author.md", 6): "serves until a signal, in a kubelet's folders"}
 OTHERWISE = {  # what a test cannot do as it is written
     'Path("/tmp/n1")': "root",
     "await plugin.wait()": "plugin.wait",
@@ -73,6 +73,7 @@ def for_the_plugin(names: Names, root: Path) -> Names:
         "connection": connection,
         "settings": settings,
         "driver": names["HelloDriver"](),
+        "resources": {"worker-1": dra_kubeletplugin.Pool.of(names["devices"])},
     }
 
 
@@ -82,7 +83,7 @@ def for_the_node_agent(_names: Names, root: Path) -> Names:
 
 BEFORE: dict[tuple[str, int], Callable[[Names, Path], Names]] = {
     ("docs/choosing-devices.md", 0): for_the_allocator,
-    ("docs/driver-author.md", 3): for_the_plugin,
+    ("docs/driver-author.md", 7): for_the_plugin,
     ("docs/node-agent.md", 0): for_the_node_agent,
 }
 

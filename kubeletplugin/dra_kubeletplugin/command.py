@@ -1,0 +1,142 @@
+"""A driver as a command: flags, environment, log, and errors as one line.
+
+``run`` is all that a driver's main program needs::
+
+    if __name__ == "__main__":
+        dra.run(HelloDriver(), "hello.example.com", [dra.device("hello-0")])
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import AsyncIterable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+from dra_api.resource import Device
+from dra_kube import KubeError
+
+from .cdi import CDI_DIR
+from .driver import Driver
+from .errors import PluginError, SettingsError
+from .interceptor import request_id
+from .monitoring import Metrics, address_of, monitored
+from .plugin import KubeletPlugin
+from .process import serve
+from .settings import PluginSettings
+from .slices import Pool, Resources
+
+FLAGS: dict[str, dict[str, Any]] = {
+    "--kubeconfig": {"metavar": "FILE", "help": "path to the kubeconfig file (KUBECONFIG, in-cluster, ~/.kube/config)"},
+    "--node-name": {"metavar": "NAME", "help": "name of this node (NODE_NAME)"},
+    "--cdi-dir": {"metavar": "DIR", "help": "directory for CDI files; created if missing (/var/run/cdi)"},
+    "--rolling-update-uid": {
+        "metavar": "UID",
+        "default": "",
+        "help": "uid of the plugin's pod; set it if instances overlap during an update",
+    },
+    "--http-endpoint": {"metavar": "HOST:PORT", "help": "serve metrics, /healthz and /readyz here (off)"},
+    "--log-level": {
+        "default": "info",
+        "choices": ["debug", "info", "warning", "error"],
+        "help": "debug logs each call of the kubelet (info)",
+    },
+}
+"""Flags of every driver's command."""
+
+_KUBELET_DIR = "/var/lib/kubelet"
+
+
+Devices = Iterable[Device] | AsyncIterable[Iterable[Device]]
+
+
+def run(driver: Driver, name: str, devices: Devices, arguments: Sequence[str] | None = None) -> None:
+    """The main program of a driver ``name`` with these devices in a pool named like the node, until SIGTERM.
+
+    Devices that come and go are an asynchronous iterator, of which each value has all devices. Errors of the user end
+    the process with one line and exit code 1. ``arguments`` are those of the command line unless given.
+    """
+    options = _parser(driver, name).parse_args(arguments)
+    set_up_logging(options.log_level)
+    try:
+        asyncio.run(_run(driver, name, devices, options))
+    except (PluginError, KubeError) as error:
+        print(f"{name}: error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+async def serve_monitored(
+    driver: Driver,
+    settings: PluginSettings,
+    resources: Resources | AsyncIterable[Resources],
+    *,
+    kubeconfig: str | None,
+    endpoint: str,
+    path: str,
+) -> None:
+    """``serve``, with metrics and probes on ``endpoint`` unless that is empty."""
+    if not settings.node_name:
+        raise SettingsError("the node name is missing: pass --node-name, or set NODE_NAME")
+    if endpoint:
+        address_of(endpoint)  # before anything is created on disk
+    metrics = Metrics()
+
+    def beside(plugin: KubeletPlugin) -> AbstractAsyncContextManager[object]:
+        return monitored(plugin, metrics, endpoint, path) if endpoint else nullcontext()
+
+    await serve(driver, settings, resources, kubeconfig=kubeconfig, interceptors=[metrics], beside=beside)
+
+
+def set_up_logging(level: str) -> None:
+    """Log to the standard error output, with the number of the kubelet's call."""
+
+    def add_request(record: logging.LogRecord) -> bool:
+        record.request = request_id.get() or "-"
+        return True
+
+    handler = logging.StreamHandler()
+    handler.addFilter(add_request)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s [%(request)s] %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+async def _run(driver: Driver, name: str, devices: Devices, options: argparse.Namespace) -> None:
+    node = options.node_name or os.environ.get("NODE_NAME", "")
+    settings = PluginSettings(
+        driver_name=name,
+        node_name=node,
+        registry_dir=f"{options.kubelet_dir}/plugins_registry",
+        data_dir=f"{options.kubelet_dir}/plugins/{name}",
+        cdi_dir=options.cdi_dir or CDI_DIR,
+        rolling_update_uid=options.rolling_update_uid,
+    )
+    await serve_monitored(
+        driver,
+        settings,
+        _pools(node, devices),
+        kubeconfig=options.kubeconfig,
+        endpoint=options.http_endpoint or "",
+        path="/metrics",
+    )
+
+
+def _pools(node: str, devices: Devices) -> Resources | AsyncIterable[Resources]:
+    if not isinstance(devices, AsyncIterable):
+        return {node: Pool.of(devices)}
+    return ({node: Pool.of(current)} async for current in devices)
+
+
+def _parser(driver: Driver, name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=f"Run the DRA driver {name} ({type(driver).__name__}) on this node. Defaults are in parentheses."
+    )
+    parser.add_argument(
+        "--kubelet-dir", metavar="DIR", default=_KUBELET_DIR, help=f"the kubelet's directory ({_KUBELET_DIR})"
+    )
+    for flag, properties in FLAGS.items():
+        parser.add_argument(flag, **properties)
+    return parser
