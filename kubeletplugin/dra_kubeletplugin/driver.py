@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 import msgspec
 from dra_api.references import configs_for_result
 from dra_api.resource import DeviceRequestAllocationResult, ResourceClaim
-from dra_cdi import ContainerEdits
+from dra_cdi import CdiError, ContainerEdits, check_device_name, check_kind
 
 from .errors import ClaimError, PluginError, Recoverable
 
@@ -44,6 +44,15 @@ class PreparedDevice:
     def __post_init__(self) -> None:
         for name in ("requests", "cdi_ids"):
             object.__setattr__(self, name, _texts(self, name, getattr(self, name)))
+        for cdi_id in self.cdi_ids:
+            kind, _, name = cdi_id.rpartition("=")
+            try:
+                check_kind(kind)
+                check_device_name(name)
+            except CdiError as error:
+                raise CdiError(
+                    f"device {self.device}: {cdi_id!r} is not a CDI id such as v.com/gpu=0: {error}"
+                ) from error
 
     @classmethod
     def of(

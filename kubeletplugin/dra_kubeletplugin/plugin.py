@@ -26,7 +26,7 @@ from .cdi import CdiFolder
 from .checkpoint import ClaimRecords
 from .dra_service import LEGACY, V1, V1BETA1, DRAService
 from .driver import ClaimRef, Driver
-from .errors import Fatal, PluginError, Recoverable, SettingsError, StartError
+from .errors import Fatal, Recoverable, SettingsError, StartError
 from .health import HealthReports
 from .interceptor import Interceptor, LoggingInterceptor
 from .lock import Turns
@@ -78,8 +78,8 @@ class KubeletPlugin:
         registration = self._server(settings.registration_path, self._add_registration_service)
         self._check(dra, registration)
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(registration.stop)
             stack.push_async_callback(self._turns.stop)
+            stack.push_async_callback(registration.stop)
             stack.push_async_callback(dra.stop)  # what is pushed last is stopped first
             if settings.run_dra_service:
                 is_new = self._make_folders()
@@ -176,8 +176,8 @@ class KubeletPlugin:
     async def _tidy(self, *, sweep: bool) -> None:
         try:
             await self._turns.run("tidying prepared claims", (), partial(self._prepared.tidy, sweep=sweep))
-        except (OSError, PluginError, CdiError) as error:
-            log.error("cannot bring CDI files in line with the prepared claims: %s", error)
+        except Exception as error:
+            log.error("cannot bring CDI files in line with the prepared claims: %s", error, exc_info=error)
 
     def _server(self, path: Path, register: Callable[[grpc.aio.Server], None]) -> SocketServer:
         return SocketServer(self.settings.driver_name, path, register, self._interceptors, self._died)

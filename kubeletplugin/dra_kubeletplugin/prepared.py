@@ -99,7 +99,7 @@ class PreparedClaims:
         wanted = self._wanted(claim)
         record = self._records.read(wanted.uid)
         if record and _is_prepared(record) and record.fingerprint == wanted.fingerprint:
-            return self._emit(record)
+            return await asyncio.to_thread(self._emit, record)
         if record and (record.fingerprint != wanted.fingerprint or record.phase == "unpreparing"):
             log.warning("claim %s was prepared for another allocation, which is unprepared first", claim.key)
             await self._undo(record.ref, record)
@@ -107,8 +107,12 @@ class PreparedClaims:
         self._records.write(wanted, durable=False)
         devices = _checked(await self._driver.prepare(claim), claim, self._name)
         prepared = msgspec.structs.replace(wanted, phase="prepared", devices=devices)
+        return await asyncio.to_thread(self._finish, prepared)
+
+    def _finish(self, prepared: ClaimRecord) -> Prepared:
+        """The CDI files first, so that a record which says "prepared" has them."""
         answer = self._emit(prepared)
-        await asyncio.to_thread(self._records.write, prepared, durable=True)
+        self._records.write(prepared, durable=True)
         return answer
 
     async def _undo(self, claim: ClaimRef, record: ClaimRecord | None) -> None:
@@ -117,8 +121,11 @@ class PreparedClaims:
         answer: object = await self._driver.unprepare(claim)  # type: ignore[func-returns-value]  # checks that
         if answer is not None:
             raise ClaimError(f"the driver's unprepare returned {answer!r}: return nothing, and raise what failed")
-        self._cdi.remove(claim.uid)
-        await asyncio.to_thread(self._records.remove, claim.uid)
+        await asyncio.to_thread(self._forget, claim.uid)
+
+    def _forget(self, uid: str) -> None:
+        self._cdi.remove(uid)
+        self._records.remove(uid)
 
     def _wanted(self, claim: ResourceClaim) -> ClaimRecord:
         return ClaimRecord(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import (
+    CdiError,
     CheckpointCorrupted,
     ClaimError,
     DeviceInUse,
@@ -392,3 +393,28 @@ def test_records_are_for_their_owner_only(tmp_path: Path) -> None:
     assert records.create(), "it was missing"
     assert not records.create()
     assert (tmp_path / "claims").stat().st_mode & 0o777 == 0o700
+
+
+MISTAKES: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+    ("a text for requests", {"requests": "req"}, TypeError, r"device gpu-0: requests is 'req': give a list of strings"),
+    (
+        "a text for CDI ids",
+        {"cdi_ids": "v.com/gpu=0"},
+        TypeError,
+        "device gpu-0: cdi_ids is 'v.com/gpu=0': give a list",
+    ),
+    ("numbers", {"requests": [7]}, TypeError, r"device gpu-0: requests is \[7\]"),
+    ("a CDI id without kind", {"cdi_ids": ["gpu0"]}, CdiError, "device gpu-0: 'gpu0' is not a CDI id such as"),
+    ("a CDI id without class", {"cdi_ids": ["v.com=0"]}, CdiError, "device gpu-0: 'v.com=0' is not a CDI id such as"),
+    ("a CDI id with a bad name", {"cdi_ids": ["v.com/gpu=a/b"]}, CdiError, "device name 'a/b' is not valid"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"), [case[1:] for case in MISTAKES], ids=[case[0] for case in MISTAKES]
+)
+def test_a_prepared_device_that_cannot_be_is_refused_where_it_is_made(
+    fields: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        PreparedDevice(pool="p", device="gpu-0", **fields)
