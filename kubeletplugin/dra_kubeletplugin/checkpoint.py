@@ -16,7 +16,8 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -140,12 +141,7 @@ class ClaimRecords:
     def all(self, on_corrupted: Callable[[CheckpointCorrupted], None] = lambda error: None) -> dict[str, ClaimRecord]:
         """The readable records by uid; files that did not change are not read again."""
         known: dict[str, _Known] = {}
-        try:
-            entries = [(entry.name, entry.stat()) for entry in os.scandir(self.folder) if _is_record(entry)]
-        except OSError as error:
-            raise ClaimError(f"cannot read the checkpoints in {self.folder}: {error}") from error
-        for name, found in entries:
-            version = (found.st_ino, found.st_mtime_ns, found.st_size)
+        for name, version in self._versions():
             before = self._known.get(name)
             if before and before.version == version and before.record:
                 known[name] = before
@@ -157,6 +153,17 @@ class ClaimRecords:
                 known[name] = _Known(version, None)
         self._known = known
         return {item.record.uid: item.record for item in known.values() if item.record}
+
+    def _versions(self) -> Iterator[tuple[str, tuple[int, int, int]]]:
+        """The name of each file, and what differs when it is replaced."""
+        try:
+            for entry in os.scandir(self.folder):
+                if _is_record(entry):
+                    with suppress(FileNotFoundError):  # another instance has just unprepared the claim
+                        found = entry.stat()
+                        yield entry.name, (found.st_ino, found.st_mtime_ns, found.st_size)
+        except OSError as error:
+            raise ClaimError(f"cannot read the checkpoints in {self.folder}: {error}") from error
 
     def uids(self) -> list[str]:
         """The claims that have a file, readable or not."""

@@ -21,7 +21,7 @@ from dra_kubeletplugin import (
     PreparedDevice,
 )
 from dra_kubeletplugin.allocated import fingerprint
-from dra_kubeletplugin.checkpoint import FORMAT, ClaimRecords
+from dra_kubeletplugin.checkpoint import FORMAT, ClaimRecord, ClaimRecords
 from node_world import DRIVER, NodeWorld, allocated, ref
 
 
@@ -418,3 +418,19 @@ def test_a_prepared_device_that_cannot_be_is_refused_where_it_is_made(
 ) -> None:
     with pytest.raises(kind, match=message):
         PreparedDevice(pool="p", device="gpu-0", **fields)
+
+
+async def test_a_record_that_another_instance_removes_meanwhile_is_passed_over(
+    node: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        await prepared(node, allocated(name, f"p/{name}"))
+    node.start()
+    read = node.records.read
+
+    def read_late(uid: str) -> ClaimRecord | None:
+        (node.root / "claims" / "uid-of-a.json").unlink(missing_ok=True)
+        return read(uid)
+
+    monkeypatch.setattr(node.records, "read", read_late)
+    assert [claim.name for claim in node.prepared.claims()] == ["b"]
