@@ -15,7 +15,6 @@ import gc
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +22,6 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from unittest.mock import patch
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 from dra_api.codec import to_dict
 from dra_api.resource import ResourceClaim
@@ -39,8 +36,7 @@ from dra_kubeletplugin import (
     PreparedDevice,
     results_for,
 )
-from dra_kubeletplugin.testing import FakeKubelet, allocated_claim
-from plugin_api import PluginApi
+from dra_kubeletplugin.testing import FakeKubelet, PluginApi, allocated_claim
 
 NAME = "gpu.example.com"
 AT_ONCE = 32

@@ -18,7 +18,6 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -29,7 +28,7 @@ from .errors import CheckpointCorrupted, ClaimError
 
 FORMAT = 1
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _UID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,198}[A-Za-z0-9])?")
 
 Phase = Literal["preparing", "prepared", "unpreparing"]
@@ -188,11 +187,10 @@ class ClaimRecords:
             os.close(descriptor)
 
 
-@cache
 def boot_id() -> str:
     """Differs after each boot of the machine; empty where the system has none (not Linux)."""
     try:
-        return _BOOT_ID.read_text().strip()
+        return BOOT_ID.read_text().strip()
     except OSError:
         return ""
 

@@ -6,7 +6,7 @@ import ast
 import inspect
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_devcluster.agent import LocalRuntime, NodeAgent
 from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import Api, connection
+from dra_kubeletplugin.testing import DriverNode
 from dra_operator.intake.cel_language import CelSelectors
 from pages import PAGES, Page
 
@@ -88,6 +89,12 @@ BEFORE: dict[tuple[str, int], Callable[[Names, Path], Names]] = {
 }
 
 
+def driver_tests(names: Names) -> list[Callable[[DriverNode], Awaitable[None]]]:
+    """Functions that ask for the fixture ``driver_node``, removed from the names."""
+    found = [name for name, item in names.items() if getattr(item, "__annotations__", {}).get("driver_node")]
+    return [names.pop(name) for name in found]
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.blocks("python")], ids=lambda page: page.name)
 async def test_the_python_of_a_page_runs(page: Page, root: Path, api: Api) -> None:
     names: Names = {"api": api}
@@ -102,3 +109,6 @@ async def test_the_python_of_a_page_runs(page: Page, root: Path, api: Api) -> No
                 continue
             if inspect.isawaitable(waiting := eval(code, names)):
                 await waiting
+            for test in driver_tests(names):
+                with DriverNode(root / "t") as driver_node:
+                    await test(driver_node)

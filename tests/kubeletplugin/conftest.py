@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 from dra_kube import NODES, RESOURCE_CLAIMS
 from dra_kubeletplugin import PluginSettings
-from plugin_api import Json, MakeClaim, PluginApi
+from dra_kubeletplugin.testing.api import Json, PluginApi
+from dra_kubeletplugin.testing.fixtures import driver_node
+from plugin_claims import MakeClaim
+
+__all__ = ["driver_node"]  # a fixture is used by its name
 
 DRIVER = "gpu.example.com"
 NODE = "worker-1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import runpy
 import sys
 from collections.abc import AsyncIterator
@@ -16,10 +15,9 @@ import yaml
 from dra_devcluster.cluster import DevCluster
 from dra_devcluster.processes import ChildProcess, command
 from dra_kube import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, Api
-from dra_kubeletplugin import ClaimRef, Driver, KubeletPlugin, PluginSettings
-from dra_kubeletplugin.testing import FakeKubelet
+from dra_kubeletplugin import Driver
+from dra_kubeletplugin.testing import ClaimFailed, Container, DriverNode, RunningDriver
 from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
-from plugin_api import MakeClaim, PluginApi
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KINDS = {kind.kind: kind for kind in (DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, PODS)}
@@ -68,88 +66,73 @@ def test_the_smallest_example_is_short() -> None:
 
 
 @dataclass
-class Called:
-    """An example's driver at work, and a kubelet."""
+class Example:
+    """An example's driver at work, and the names of its file."""
 
     names: dict[str, Any]
-    folder: Path
-    kubelet: FakeKubelet
-    claim: MakeClaim
+    driver: RunningDriver
 
-    async def prepare(self, name: str, device: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What containers get of the device, or ``{"error": text}``."""
-        driver = self.names["NAME"]
-        config = [{"source": "FromClaim", "opaque": {"driver": driver, "parameters": parameters}}] if parameters else []
-        await self.claim(name, device=device, result={"driver": driver}, config=config)
-        answer = (await self.kubelet.prepare([self.ref(name)]))[f"uid-of-{name}"]
-        if answer.error:
-            return {"error": answer.error}
-        (found,) = [path for path in (self.folder / "cdi").iterdir() if f"uid-of-{name}" in path.name]
-        edits: dict[str, Any] = json.loads(found.read_text())["devices"][0]["containerEdits"]
-        return edits
-
-    async def unprepare(self, name: str) -> None:
-        """Undo it."""
-        assert (await self.kubelet.unprepare([self.ref(name)]))[f"uid-of-{name}"].error == ""
-
-    def ref(self, name: str) -> ClaimRef:
-        """The claim as the kubelet names it."""
-        return ClaimRef("default", name, f"uid-of-{name}")
+    async def container(self, device: str, parameters: dict[str, Any] | None = None) -> Container:
+        """What a container gets with a claim of its own for the device."""
+        return await self.driver.prepare(await self.driver.claim(device, name=device, parameters=parameters))
 
 
 @pytest.fixture
-async def example(
-    request: pytest.FixtureRequest, api: PluginApi, claim: MakeClaim, short_path: Path
-) -> AsyncIterator[Called]:
+async def example(request: pytest.FixtureRequest, driver_node: DriverNode) -> AsyncIterator[Example]:
     names = runpy.run_path(str(EXAMPLES / request.param))
     (driver,) = [item for item in names.values() if isinstance(item, type) and issubclass(item, Driver)]
-    settings = PluginSettings(
-        driver_name=names["NAME"],
-        node_name="worker-1",
-        registry_dir=short_path,
-        data_dir=short_path,
-        cdi_dir=short_path / "cdi",
-    )
-    async with KubeletPlugin(driver(), settings, api.client), FakeKubelet(settings) as kubelet:
-        yield Called(names, short_path, kubelet, claim)
+    async with driver_node.run(driver, names["NAME"]) as running:
+        yield Example(names, running)
+
+
+@pytest.mark.parametrize("example", ["01_hello.py"], indirect=True)
+async def test_a_greeting_survives_restart_and_reboot(example: Example) -> None:
+    claim = await example.driver.claim("hello-2")
+    assert (await example.driver.prepare(claim)).environment == {"GREETING": "good night"}
+    for again in (example.driver.restart, example.driver.reboot):
+        await again()
+        assert (await example.driver.prepare(claim)).environment == {"GREETING": "good night"}
+    await example.driver.unprepare(claim)
 
 
 @pytest.mark.parametrize("example", ["02_paint.py"], indirect=True)
-async def test_configuration_is_decoded_and_checked(example: Called) -> None:
-    assert await example.prepare("a", "brush-0") == {"env": ["PAINT=red", "COATS=1"]}
-    assert await example.prepare("b", "brush-1", {"color": "blue"}) == {"env": ["PAINT=blue", "COATS=1"]}
-    assert (
-        "Invalid enum value 'pink' - at `$.color`"
-        in (await example.prepare("c", "brush-2", {"color": "pink"}))["error"]
-    )
-    assert "9 coats do not dry" in (await example.prepare("d", "brush-3", {"coats": 9}))["error"]
+async def test_configuration_is_decoded_and_checked(example: Example) -> None:
+    assert (await example.container("brush-0")).environment == {"PAINT": "red", "COATS": "1"}
+    assert (await example.container("brush-1", {"color": "blue"})).environment == {"PAINT": "blue", "COATS": "1"}
+    with pytest.raises(ClaimFailed, match=r"Invalid enum value 'pink' - at `\$\.color`"):
+        await example.container("brush-2", {"color": "pink"})
+    with pytest.raises(ClaimFailed, match="9 coats do not dry"):
+        await example.container("brush-3", {"coats": 9})
 
 
 @pytest.mark.parametrize("example", ["03_scratch.py"], indirect=True)
-async def test_a_scratch_directory_is_empty_at_first_and_gone_in_the_end(example: Called, tmp_path: Path) -> None:
+async def test_a_scratch_directory_is_empty_at_first_and_gone_in_the_end(example: Example, tmp_path: Path) -> None:
     example.names["ScratchDriver"].prepare.__globals__["ROOT"] = tmp_path
     (tmp_path / "scratch-0").mkdir()
     (tmp_path / "scratch-0/of-a-crash").touch()
-    edits = await example.prepare("a", "scratch-0")
-    assert edits["mounts"][0]["hostPath"] == str(tmp_path / "scratch-0")
+    claim = await example.driver.claim("scratch-0")
+    (mount,) = (await example.driver.prepare(claim)).edits.mounts
+    assert mount.host_path == str(tmp_path / "scratch-0")
     assert not (tmp_path / "scratch-0/of-a-crash").exists()
-    await example.unprepare("a")
+    await example.driver.unprepare(claim)
     assert not (tmp_path / "scratch-0").exists()
 
 
 @pytest.mark.parametrize("example", ["04_serial.py"], indirect=True)
-async def test_adapters_come_and_go_and_say_how_they_are(example: Called, tmp_path: Path) -> None:
-    example.names["plugged"].__globals__["PATTERN"] = f"{tmp_path}/tty*"
-    published, reports = example.names["devices"](), example.kubelet.health()
+async def test_adapters_come_and_go_and_say_how_they_are(example: Example, short_path: Path) -> None:
+    example.names["plugged"].__globals__["PATTERN"] = f"{short_path}/tty*"
+    published, reports = example.names["devices"](), example.driver.kubelet.health()
     assert await anext(published) == []
-    assert "ttyusb0 was pulled out" in (await example.prepare("a", "ttyusb0"))["error"]
-    (tmp_path / "ttyUSB0").touch()
+    claim = await example.driver.claim("ttyusb0")
+    with pytest.raises(ClaimFailed, match="ttyusb0 was pulled out"):
+        await example.driver.prepare(claim)
+    (short_path / "ttyUSB0").touch()
     assert [device.name for device in await anext(published)] == ["ttyusb0"]
-    nodes = (await example.prepare("a", "ttyusb0"))["deviceNodes"]
-    assert (nodes[0]["path"], nodes[0]["hostPath"]) == ("/dev/serial", str(tmp_path / "ttyUSB0"))
+    (node,) = (await example.driver.prepare(claim)).edits.device_nodes
+    assert (node.path, node.host_path) == ("/dev/serial", str(short_path / "ttyUSB0"))
     while not (report := await anext(reports)):
         pass
     assert (report[0].device.pool_name, report[0].health) == ("worker-1", health_pb2.HEALTHY)
-    (tmp_path / "ttyUSB0").unlink()
+    (short_path / "ttyUSB0").unlink()
     assert await anext(published) == []
     assert [(device.health, device.message) for device in await anext(reports)] == [(2, "pulled out")]

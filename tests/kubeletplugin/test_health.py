@@ -11,8 +11,8 @@ from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import DeviceHealth, Driver, HealthFailed, KubeletPlugin, PluginError, PluginSettings, Prepared
 from dra_kubeletplugin.health import HEALTH_SERVICES
 from dra_kubeletplugin.testing import FakeKubelet
+from dra_kubeletplugin.testing.api import PluginApi
 from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
-from plugin_api import PluginApi
 from waiting import becomes
 
 GOOD = DeviceHealth(pool="p", device="gpu-0", healthy=True)

@@ -40,7 +40,7 @@ from dra_kubeletplugin import (
     device,
 )
 from dra_kubeletplugin.slices import watching
-from plugin_api import Json, PluginApi
+from dra_kubeletplugin.testing.api import Json, PluginApi
 
 NODE = Owner.node("worker-1")
 Errors = list[Recoverable]

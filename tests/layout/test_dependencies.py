@@ -53,12 +53,13 @@ def imported(packages: Iterable[Path]) -> Iterator[str]:
 
 
 def test_the_base_is_what_operator_and_plugin_library_import() -> None:
-    assert distributions(package for package in PACKAGES if package.parent.name != "devcluster") == RUNTIME - DATA
+    base = distributions(package for package in PACKAGES if package.parent.name != "devcluster")
+    assert base == RUNTIME - DATA | EXTRAS["testing"]
 
 
 def test_the_extra_is_what_only_the_development_cluster_and_the_test_kit_import() -> None:
     used = distributions(package for package in PACKAGES if package.parent.name == "devcluster")
-    assert used - RUNTIME - {"pytest"} == DEVCLUSTER  # pytest has the plugin of the kit imported, if it is there
+    assert used - RUNTIME - EXTRAS["testing"] == DEVCLUSTER  # pytest has the plugin of the kit imported
     assert {name.replace("-", "_") for name in DEVCLUSTER} == EXTRA
 
 

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import itertools
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, cast
 
@@ -14,8 +14,6 @@ from dra_kube import Api, Conflict, Gone, NotFound, Resource
 from dra_kube import WatchEvent as Event
 
 Json = dict[str, Any]
-MakeClaim = Callable[..., Awaitable[Json]]
-"""Makes an allocated claim: ``await claim("name", device="gpu-0", config=[...])``."""
 
 
 class PluginApi:

@@ -1,15 +1,4 @@
-"""For tests of drivers: a kubelet that calls them, a record of the calls, and faults on order.
-
-::
-
-    recorder, faults = CallRecorder(), Faults()
-    async with KubeletPlugin(driver, settings, api, interceptors=[recorder, faults]), FakeKubelet(settings) as kubelet:
-        await kubelet.register()
-        with faults.failing("NodePrepareResources", "simulated PrepareResources failure"):
-            ...
-
-Spec: plugin-helper.md section 7.3.
-"""
+"""A kubelet that calls a plugin over its sockets, a record of the calls, and faults on order."""
 
 from __future__ import annotations
 
@@ -29,12 +18,12 @@ from dra_proto.registration.v1 import api_pb2 as registration_pb2
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
 from google.protobuf.message import Message
 
-from .dra_service import V1, WireVersion
-from .driver import ClaimRef
-from .errors import PluginError
-from .health import HEALTH_SERVICES
-from .interceptor import Interceptor, Stream, Unary
-from .settings import PluginSettings
+from dra_kubeletplugin.dra_service import V1, WireVersion
+from dra_kubeletplugin.driver import ClaimRef
+from dra_kubeletplugin.errors import PluginError
+from dra_kubeletplugin.health import HEALTH_SERVICES
+from dra_kubeletplugin.interceptor import Interceptor, Stream, Unary
+from dra_kubeletplugin.settings import PluginSettings
 
 
 def allocated_claim(
@@ -98,13 +87,17 @@ class FakeKubelet:
         await self.notify(registered=True)
         return info
 
-    async def prepare(self, claims: Iterable[ClaimRef], version: WireVersion = V1) -> dict[str, Any]:
-        """The answers by claim uid, with ``devices`` and ``error``."""
-        return await self._call(version, "NodePrepareResources", claims)
+    async def prepare(
+        self, claims: Iterable[ClaimRef], version: WireVersion = V1, *, deadline: float | None = None
+    ) -> dict[str, Any]:
+        """The answers by claim uid, with ``devices`` and ``error``; ``deadline`` seconds later the kubelet gives up."""
+        return await self._call(version, "NodePrepareResources", claims, deadline)
 
-    async def unprepare(self, claims: Iterable[ClaimRef], version: WireVersion = V1) -> dict[str, Any]:
-        """The answers by claim uid, with ``error``."""
-        return await self._call(version, "NodeUnprepareResources", claims)
+    async def unprepare(
+        self, claims: Iterable[ClaimRef], version: WireVersion = V1, *, deadline: float | None = None
+    ) -> dict[str, Any]:
+        """The answers by claim uid, with ``error``; ``deadline`` seconds later the kubelet gives up."""
+        return await self._call(version, "NodeUnprepareResources", claims, deadline)
 
     async def health(self, service: str = HEALTH_SERVICES[0]) -> AsyncIterator[list[health_pb2.DeviceHealth]]:
         """The reports of devices' health, as they come."""
@@ -116,7 +109,9 @@ class FakeKubelet:
         async for message in watch(health_pb2.NodeWatchResourcesRequest()):
             yield list(message.devices)
 
-    async def _call(self, version: WireVersion, method: str, claims: Iterable[ClaimRef]) -> dict[str, Any]:
+    async def _call(
+        self, version: WireVersion, method: str, claims: Iterable[ClaimRef], deadline: float | None
+    ) -> dict[str, Any]:
         messages = version.messages
         request = getattr(messages, f"{method}Request")(
             claims=[messages.Claim(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in claims]
@@ -126,7 +121,7 @@ class FakeKubelet:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=getattr(messages, f"{method}Response").FromString,
         )
-        return dict((await call(request)).claims)
+        return dict((await call(request, timeout=deadline)).claims)
 
     async def _channel(self, path: Path) -> grpc.aio.Channel:
         # Without an authority of its own, the percent-encoded path would be sent, which some servers refuse.

@@ -1,0 +1,201 @@
+"""A node for tests of drivers: everything around the plugin that a driver can see, in one process and one folder."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from unittest import mock
+
+from dra_api.codec import to_dict
+from dra_api.resource import POD_CLAIM_NAME_ANNOTATION
+from dra_cdi import CdiDirectory, ContainerEdits
+from dra_kube import NODES, RESOURCE_CLAIMS
+
+from dra_kubeletplugin import checkpoint
+from dra_kubeletplugin.driver import ClaimRef, Driver
+from dra_kubeletplugin.errors import PluginError
+from dra_kubeletplugin.interceptor import Interceptor
+from dra_kubeletplugin.plugin import KubeletPlugin
+from dra_kubeletplugin.settings import PluginSettings
+
+from .api import PluginApi
+from .kubelet import CallRecorder, FakeKubelet, Faults, allocated_claim
+
+
+class ClaimFailed(PluginError):
+    """The plugin answered a claim with an error; the message is what the kubelet shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What a container with a prepared claim gets: its devices, as ``pool/device``, their CDI ids, and their edits."""
+
+    devices: tuple[str, ...]
+    cdi_ids: tuple[str, ...]
+    edits: ContainerEdits
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that the edits set."""
+        return self.edits.environment()
+
+
+class DriverNode:
+    """A node named ``name`` whose folders lie in ``root``; a context manager.
+
+    ``api`` is its API server. ``files`` are the CDI files that a container runtime reads.
+    """
+
+    def __init__(self, root: Path, name: str = "worker-1") -> None:
+        self.root = root
+        self.name = name
+        self.api = PluginApi()
+        self.cdi_dir = root / "cdi"
+        self.registry_dir = root / "registry"
+        self.files = CdiDirectory(self.cdi_dir)
+        self._boot_id = root / "boot_id"
+        self._boots = itertools.count(1)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.registry_dir.mkdir(parents=True, exist_ok=True)
+        self._boot_id.write_text(f"boot-{next(self._boots)}")
+        self._stack.enter_context(mock.patch.object(checkpoint, "BOOT_ID", self._boot_id))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def settings(self, driver: str, **changes: Any) -> PluginSettings:
+        """The settings of a plugin on this node, in its folders."""
+        folders = {"registry_dir": self.registry_dir, "data_dir": self.root / driver, "cdi_dir": self.cdi_dir}
+        return PluginSettings(**{"driver_name": driver, "node_name": self.name, **folders, **changes})
+
+    @asynccontextmanager
+    async def run(
+        self, driver: Callable[[], Driver], name: str, *, interceptors: Iterable[Interceptor] = (), **settings: Any
+    ) -> AsyncIterator[RunningDriver]:
+        """The driver ``name`` at work; ``driver`` makes its object, anew after each restart.
+
+        ``settings`` are fields of PluginSettings, beside those for the folders.
+        """
+        await self.api.put(NODES, {"metadata": {"name": self.name}})
+        running = RunningDriver(self, driver, self.settings(name, **settings), tuple(interceptors))
+        await running.start()
+        try:
+            yield running
+        finally:
+            await running.stop()
+
+    def container(self, devices: Iterable[str], cdi_ids: Iterable[str]) -> Container:
+        """What a container runtime makes of these ids.
+
+        Raises CdiError, which names the file at fault, as for each file in the folder that a runtime would refuse.
+        """
+        index = self.files.index()
+        for file, error in index.errors.items():
+            raise type(error)(f"{file}: {error}")
+        ids = tuple(dict.fromkeys(cdi_ids))
+        return Container(tuple(devices), ids, index.resolve(ids))
+
+    def new_boot(self) -> None:
+        """What a reboot does to the folders: ``/run`` is empty, and the boot has another id."""
+        for path in self.cdi_dir.glob("*"):
+            path.unlink()
+        self._boot_id.write_text(f"boot-{next(self._boots)}")
+
+
+@dataclass
+class RunningDriver:
+    """A driver on a node, which a kubelet calls.
+
+    ``driver`` and ``plugin`` are those of the process that runs now; ``calls`` and ``faults`` outlive a restart.
+    """
+
+    node: DriverNode
+    make: Callable[[], Driver]
+    settings: PluginSettings
+    interceptors: tuple[Interceptor, ...] = ()
+    calls: CallRecorder = field(default_factory=CallRecorder)
+    faults: Faults = field(default_factory=Faults)
+    driver: Driver = field(init=False)
+    plugin: KubeletPlugin = field(init=False)
+    kubelet: FakeKubelet = field(init=False)
+    _stack: AsyncExitStack = field(init=False, default_factory=AsyncExitStack)
+
+    async def start(self) -> None:
+        """A process without memory: a new driver object, served and registered."""
+        self.driver = self.make()
+        interceptors = (*self.interceptors, self.calls, self.faults)
+        async with AsyncExitStack() as stack:
+            self.plugin = await stack.enter_async_context(
+                KubeletPlugin(self.driver, self.settings, self.node.api.client, interceptors=interceptors)
+            )
+            self.kubelet = await stack.enter_async_context(FakeKubelet(self.settings))
+            await self.kubelet.register()
+            self._stack = stack.pop_all()
+
+    async def stop(self) -> None:
+        """The process ends; its files stay."""
+        await self._stack.aclose()
+
+    async def restart(self) -> None:
+        """The process ends, and another one starts."""
+        await self.stop()
+        await self.start()
+
+    async def reboot(self) -> None:
+        """The machine starts again, with an empty ``/run``."""
+        await self.stop()
+        self.node.new_boot()
+        await self.start()
+
+    async def claim(
+        self,
+        *devices: str,
+        name: str = "claim",
+        parameters: dict[str, Any] | None = None,
+        pod_claim_name: str = "",
+        **fields: Any,
+    ) -> ClaimRef:
+        """A new claim of this name, allocated to ``devices``, each ``device`` of the node's pool or ``pool/device``.
+
+        It takes the place of an earlier claim of the name. ``parameters`` is its configuration for the driver,
+        ``fields`` go into each allocation result, and ``pod_claim_name`` is what the pod calls a claim from a template.
+        """
+        placed = [device if "/" in device else f"{self.node.name}/{device}" for device in devices]
+        claim = allocated_claim(self.settings.driver_name, *placed, name=name, parameters=parameters, **fields)
+        body = to_dict(claim)
+        body["metadata"]["uid"] = uid = str(uuid.uuid4())
+        if pod_claim_name:
+            body["metadata"]["annotations"] = {POD_CLAIM_NAME_ANNOTATION: pod_claim_name}
+        await self.node.api.put(RESOURCE_CLAIMS, body)
+        return ClaimRef(claim.metadata.namespace, name, uid)
+
+    async def prepare(self, claim: ClaimRef, *, deadline: float | None = None) -> Container:
+        """Prepare a claim as the kubelet does; returns what a container with it gets.
+
+        Raises ClaimFailed with the plugin's error, CdiError when a container runtime would refuse a file, and
+        ``grpc.aio.AioRpcError`` when the whole call fails, for example at its ``deadline`` (in seconds).
+        """
+        answer = (await self.kubelet.prepare([claim], deadline=deadline))[claim.uid]
+        _raise(answer)
+        devices = [f"{device.pool_name}/{device.device_name}" for device in answer.devices]
+        return self.node.container(devices, (name for device in answer.devices for name in device.cdi_device_ids))
+
+    async def unprepare(self, claim: ClaimRef, *, deadline: float | None = None) -> None:
+        """Unprepare a claim as the kubelet does. Raises as ``prepare`` does."""
+        _raise((await self.kubelet.unprepare([claim], deadline=deadline))[claim.uid])
+
+
+def _raise(answer: Any) -> None:
+    if answer.error:
+        raise ClaimFailed(answer.error)
