@@ -15,6 +15,7 @@ from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, DeviceNode, Ho
 
 from .cdi import CDI_DIR, CdiFolder
 from .command import run
+from .device_metadata import DeviceMetadata, decode_metadata, read_metadata
 from .driver import ClaimRef, DeviceConfig, DeviceHealth, Driver, Prepared, PreparedDevice, configs_for, results_for
 from .errors import (
     AttributeUnknown,
@@ -26,6 +27,7 @@ from .errors import (
     DroppedFields,
     Fatal,
     HealthFailed,
+    MetadataError,
     PluginError,
     PoolInvalid,
     PoolRefused,
@@ -75,6 +77,7 @@ __all__ = [
     "DeviceConfig",
     "DeviceHealth",
     "DeviceInUse",
+    "DeviceMetadata",
     "DeviceNode",
     "Driver",
     "DroppedFields",
@@ -84,6 +87,7 @@ __all__ = [
     "IntelRdt",
     "Interceptor",
     "KubeletPlugin",
+    "MetadataError",
     "Mount",
     "NetDevice",
     "Owner",
@@ -110,11 +114,13 @@ __all__ = [
     "check_resources",
     "configs_for",
     "counter_set",
+    "decode_metadata",
     "device",
     "numa_node",
     "pci_attributes",
     "pci_bus_id",
     "pcie_root",
+    "read_metadata",
     "request_id",
     "results_for",
     "run",

@@ -54,7 +54,11 @@ class HeldDevice(_Part, frozen=True):
 
 
 class ClaimRecord(_Part, frozen=True):
-    """One claim. ``devices`` is what the driver answered, known in the phase ``prepared``."""
+    """One claim. ``devices`` is what the driver answered, known in the phase ``prepared``.
+
+    ``pod_claim_name`` is the pod's name for a claim made from a template. ``generations`` counts, by request, how often
+    the metadata of its devices were changed since.
+    """
 
     uid: str
     namespace: str
@@ -64,6 +68,8 @@ class ClaimRecord(_Part, frozen=True):
     phase: Phase
     holds: tuple[HeldDevice, ...] = ()
     devices: tuple[PreparedDevice, ...] = ()
+    pod_claim_name: str = ""
+    generations: dict[str, int] = {}  # msgspec copies defaults
 
     @property
     def ref(self) -> ClaimRef:

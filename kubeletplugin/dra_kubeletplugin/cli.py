@@ -56,6 +56,7 @@ async def _simulated(config: SimulatedConfig, rolling_update_uid: str) -> None:
         registry_dir=config.plugin_registration_path,
         data_dir=Path(config.datadir) / config.driver_name,
         cdi_dir=config.cdi_dir,
+        device_metadata=config.enable_device_metadata,
         rolling_update_uid=rolling_update_uid,
     )
     await serve_monitored(
@@ -99,6 +100,11 @@ _FLAGS: dict[str, dict[str, Any]] = {
         "help": "parent of the driver's data directory (/var/lib/kubelet/plugins)",
     },
     **FLAGS,
+    "--enable-device-metadata": {
+        "action": "store_const",
+        "const": True,
+        "help": "give containers a file that describes their devices",
+    },
     "--metrics-path": {"metavar": "PATH", "help": "URL path of the metrics (/metrics)"},
 }
 

@@ -16,10 +16,11 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 import msgspec
 from dra_api.references import configs_for_result
-from dra_api.resource import DeviceRequestAllocationResult, ResourceClaim
+from dra_api.resource import DeviceAttribute, DeviceRequestAllocationResult, NetworkDeviceData, ResourceClaim
 from dra_cdi import CdiError, ContainerEdits, check_device_name, check_kind
 
 from .errors import ClaimError, PluginError, Recoverable
+from .slices.build import AttributeValue, attribute
 
 log = logging.getLogger(__name__)
 Parameters = TypeVar("Parameters")
@@ -32,6 +33,7 @@ class PreparedDevice:
     ``requests`` are the requests of the claim that it serves (``request`` or ``request/subrequest``), ``share_id``
     the share of the allocation result, if that has one. ``edits`` is what containers with the device get; the library
     writes them to a CDI file. ``cdi_ids`` names further CDI devices, of files that the driver or its installer wrote.
+    ``attributes`` and ``network`` go into the metadata file of the container, if the settings turn that on.
     """
 
     pool: str
@@ -40,6 +42,8 @@ class PreparedDevice:
     edits: ContainerEdits | None = None
     cdi_ids: tuple[str, ...] = ()
     share_id: str | None = None
+    attributes: Mapping[str, DeviceAttribute] = field(default_factory=dict)
+    network: NetworkDeviceData | None = None
 
     def __post_init__(self) -> None:
         for name in ("requests", "cdi_ids"):
@@ -56,7 +60,13 @@ class PreparedDevice:
 
     @classmethod
     def of(
-        cls, result: DeviceRequestAllocationResult, *, edits: ContainerEdits | None = None, cdi_ids: Sequence[str] = ()
+        cls,
+        result: DeviceRequestAllocationResult,
+        *,
+        edits: ContainerEdits | None = None,
+        cdi_ids: Sequence[str] = (),
+        attributes: Mapping[str, AttributeValue] | None = None,
+        network: NetworkDeviceData | None = None,
     ) -> Self:
         """The device of an allocation result."""
         return cls(
@@ -66,6 +76,8 @@ class PreparedDevice:
             edits=edits,
             cdi_ids=cdi_ids,  # type: ignore[arg-type]  # any sequence becomes a tuple
             share_id=result.share_id,
+            attributes={name: attribute(value) for name, value in (attributes or {}).items()},
+            network=network,
         )
 
 

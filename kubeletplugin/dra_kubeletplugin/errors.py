@@ -12,6 +12,7 @@
     │   ├── DeviceInUse        another claim on this node holds the device
     │   └── CheckpointCorrupted  the record of the claim cannot be read
     ├── AttributeUnknown       the host does not say what a standard attribute of a device is
+    ├── MetadataError          a device metadata file cannot be read
     ├── Recoverable            a background failure that the plugin keeps retrying; for the log
     │   ├── SyncFailed         the slices of a pool could not be written this time
     │   ├── PoolInvalid        the slices wanted for a pool contradict each other; nothing is written until they change
@@ -83,6 +84,10 @@ class CheckpointCorrupted(ClaimError):
 
 class AttributeUnknown(PluginError):
     """A standard attribute cannot be found out; the message names the file and the remedy."""
+
+
+class MetadataError(PluginError):
+    """A device metadata file cannot be read; the driver may be writing it at this moment."""
 
 
 class Recoverable(PluginError):

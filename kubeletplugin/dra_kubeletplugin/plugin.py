@@ -25,11 +25,12 @@ from .calls import NodeCalls
 from .cdi import CdiFolder
 from .checkpoint import ClaimRecords
 from .dra_service import LEGACY, V1, V1BETA1, DRAService
-from .driver import ClaimRef, Driver
+from .driver import ClaimRef, Driver, PreparedDevice
 from .errors import Fatal, Recoverable, SettingsError, StartError
 from .health import HealthReports
 from .interceptor import Interceptor, LoggingInterceptor
 from .lock import Turns
+from .metadata_files import MetadataFiles
 from .prepared import PreparedClaims
 from .registration import RegistrationService, RegistrationStatus
 from .server import SocketServer
@@ -60,7 +61,8 @@ class KubeletPlugin:
         self._turns = Turns(serialize=settings.serialize, file=settings.lock_path)
         self._records = ClaimRecords(settings.records_dir)
         self._cdi = CdiFolder(Path(settings.cdi_dir), settings.driver_name)
-        self._prepared = PreparedClaims(driver, settings.driver_name, self._records, self._cdi)
+        metadata = MetadataFiles(settings.metadata_dir, settings.driver_name) if settings.device_metadata else None
+        self._prepared = PreparedClaims(driver, settings.driver_name, self._records, self._cdi, metadata)
         self._health = HealthReports(driver, settings.node_name)
         served = ((V1, settings.serve_v1), (V1BETA1, settings.serve_v1beta1), (LEGACY, settings.serve_legacy))
         self._versions = [version for version, on in served if on]
@@ -127,6 +129,15 @@ class KubeletPlugin:
     async def registered(self) -> None:
         """Wait until the kubelet has registered the plugin."""
         await self._registration.registered()
+
+    async def update_metadata(self, claim: ClaimRef, request: str, devices: Sequence[PreparedDevice]) -> None:
+        """Replace what the metadata file of a prepared request says of its devices; a running container sees it.
+
+        For what is known only later, such as addresses; needs ``device_metadata``. ``devices`` are some of those that
+        ``prepare`` returned, with other ``attributes`` and ``network``. Raises ClaimError.
+        """
+        work = partial(self._prepared.update_metadata, claim, request, devices)
+        await self._turns.run(f"update of the metadata of claim {claim}", [claim.uid], work)
 
     async def wait(self) -> None:
         """Run until the task is cancelled; raises the ``Fatal`` error after which the process should end."""

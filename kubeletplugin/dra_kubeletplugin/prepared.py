@@ -23,20 +23,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 from dra_api.references import base_request
-from dra_api.resource import ResourceClaim
-from dra_cdi import CdiError
+from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
+from dra_cdi import CdiError, ContainerEdits
 
 from .allocated import fingerprint, held_devices
 from .cdi import CdiFolder
 from .checkpoint import ClaimRecord, ClaimRecords, boot_id
 from .driver import ClaimRef, Driver, Prepared, PreparedDevice, results_for
 from .errors import CheckpointCorrupted, ClaimError, DeviceInUse, PluginError
+from .metadata_files import MetadataFiles, with_metadata
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +45,19 @@ log = logging.getLogger(__name__)
 class PreparedClaims:
     """Prepares and unprepares claims of the driver ``name``, one call of each claim at a time."""
 
-    def __init__(self, driver: Driver, name: str, records: ClaimRecords, cdi: CdiFolder) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        name: str,
+        records: ClaimRecords,
+        cdi: CdiFolder,
+        metadata: MetadataFiles | None = None,
+    ) -> None:
         self._driver = driver
         self._name = name
         self._records = records
         self._cdi = cdi
+        self._metadata = metadata
 
     async def prepare(self, claim: ResourceClaim) -> Prepared | Exception:
         """The claim's devices with their CDI ids, or its error."""
@@ -78,6 +87,17 @@ class PreparedClaims:
         """The claims that are prepared."""
         return [record.ref for record in self._records.all().values() if _is_prepared(record)]
 
+    async def update_metadata(self, claim: ClaimRef, request: str, devices: Sequence[PreparedDevice]) -> None:
+        """Replace what the metadata of a request say of its devices. Raises ClaimError."""
+        record = self._records.read(claim.uid)
+        if self._metadata is None:
+            raise ClaimError("device metadata are off: set device_metadata in the settings")
+        if record is None or not _is_prepared(record):
+            raise ClaimError(f"claim {claim} is not prepared on this node")
+        changed = with_metadata(record, base_request(request), devices)
+        await asyncio.to_thread(self._records.write, changed, durable=True)
+        self._metadata.write(changed)
+
     async def tidy(self, *, sweep: bool) -> None:
         """Bring the CDI files in line with the records, as a process finds them when it starts.
 
@@ -87,7 +107,10 @@ class PreparedClaims:
         records = self._records.all(on_corrupted=lambda error: log.error("%s", error))
         if sweep:
             outdated = {uid for uid, record in records.items() if record.boot_id != boot_id()}
-            self._cdi.sweep(keep=[uid for uid in self._records.uids() if uid not in outdated])
+            keep = [uid for uid in self._records.uids() if uid not in outdated]
+            self._cdi.sweep(keep=keep)
+            if self._metadata:
+                self._metadata.sweep(keep=keep)
         for record in records.values():
             if _is_prepared(record):
                 try:
@@ -125,6 +148,8 @@ class PreparedClaims:
 
     def _forget(self, uid: str) -> None:
         self._cdi.remove(uid)
+        if self._metadata:
+            self._metadata.remove(uid)
         self._records.remove(uid)
 
     def _wanted(self, claim: ResourceClaim) -> ClaimRecord:
@@ -136,6 +161,7 @@ class PreparedClaims:
             fingerprint=fingerprint(self._name, claim),
             phase="preparing",
             holds=held_devices(self._name, claim),
+            pod_claim_name=(claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION, ""),
         )
 
     def _refuse_held(self, wanted: ClaimRecord) -> None:
@@ -147,14 +173,20 @@ class PreparedClaims:
                     raise DeviceInUse(device.pool, device.device, str(other.ref), self._records.path(other.uid))
 
     def _emit(self, record: ClaimRecord) -> Prepared:
-        """Write the CDI files of a record; returns its devices with the ids."""
-        return [self._written(record.uid, index, device) for index, device in enumerate(record.devices)]
+        """Write the files of a record; returns its devices with the ids."""
+        mounts = self._metadata.write(record) if self._metadata else {}
+        return [
+            self._written(
+                record.uid, index, device, (device.edits or ContainerEdits()) + mounts.get(index, ContainerEdits())
+            )
+            for index, device in enumerate(record.devices)
+        ]
 
-    def _written(self, uid: str, index: int, device: PreparedDevice) -> PreparedDevice:
-        if device.edits is None:
+    def _written(self, uid: str, index: int, device: PreparedDevice, edits: ContainerEdits) -> PreparedDevice:
+        if not edits:
             return device
         part = "-".join([*(base_request(request) for request in device.requests[:1]), str(index)])
-        return replace(device, cdi_ids=(self._cdi.write(uid, part, device.edits), *device.cdi_ids))
+        return replace(device, cdi_ids=(self._cdi.write(uid, part, edits), *device.cdi_ids))
 
 
 def _is_prepared(record: ClaimRecord) -> bool:

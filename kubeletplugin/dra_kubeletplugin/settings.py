@@ -31,7 +31,8 @@ class PluginSettings:
 
     ``registry_dir`` and ``data_dir`` (default ``/var/lib/kubelet/plugins/<driver>``) must have the same path for the
     kubelet; ``data_dir`` also keeps what is prepared, and must outlast the process. CDI files go to ``cdi_dir``, which
-    the container runtime reads. ``rolling_update_uid`` is the pod's uid, given when instances may overlap (kubelet 1.33
+    the container runtime reads. ``device_metadata`` gives containers a file that describes their devices
+    (``device_metadata.py``). ``rolling_update_uid`` is the pod's uid, given when instances may overlap (kubelet 1.33
     and newer). ``serialize`` runs one prepare or unprepare at a time, across overlapping instances through a
     lock file in ``lock_dir``. ``serve_legacy`` adds the service of Kubernetes 1.31 and before. ``log_level`` is the
     level of request and response logs, None for none. ``reconcile_pool`` publishes just that pool, without node name in
@@ -44,6 +45,7 @@ class PluginSettings:
     registry_dir: str | PathLike[str] = REGISTRY_DIR
     data_dir: str | PathLike[str] | None = None
     cdi_dir: str | PathLike[str] = CDI_DIR
+    device_metadata: bool = False
     registrar_socket: str = ""
     plugin_socket: str = ""
     rolling_update_uid: str = ""
@@ -86,6 +88,11 @@ class PluginSettings:
     def records_dir(self) -> Path:
         """Where it is remembered what is prepared."""
         return self.folder / "claims"
+
+    @property
+    def metadata_dir(self) -> Path:
+        """Where device metadata files are."""
+        return self.folder / "dra-device-metadata"
 
     @property
     def plugin_path(self) -> Path:

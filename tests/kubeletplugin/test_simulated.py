@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from dra_api.codec import convert, to_dict
-from dra_api.resource import ResourceClaim
+from dra_api.resource import DeviceAttribute, ResourceClaim
 from dra_kubeletplugin import ClaimError, ClaimRef, ContainerEdits, PreparedDevice, SettingsError
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig, read_config, resources_of
@@ -54,8 +54,14 @@ ENVIRONMENTS = [
 @pytest.mark.parametrize(("configs", "expected"), [c[1:] for c in ENVIRONMENTS], ids=[c[0] for c in ENVIRONMENTS])
 async def test_environment_td01(driver: SimulatedDriver, configs: list[dict[str, Any]], expected: list[str]) -> None:
     (prepared,) = await driver.prepare(claim([result()], configs))
-    edits = ContainerEdits(env=tuple(expected))
-    assert prepared == PreparedDevice(pool="worker-1", device="d0", requests=("req",), edits=edits)
+    told = {"driverName": DRIVER, "pool": "worker-1", "device": "d0"}
+    assert prepared == PreparedDevice(
+        pool="worker-1",
+        device="d0",
+        requests=("req",),
+        edits=ContainerEdits(env=tuple(expected)),
+        attributes={name: DeviceAttribute(string=value) for name, value in told.items()},
+    )
 
 
 async def test_each_device_has_the_variables_of_its_request_td02(driver: SimulatedDriver) -> None:

@@ -38,4 +38,5 @@ class SimulatedDriver(Driver):
                     )
                 variables[("admin_" if config.from_class else "user_") + key] = value
         edits = ContainerEdits(env=tuple(sorted(f"{name}={value}" for name, value in variables.items())))
-        return PreparedDevice.of(result, edits=edits)
+        told = {"driverName": self._name, "pool": result.pool, "device": result.device}
+        return PreparedDevice.of(result, edits=edits, attributes=told)

@@ -49,6 +49,7 @@ class SimulatedConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     plugin_registration_path: str = "/var/lib/kubelet/plugins_registry"
     datadir: str = "/var/lib/kubelet/plugins"
     cdi_dir: str = "/var/run/cdi"
+    enable_device_metadata: bool = False
     http_endpoint: str = ""
     metrics_path: str = "/metrics"
     num_devices: int = _DEFAULT_DEVICES
