@@ -16,6 +16,7 @@ from dra_cdi import CdiDevice, CdiError, CdiSpec, ContainerEdits, DeviceNode, Ho
 from .cdi import CDI_DIR, CdiFolder
 from .command import run
 from .device_metadata import DeviceMetadata, decode_metadata, read_metadata
+from .device_status import DeviceStatus
 from .driver import ClaimRef, DeviceConfig, DeviceHealth, Driver, Prepared, PreparedDevice, configs_for, results_for
 from .errors import (
     AttributeUnknown,
@@ -79,6 +80,7 @@ __all__ = [
     "DeviceInUse",
     "DeviceMetadata",
     "DeviceNode",
+    "DeviceStatus",
     "Driver",
     "DroppedFields",
     "Fatal",

@@ -33,7 +33,7 @@ class NodeCalls:
 
     async def prepare(self, refs: Sequence[ClaimRef]) -> PrepareResults:
         """The devices of each claim, or its error. Raises ClaimError or KubeError when the whole call fails."""
-        claims = await asyncio.gather(*(self._fetch(ref) for ref in refs))
+        claims = await asyncio.gather(*(fetch_claim(self._api, ref) for ref in refs))
         return await self._each("prepare", refs, [partial(self._prepared.prepare, claim) for claim in claims])
 
     async def unprepare(self, refs: Sequence[ClaimRef]) -> UnprepareResults:
@@ -49,15 +49,17 @@ class NodeCalls:
         what = f"{call} of claim {', '.join(map(str, refs))}"
         return await self._turns.run(what, [ref.uid for ref in refs], work)
 
-    async def _fetch(self, ref: ClaimRef) -> ResourceClaim:
-        try:
-            claim = convert(ResourceClaim, await self._api.get(RESOURCE_CLAIMS, ref.name, ref.namespace))
-        except NotFound as error:
-            raise ClaimError(f"claim {ref} does not exist any more") from error
-        except DecodeError as error:
-            raise ClaimError(f"claim {ref} is malformed: {error}") from error
-        if claim.status.allocation is None:
-            raise ClaimNotAllocated(f"claim {ref} not allocated")
-        if claim.metadata.uid != ref.uid:
-            raise ClaimReplaced(f"claim {ref} got replaced")
-        return claim
+
+async def fetch_claim(api: Api, ref: ClaimRef) -> ResourceClaim:
+    """The allocated claim as it is in the API server. Raises ClaimError or KubeError."""
+    try:
+        claim = convert(ResourceClaim, await api.get(RESOURCE_CLAIMS, ref.name, ref.namespace))
+    except NotFound as error:
+        raise ClaimError(f"claim {ref} does not exist any more") from error
+    except DecodeError as error:
+        raise ClaimError(f"claim {ref} is malformed: {error}") from error
+    if claim.status.allocation is None:
+        raise ClaimNotAllocated(f"claim {ref} not allocated")
+    if claim.metadata.uid != ref.uid:
+        raise ClaimReplaced(f"claim {ref} got replaced")
+    return claim

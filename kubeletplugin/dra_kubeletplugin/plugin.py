@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,10 @@ from dra_cdi import CdiError
 from dra_kube import Api
 from dra_proto.registration.v1.api_pb2_grpc import add_RegistrationServicer_to_server
 
-from .calls import NodeCalls
+from .calls import NodeCalls, fetch_claim
 from .cdi import CdiFolder
 from .checkpoint import ClaimRecords
+from .device_status import DeviceStatus, report_devices
 from .dra_service import LEGACY, V1, V1BETA1, DRAService
 from .driver import ClaimRef, Driver, PreparedDevice
 from .errors import Fatal, Recoverable, SettingsError, StartError
@@ -138,6 +139,14 @@ class KubeletPlugin:
         """
         work = partial(self._prepared.update_metadata, claim, request, devices)
         await self._turns.run(f"update of the metadata of claim {claim}", [claim.uid], work)
+
+    async def report_devices(self, claim: ClaimRef, statuses: Iterable[DeviceStatus]) -> None:
+        """Say in the claim's status how its devices of this driver do, in place of what was said before.
+
+        Raises ClaimError for a claim that is gone, replaced or not allocated to the device, or KubeError.
+        """
+        fetched = await fetch_claim(self._api, claim)
+        await report_devices(self._api, self.settings.driver_name, fetched, statuses)
 
     async def wait(self) -> None:
         """Run until the task is cancelled; raises the ``Fatal`` error after which the process should end."""

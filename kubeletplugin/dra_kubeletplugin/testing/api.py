@@ -97,6 +97,29 @@ class PluginApi:
         self.store(body)
         return await self._put(resource, body, "MODIFIED")
 
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Json,
+        namespace: str | None = None,
+        *,
+        kind: str = "merge",
+        subresource: str | None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+    ) -> Json:
+        """What a driver reports of the devices of a claim, by server-side apply."""
+        await self._request("patch", resource)
+        if (kind, subresource, force) != ("apply", "status", True):
+            raise NotImplementedError("only what KubeletPlugin.report_devices sends is known here")
+        body = copy.deepcopy(self._find(resource, name, namespace))
+        if patch["metadata"].get("uid", body["metadata"]["uid"]) != body["metadata"]["uid"]:
+            raise Conflict(409, "Conflict", "the uid in the precondition is not that of the object")
+        others = [entry for entry in body["status"].get("devices", []) if entry["driver"] != field_manager]
+        body["status"]["devices"] = [*others, *copy.deepcopy(patch["status"]["devices"])]
+        return await self._put(resource, body, "MODIFIED")
+
     async def delete(
         self, resource: Resource, name: str, *, uid: str | None = None, resource_version: str | None = None
     ) -> None:

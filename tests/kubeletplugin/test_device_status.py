@@ -1,0 +1,150 @@
+"""The status of a claim's devices, on an API server: what a driver reports, and whose entries it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from dra_api.codec import convert
+from dra_api.meta import Condition
+from dra_api.resource import NetworkDeviceData, ResourceClaim
+from dra_devcluster.apiserver import DevApiServer
+from dra_kube import RESOURCE_CLAIMS, Api, Conflict, connection
+from dra_kubeletplugin import ClaimError, ClaimRef, DeviceStatus, Driver, KubeletPlugin, Prepared
+from dra_kubeletplugin.device_status import report_devices
+from dra_kubeletplugin.testing import DriverNode, PluginApi
+
+NAME, OTHER = "gpu.example.com", "nic.example.com"
+READY = Condition(type="Ready", status="True", reason="Up", message="runs")
+
+
+class Idle(Driver):
+    """Nobody calls it here."""
+
+    async def prepare(self, claim: ResourceClaim) -> Prepared:
+        return []
+
+
+@dataclass
+class World:
+    """An API server with a claim that holds devices of two drivers, and a plugin of each."""
+
+    api: Api
+    gpu: KubeletPlugin
+    nic: KubeletPlugin
+    claim: ClaimRef
+
+    async def stored(self) -> dict[str, Any]:
+        return await self.api.get(RESOURCE_CLAIMS, "claim", "default")
+
+    async def devices(self) -> list[dict[str, Any]]:
+        """The entries, times of conditions left out."""
+        entries: list[dict[str, Any]] = (await self.stored())["status"].get("devices", [])
+        for condition in (condition for entry in entries for condition in entry.get("conditions", [])):
+            assert condition.pop("lastTransitionTime")
+        return entries
+
+
+async def make_claim(api: Api) -> ClaimRef:
+    """The claim, allocated."""
+    requests = [{"name": name, "exactly": {"deviceClassName": name}} for name in ("gpu", "nic")]
+    claim = {"metadata": {"name": "claim", "namespace": "default"}, "spec": {"devices": {"requests": requests}}}
+    made = await api.create(RESOURCE_CLAIMS, claim, "default")
+    results = [
+        {"request": request, "driver": driver, "pool": "p", "device": f"{request}-{number}"}
+        for request, driver in (("gpu", NAME), ("nic", OTHER))
+        for number in (0, 1)
+    ]
+    await api.update(RESOURCE_CLAIMS, made | {"status": {"allocation": {"devices": {"results": results}}}}, "status")
+    return ClaimRef("default", "claim", made["metadata"]["uid"])
+
+
+@pytest.fixture
+async def world(driver_node: DriverNode, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    gates = getattr(request, "param", {})
+    async with DevApiServer(feature_gates=gates) as server:
+        async with Api(connection(server.write_kubeconfig(driver_node.root / "kubeconfig"))) as api:
+            gpu, nic = (KubeletPlugin(Idle(), driver_node.settings(name), api) for name in (NAME, OTHER))
+            yield World(api, gpu, nic, await make_claim(api))
+
+
+async def test_each_driver_owns_the_entries_of_its_devices(world: World) -> None:
+    network = NetworkDeviceData(interface_name="net1", ips=("10.9.8.7/24",), hardware_address="02:00:00:00:00:01")
+    await world.nic.report_devices(world.claim, [DeviceStatus(pool="p", device="nic-0", network=network)])
+    await world.gpu.report_devices(
+        world.claim,
+        [
+            DeviceStatus(pool="p", device="gpu-0", conditions=[READY]),
+            DeviceStatus(pool="p", device="gpu-1", data={"temperature": 71}),
+        ],
+    )
+    nic = {
+        "driver": OTHER,
+        "pool": "p",
+        "device": "nic-0",
+        "networkData": {"interfaceName": "net1", "ips": ["10.9.8.7/24"], "hardwareAddress": "02:00:00:00:00:01"},
+    }
+    ready = {"type": "Ready", "status": "True", "reason": "Up", "message": "runs"}
+    first = {"driver": NAME, "pool": "p", "device": "gpu-0", "conditions": [ready]}
+    second = {"driver": NAME, "pool": "p", "device": "gpu-1", "data": {"temperature": 71}}
+    assert await world.devices() == [nic, first, second]
+    await world.gpu.report_devices(world.claim, [DeviceStatus(pool="p", device="gpu-1")])
+    assert await world.devices() == [nic, {"driver": NAME, "pool": "p", "device": "gpu-1"}]
+    await world.gpu.report_devices(world.claim, [])
+    assert await world.devices() == [nic]
+
+
+async def test_a_repeated_report_writes_nothing_and_a_condition_keeps_the_time_of_its_change(world: World) -> None:
+    def at(status: str, message: str) -> list[DeviceStatus]:
+        condition = Condition(type="Ready", status=status, reason="Up", message=message)
+        return [DeviceStatus(pool="p", device="gpu-0", conditions=[condition], data={"b": [1, 2], "a": None})]
+
+    await world.gpu.report_devices(world.claim, at("True", "runs"))
+    first = await world.stored()
+    await world.gpu.report_devices(world.claim, at("True", "runs"))
+    assert (await world.stored())["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+    long_ago = first["status"]["devices"][0]
+    long_ago["conditions"][0]["lastTransitionTime"] = "2020-01-01T00:00:00Z"
+    await world.api.update(RESOURCE_CLAIMS, first, "status")
+    times = []
+    for status, message in (("True", "runs well"), ("False", "stands")):
+        await world.gpu.report_devices(world.claim, at(status, message))
+        (entry,) = (await world.stored())["status"]["devices"]
+        times.append(entry["conditions"][0]["lastTransitionTime"])
+    assert times[0] == "2020-01-01T00:00:00Z" < times[1]
+
+
+async def test_what_cannot_be_reported_is_refused(world: World) -> None:
+    with pytest.raises(ClaimError, match="claim default/claim does not hold the device nic-0 of pool p"):
+        await world.gpu.report_devices(world.claim, [DeviceStatus(pool="p", device="nic-0")])
+    with pytest.raises(ClaimError, match="got replaced"):
+        await world.gpu.report_devices(ClaimRef("default", "claim", "another-uid"), [])
+    with pytest.raises(ClaimError, match="claim default/gone does not exist any more"):
+        await world.gpu.report_devices(ClaimRef("default", "gone", "uid"), [])
+
+
+async def test_a_claim_made_anew_between_reading_and_writing_is_left_alone(world: World) -> None:
+    before = await world.stored()
+    await world.api.delete(RESOURCE_CLAIMS, "claim", "default")
+    await make_claim(world.api)
+    with pytest.raises(Conflict):
+        await report_devices(world.api, NAME, convert(ResourceClaim, before), [DeviceStatus(pool="p", device="gpu-0")])
+    assert await world.devices() == []
+
+
+@pytest.mark.parametrize("world", [{"DRAResourceClaimDeviceStatus": False}], indirect=True)
+async def test_a_server_that_drops_the_status_is_an_error_with_a_remedy(world: World) -> None:
+    with pytest.raises(ClaimError, match="enable its feature gate DRAResourceClaimDeviceStatus"):
+        await world.gpu.report_devices(world.claim, [DeviceStatus(pool="p", device="gpu-0")])
+
+
+async def test_the_api_server_of_the_testing_package_takes_reports_too(driver_node: DriverNode) -> None:
+    assert isinstance(driver_node.api, PluginApi)
+    async with driver_node.run(Idle, NAME) as driver:
+        claim = await driver.claim("gpu-0")
+        await driver.plugin.report_devices(claim, [DeviceStatus(pool="worker-1", device="gpu-0", data={"a": 1})])
+        stored = await driver_node.api.get(RESOURCE_CLAIMS, "claim", "default")
+        entry = {"driver": NAME, "pool": "worker-1", "device": "gpu-0", "data": {"a": 1}}
+        assert stored["status"]["devices"] == [entry]
