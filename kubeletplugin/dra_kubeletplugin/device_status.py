@@ -48,7 +48,7 @@ class DeviceStatus:
 async def report_devices(api: Api, driver: str, claim: ResourceClaim, statuses: Iterable[DeviceStatus]) -> None:
     """Make these the driver's entries of a claim that was just read. Raises ClaimError or KubeError.
 
-    The write has the claim's uid, so that it cannot reach another claim of that name (409).
+    The write has the claim's uid, so that the server refuses it for another claim of that name.
     """
     allocated = {(result.pool, result.device, result.share_id) for result in results_for(driver, claim)}
     before = {_key(entry): entry for entry in claim.status.devices or () if entry.driver == driver}

@@ -58,7 +58,9 @@ def content(file: Path) -> list[dict[str, Any]]:
 async def test_a_container_is_told_what_is_known_of_its_devices_ph11(driver_node: DriverNode) -> None:
     async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
         claim = await driver.claim("gpu-0", "bare", request="req/big")
-        files = mounted(await driver.prepare(claim))
+        container = await driver.prepare(claim)
+        assert len(container.cdi_ids) == 1, "the first device of the request mounts the file, the other has no edits"
+        files = mounted(container)
         (file,) = files.values()
         assert list(files) == [f"{ROOT}/resourceclaims/claim/req/{NAME}-metadata.json"]
         attributes = {

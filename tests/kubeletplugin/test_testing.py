@@ -72,6 +72,7 @@ async def test_a_restarted_process_answers_from_files_and_one_after_a_reboot_pre
         await driver.prepare(claim)
         await driver.restart()
         assert (await driver.prepare(claim)).environment == {"GPU_0": "1"}
+        (driver_node.cdi_dir / "of-another-driver.json").touch()
         await driver.reboot()
         assert list(driver_node.cdi_dir.iterdir()) == []
         assert (await driver.prepare(claim)).environment == {"GPU_0": "3"}
