@@ -1,11 +1,12 @@
 """Reading and writing the API: a small protocol over the client, conflict retries, the writes that reconcilers make."""
 
 from .answers import may_have_happened
-from .claims import ClaimChanged, ClaimWriter
+from .changed import ClaimChanged, ObjectChanged, PodChanged
+from .claims import ClaimWriter
 from .client import Client
 from .event_reasons import EventReason
 from .events import EventRecorder
-from .pods import PodChanged, PodWriter
+from .pods import PodWriter
 from .pool_requests import PoolRequestWriter
 from .rewrite import rewrite
 from .taint_rules import RuleWriter
@@ -17,6 +18,7 @@ __all__ = [
     "Client",
     "EventReason",
     "EventRecorder",
+    "ObjectChanged",
     "PodChanged",
     "PodWriter",
     "PoolRequestWriter",

@@ -24,6 +24,7 @@ from dra_kube import RESOURCE_CLAIMS, Conflict, Invalid, NotFound, Object
 from dra_operator.placement import HOLD
 
 from .answers import may_have_happened
+from .changed import ClaimChanged, ClaimFull
 from .client import Client
 from .reservations import Reservations
 from .rewrite import Edit, rewrite
@@ -32,14 +33,6 @@ Seen = Callable[[Struct], None]
 Gone = Callable[[ResourceClaim], None]
 UNSETTLED = 10_000  # claims remembered whose last write got no answer
 FRESH = 1000  # claims just created whose answer is kept until they are allocated
-
-
-class ClaimChanged(Exception):
-    """Another writer changed the claim, so the plan for it no longer applies."""
-
-
-class ClaimFull(ClaimChanged):
-    """The claim took other consumers in the meantime, and is full."""
 
 
 class ClaimWriter:

@@ -12,6 +12,7 @@ from dra_api.meta import Object as Struct
 from dra_kube import PODS, Object
 
 from .answers import may_have_happened
+from .changed import PodChanged
 from .client import Client
 from .gate import open_gate
 from .rewrite import rewrite
@@ -38,10 +39,6 @@ class Unanswered(NamedTuple):
 
     times: int
     resource_version: str
-
-
-class PodChanged(Exception):
-    """The pod is not what was planned for any more."""
 
 
 class PodWriter:

@@ -14,13 +14,9 @@ from dra_api.meta import Object as Struct
 from dra_api.storage import BOUND_BY_CONTROLLER, SELECTED_NODE, PersistentVolume, PersistentVolumeClaim
 from dra_kube import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Object
 
-from .claims import ClaimChanged
+from .changed import VolumeChanged
 from .client import Client
 from .rewrite import rewrite
-
-
-class VolumeChanged(ClaimChanged):
-    """Another writer changed a volume or a claim to one, so that the plan makes no sense any more."""
 
 
 class VolumeWriter:

@@ -42,7 +42,7 @@ from dra_kube import (
 )
 
 from dra_operator.cluster import Cluster, DeviceTaken, Keys
-from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter, VolumeWriter, may_have_happened
+from dra_operator.kube import ClaimChanged, ClaimWriter, ObjectChanged, PodWriter, VolumeWriter, may_have_happened
 from dra_operator.placement import ExtendedClaim, Plan, PodClaim, is_at_gate, is_stand_in, title
 
 from .claim_body import claim_for_extended_resources
@@ -120,7 +120,7 @@ class Commit:
                 await self._undo(vanished=isinstance(error, PodVanished))
             else:
                 self._give_back_devices()
-            if isinstance(error, KubeError | ClaimChanged):
+            if isinstance(error, KubeError | ObjectChanged):
                 raise self._failure(error) from error
             raise
         self._confirmations.forget(claims)
@@ -257,4 +257,4 @@ class Commit:
 
 def is_over(error: BaseException) -> bool:
     """Whether a write that ended so is over, and did not happen."""
-    return isinstance(error, ClaimChanged | CommitFailed) or not may_have_happened(error)
+    return isinstance(error, ObjectChanged | CommitFailed) or not may_have_happened(error)
