@@ -9,12 +9,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-import msgspec
 from dra_api.codec import convert, to_dict
 from dra_api.meta import Object as Struct
 from dra_api.resource import (
     FINALIZER,
-    RESERVED_FOR_LIMIT,
     AllocationResult,
     ResourceClaim,
     ResourceClaimConsumerReference,
@@ -24,7 +22,8 @@ from dra_kube import RESOURCE_CLAIMS, Conflict, Invalid, NotFound, Object
 from dra_operator.placement import HOLD
 
 from .answers import may_have_happened
-from .changed import ClaimChanged, ClaimFull
+from .changed import ClaimChanged
+from .claim_edits import add_consumers, add_finalizer, expect, this_very, with_consumer
 from .client import Client
 from .reservations import Reservations
 from .rewrite import Edit, rewrite
@@ -82,9 +81,9 @@ class ClaimWriter:
         another consumer.
         """
         if allocation is None:
-            return _with_consumer(await self._scheduled.add(claim, consumer), consumer)
+            return with_consumer(await self._scheduled.add(claim, consumer), consumer)
         written = await self._allocate(claim, allocation, FINALIZER, [to_dict(consumer)])
-        return _with_consumer(written, consumer)
+        return with_consumer(written, consumer)
 
     async def allocate_ahead(self, claim: ResourceClaim, allocation: AllocationResult) -> ResourceClaim:
         """Write the allocation of an immediate claim, for no consumer yet. As ``commit`` otherwise."""
@@ -96,23 +95,23 @@ class ClaimWriter:
         known = self._fresh.pop(claim.metadata.uid, None)
         wanted = to_dict(allocation)
         known = await self._rewrite(
-            claim, lambda raw: _add_finalizer(_expect(raw, claim, wanted), finalizer), known=known
+            claim, lambda raw: add_finalizer(expect(raw, claim, wanted), finalizer), known=known
         )
 
         def edit(raw: Object) -> bool:
-            status = _expect(raw, claim, wanted).setdefault("status", {})
+            status = expect(raw, claim, wanted).setdefault("status", {})
             if finalizer not in raw["metadata"].get("finalizers", ()):
                 raise ClaimChanged(f"claim {claim.key} lost its finalizer in the meantime")
             is_new = status.get("allocation") is None
             status.setdefault("allocation", wanted)
             stamped = self._stamp(status["allocation"])
-            return _add_consumers(status, consumers) or stamped or is_new
+            return add_consumers(status, consumers) or stamped or is_new
 
         return self._took(await self._rewrite(claim, edit, "status", known))
 
     async def reserve(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> ResourceClaim:
         """Add a pod that has its node to an allocated claim (claim-controller.md 5.5). Raises ClaimChanged."""
-        return _with_consumer(await self._running.add(claim, consumer), consumer)
+        return with_consumer(await self._running.add(claim, consumer), consumer)
 
     async def _reserve_all(
         self, claim: ResourceClaim, consumers: Sequence[ResourceClaimConsumerReference], *, stamped: bool
@@ -120,8 +119,8 @@ class ClaimWriter:
         """Add as many of the consumers as the claim can take; ``stamped``: note the time, if none is noted."""
 
         def edit(raw: Object) -> bool:
-            status = _expect(raw, claim)["status"]
-            added = _add_consumers(status, [to_dict(consumer) for consumer in consumers])
+            status = expect(raw, claim)["status"]
+            added = add_consumers(status, [to_dict(consumer) for consumer in consumers])
             return (stamped and self._stamp(status["allocation"])) or added
 
         return self._took(await self._rewrite(claim, edit, "status"))
@@ -135,7 +134,7 @@ class ClaimWriter:
         """
 
         def edit(raw: Object) -> bool:
-            status = _same(raw, claim).setdefault("status", {})
+            status = this_very(raw, claim).setdefault("status", {})
             before = status.get("reservedFor") or []
             status["reservedFor"] = [entry for entry in before if entry.get("uid") not in consumers]
             frees = deallocate and not status["reservedFor"] and finalizer in raw["metadata"].get("finalizers", ())
@@ -189,7 +188,7 @@ class ClaimWriter:
         """
 
         def edit(raw: Object) -> bool:
-            status = _same(raw, claim).setdefault("status", {})
+            status = this_very(raw, claim).setdefault("status", {})
             if any(entry.get("uid") != consumer for entry in status.get("reservedFor") or ()):
                 raise ClaimChanged(f"claim {claim.key} got reserved by another consumer in the meantime")
             cleared = [status.pop(field, None) for field in ("reservedFor", "allocation", "devices")]
@@ -201,7 +200,7 @@ class ClaimWriter:
         """Have another finalizer protect an allocated claim; in one write, so that one of both always does."""
 
         def edit(raw: Object) -> bool:
-            meta = _same(raw, claim)["metadata"]
+            meta = this_very(raw, claim)["metadata"]
             before = meta.get("finalizers") or []
             if raw.get("status", {}).get("allocation") is None or meta.get("deletionTimestamp"):
                 return False
@@ -214,7 +213,7 @@ class ClaimWriter:
         """Let an unallocated claim be deleted; a claim allocated in the meantime keeps its finalizer."""
 
         def edit(raw: Object) -> bool:
-            meta = _same(raw, claim)["metadata"]
+            meta = this_very(raw, claim)["metadata"]
             finalizers = meta.get("finalizers") or []
             if finalizer not in finalizers or raw.get("status", {}).get("allocation") is not None:
                 return False
@@ -310,53 +309,3 @@ class ClaimWriter:
 
 def _test(path: str, value: object) -> Object:
     return {"op": "test", "path": path, "value": value}
-
-
-def _same(raw: Object, claim: ResourceClaim) -> Object:
-    if raw["metadata"].get("uid", "") != claim.metadata.uid:
-        raise ClaimChanged(f"claim {claim.key} was replaced by another one of the same name in the meantime")
-    return raw
-
-
-def _expect(raw: Object, claim: ResourceClaim, wanted: Object | None = None) -> Object:
-    """The claim, if it is allocated, or, with ``wanted``, if it is not allocated yet or exactly so."""
-    if _same(raw, claim)["metadata"].get("deletionTimestamp"):
-        raise ClaimChanged(f"claim {claim.key} got deleted in the meantime")
-    allocation = raw.get("status", {}).get("allocation")
-    if wanted is None and allocation is None:
-        raise ClaimChanged(f"claim {claim.key} got deallocated elsewhere in the meantime")
-    if wanted is not None and allocation is not None and not _is_same_allocation(allocation, wanted):
-        raise ClaimChanged(f"claim {claim.key} got allocated elsewhere in the meantime")
-    return raw
-
-
-def _is_same_allocation(one: Object, other: Object) -> bool:
-    """Whether both give the same devices on the same nodes, whenever each was written."""
-    first, second = (
-        msgspec.structs.replace(convert(AllocationResult, each), allocation_timestamp=None) for each in (one, other)
-    )
-    return first == second
-
-
-def _add_finalizer(raw: Object, finalizer: str) -> bool:
-    finalizers = raw["metadata"].get("finalizers") or []
-    if finalizer in finalizers:
-        return False
-    raw["metadata"]["finalizers"] = [*finalizers, finalizer]
-    return True
-
-
-def _add_consumers(status: Object, consumers: Sequence[Object]) -> bool:
-    """Add the missing consumers, as many as fit; whether any was added."""
-    before = status.get("reservedFor") or []
-    known = {entry.get("uid") for entry in before}
-    missing = {consumer["uid"]: consumer for consumer in consumers if consumer["uid"] not in known}
-    status["reservedFor"] = [*before, *missing.values()][: max(RESERVED_FOR_LIMIT, len(before))]
-    return len(status["reservedFor"]) > len(before)
-
-
-def _with_consumer(claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> ResourceClaim:
-    """The claim, if it took the consumer."""
-    if any(entry.uid == consumer.uid for entry in claim.status.reserved_for or ()):
-        return claim
-    raise ClaimFull(f"claim {claim.key} has {RESERVED_FOR_LIMIT} consumers already, and takes no more")
