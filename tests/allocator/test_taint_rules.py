@@ -11,12 +11,12 @@ from corpus import cases
 from dra_api.codec import convert, to_dict
 from dra_api.resource import DeviceTaintRule, ResourceSlice
 from dra_operator.allocator import Semantics
-from dra_operator.allocator.published.taint_rules import Change, TaintedSlices
+from dra_operator.allocator.published.taint_rules import SliceChange, TaintedSlices
 
 Json = dict[str, Any]
 
 
-def feed(tracker: TaintedSlices, event: Json) -> list[Change]:
+def feed(tracker: TaintedSlices, event: Json) -> list[SliceChange]:
     about = event.get("new") or event["old"]
     name = about["metadata"]["name"]
     if about["kind"] == "ResourceSlice":

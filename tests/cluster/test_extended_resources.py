@@ -149,15 +149,15 @@ def test_devices_change_hands_once_when_the_claim_that_was_thought_up_exists(clu
     thought_up = convert(ResourceClaim, {"metadata": {"namespace": "ns", "name": "<>", "uid": "uid-thought-up"}})
     allocation = convert(AllocationResult, {"devices": {"results": [{"request": "r", **DEVICE}]}})
     device = DeviceId("d", "p", "x")
-    ledger = cluster.ledger
-    ledger.take(thought_up, allocation, pod(1))
-    ledger.follow("uid-thought-up", made(1))
-    assert ledger.in_flight("uid-thought-up") is None
-    assert [entry.claim.metadata.uid for entry in ledger.in_flight_for("ns/p")] == ["uid-made"]
-    assert not ledger.usage.is_free(device)
+    holdings = cluster.holdings
+    holdings.take(thought_up, allocation, pod(1))
+    holdings.follow("uid-thought-up", made(1))
+    assert holdings.in_flight("uid-thought-up") is None
+    assert [entry.claim.metadata.uid for entry in holdings.in_flight_for("ns/p")] == ["uid-made"]
+    assert not holdings.usage.is_free(device)
     cluster.put(made(2, allocated=True))
-    assert [uid for uid, _ in ledger.holders()] == ["uid-made"]
-    ledger.settle("uid-made")
-    assert not ledger.usage.is_free(device)
+    assert [uid for uid, _ in holdings.holders()] == ["uid-made"]
+    holdings.settle("uid-made")
+    assert not holdings.usage.is_free(device)
     cluster.put(made(3))
-    assert ledger.usage.is_free(device)
+    assert holdings.usage.is_free(device)

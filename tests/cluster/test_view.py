@@ -115,7 +115,7 @@ def test_an_answer_that_arrives_after_the_deletion_does_not_bring_the_object_bac
     cluster.put(claim("c", 1))
     cluster.remove(ResourceClaim, "ns/c", "uid-c")
     assert cluster.put(claim("c", 5, "dev-0")) == ()
-    assert cluster.ledger.usage.is_free(DeviceId(DRIVER, "pool", "dev-0"))
+    assert cluster.holdings.usage.is_free(DeviceId(DRIVER, "pool", "dev-0"))
 
 
 def test_a_late_deletion_spares_the_successor_of_the_same_name() -> None:
@@ -131,7 +131,7 @@ def test_a_successor_that_replaces_an_allocated_claim_frees_the_old_devices() ->
     cluster = make_cluster()
     cluster.put(claim("c", 1, "dev-0", uid="old"))
     cluster.put(claim("c", 5, "dev-1", uid="new"))
-    assert [device.device for device in cluster.ledger.usage.devices()] == ["dev-1"]
+    assert [device.device for device in cluster.holdings.usage.devices()] == ["dev-1"]
     check(cluster)
 
 
@@ -142,7 +142,7 @@ def test_the_memory_of_uids_forgets_the_oldest() -> None:
     assert ("a" in memory, "b" in memory, "c" in memory) == (True, False, True)
 
 
-# --- the ledger ---
+# --- the holdings ---
 
 
 def result(*devices: str) -> AllocationResult:
@@ -151,37 +151,37 @@ def result(*devices: str) -> AllocationResult:
 
 def test_a_device_in_flight_is_not_free() -> None:
     cluster = make_cluster()
-    cluster.ledger.take(claim("a"), result("dev-0"), pod("pod", 1))
+    cluster.holdings.take(claim("a"), result("dev-0"), pod("pod", 1))
     with pytest.raises(DeviceTaken, match=r"gpu\.example\.com/pool/dev-0"):
-        cluster.ledger.take(claim("b"), result("dev-1", "dev-0"), pod("other", 1))
-    assert [device.device for device in cluster.ledger.usage.devices()] == ["dev-0"]
-    cluster.ledger.settle("uid-a")
-    cluster.ledger.take(claim("b"), result("dev-1", "dev-0"), pod("other", 1))
+        cluster.holdings.take(claim("b"), result("dev-1", "dev-0"), pod("other", 1))
+    assert [device.device for device in cluster.holdings.usage.devices()] == ["dev-0"]
+    cluster.holdings.settle("uid-a")
+    cluster.holdings.take(claim("b"), result("dev-1", "dev-0"), pod("other", 1))
 
 
 def test_one_plan_cannot_give_a_device_twice() -> None:
     with pytest.raises(DeviceTaken):
-        make_cluster().ledger.take(claim("a"), result("dev-0", "dev-0"), pod("pod", 1))
+        make_cluster().holdings.take(claim("a"), result("dev-0", "dev-0"), pod("pod", 1))
 
 
 @pytest.mark.parametrize("watch_first", [True, False])
 def test_it_does_not_matter_whether_the_answer_or_the_watch_comes_first(watch_first: bool) -> None:
     cluster = make_cluster()
     cluster.put(claim("a"))
-    cluster.ledger.take(claim("a"), result("dev-0"), pod("pod", 1))
+    cluster.holdings.take(claim("a"), result("dev-0"), pod("pod", 1))
     device = DeviceId(DRIVER, "pool", "dev-0")
     if watch_first:
         cluster.put(claim("a", 2, "dev-0"))
-        assert not cluster.ledger.usage.is_free(device)
-        cluster.ledger.settle("uid-a")
+        assert not cluster.holdings.usage.is_free(device)
+        cluster.holdings.settle("uid-a")
     else:
         cluster.put(claim("a", 2, "dev-0"))  # the assume cache, from our own answer
-        cluster.ledger.settle("uid-a")
+        cluster.holdings.settle("uid-a")
         cluster.put(claim("a", 2, "dev-0"))
-    assert not cluster.ledger.usage.is_free(device)
+    assert not cluster.holdings.usage.is_free(device)
     check(cluster)
     cluster.put(claim("a", 3))
-    assert cluster.ledger.usage.is_free(device)
+    assert cluster.holdings.usage.is_free(device)
 
 
 steps = st.lists(
@@ -200,23 +200,23 @@ def test_the_totals_hold_through_any_history(history: list[tuple[str, int, int]]
         current = cluster.claims.get(f"ns/{name}") or claim(name, version)
         if action == "take":
             try:
-                cluster.ledger.take(current, result(f"dev-{device}"), pod("pod", 1))
+                cluster.holdings.take(current, result(f"dev-{device}"), pod("pod", 1))
             except DeviceTaken:
                 continue
         elif action == "settle":
-            cluster.ledger.settle(f"uid-c{number}")
+            cluster.holdings.settle(f"uid-c{number}")
         elif action == "clear":
             cluster.put(claim(name, version))
         elif action == "delete":
             cluster.remove(ResourceClaim, f"ns/{name}")
-        elif cluster.ledger.usage.is_free(DeviceId(DRIVER, "pool", f"dev-{device}")):
+        elif cluster.holdings.usage.is_free(DeviceId(DRIVER, "pool", f"dev-{device}")):
             cluster.put(claim(name, version, f"dev-{device}"))
         check(cluster)
     for held in list(cluster.claims):
         cluster.remove(ResourceClaim, held.key)
     for number in range(4):
-        cluster.ledger.settle(f"uid-c{number}")
-    assert list(cluster.ledger.usage.devices()) == []
+        cluster.holdings.settle(f"uid-c{number}")
+    assert list(cluster.holdings.usage.devices()) == []
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ async def test_one_attempt_leaves_the_claims_of_the_reference(case: dict[str, An
     for claim in timed(case.get("inFlightClaims") or ()):
         struct = convert(ResourceClaim, claim)
         assert struct.status.allocation is not None
-        world.cluster.ledger.take(struct, struct.status.allocation, OTHER_POD)
+        world.cluster.holdings.take(struct, struct.status.allocation, OTHER_POD)
     inject(world, case)
     key = f"default/{case['pod']['metadata']['name']}"
     with suppress(ReconcileError, ClaimChanged):

@@ -2,9 +2,9 @@
 
 from . import evictions
 from .duplicates import counting_claim, duplicates, is_in_use
+from .holdings import DeviceTaken, Holdings, InFlight
 from .invariants import InvariantViolated, check, violations
 from .key import NOTHING, Concern, Key, Keys
-from .ledger import DeviceTaken, InFlight, Ledger
 from .newest_slices import newest_slices
 from .pool_status import incomplete_pools, pool_answer
 from .storage import StorageView
@@ -40,11 +40,11 @@ __all__ = [
     "Cluster",
     "Concern",
     "DeviceTaken",
+    "Holdings",
     "InFlight",
     "InvariantViolated",
     "Key",
     "Keys",
-    "Ledger",
     "StorageView",
     "Store",
     "UidMemory",

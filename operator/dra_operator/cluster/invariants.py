@@ -44,7 +44,7 @@ def _devices_given_twice(cluster: Cluster) -> Iterator[str]:
     whole: dict[DeviceId, str] = {}
     shared: dict[DeviceId, str] = {}
     names = {claim.metadata.uid: claim.key for claim in cluster.claims}
-    for uid, allocation in cluster.ledger.holders():
+    for uid, allocation in cluster.holdings.holders():
         holder = names.get(uid, uid)
         for device, is_share in _held(allocation):
             other = whole.get(device) or (None if is_share else shared.get(device))
@@ -61,8 +61,8 @@ def _held(allocation: AllocationResult) -> Iterator[tuple[DeviceId, bool]]:
 
 def _wrong_totals(cluster: Cluster) -> Iterator[str]:
     """The totals kept step by step must equal those counted afresh."""
-    held = (allocation for _, allocation in cluster.ledger.holders())
-    if Usage(held, shares=cluster.features.consumable_capacity) != cluster.ledger.usage:
+    held = (allocation for _, allocation in cluster.holdings.holders())
+    if Usage(held, shares=cluster.features.consumable_capacity) != cluster.holdings.usage:
         yield "the devices in use, kept step by step, differ from those that claims hold"
     pods = {pod.metadata.uid: pod for pod in cluster.pods if not pod_is_done(pod)}
     running = {uid for uid, pod in pods.items() if pod.spec.node_name}

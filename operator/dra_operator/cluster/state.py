@@ -28,8 +28,8 @@ from dra_operator.placement import (
 
 from .contention import Contention, drivers_in
 from .hinted import Hinted
+from .holdings import Holdings
 from .index import Index
-from .ledger import Ledger
 from .loads import NodeLoads
 from .storage import StorageView
 from .store import Store
@@ -53,7 +53,7 @@ class State:
         self.slices: Store[ResourceSlice] = Store()
         self.rules: Store[DeviceTaintRule] = Store()
         self.inventory = inventory
-        self.ledger = Ledger(shares=self.features.consumable_capacity)
+        self.holdings = Holdings(shares=self.features.consumable_capacity)
         self._node_states = Nodes(strategy=scoring_strategy)
         self.residents = self._node_states.residents
         self.loads = NodeLoads(self.residents)
@@ -155,7 +155,7 @@ class State:
             if claim is None or claim.status.reserved_for:
                 return False
             is_open = claim.status.allocation is None
-            return not any(self.awaiting(claim)) if is_open else bool(self.ledger.clashes(claim))
+            return not any(self.awaiting(claim)) if is_open else bool(self.holdings.clashes(claim))
         return self.is_ours_to_place(pod) or (is_at_gate(pod) and not pod.spec.node_name and not pod_is_done(pod))
 
     def snapshot(self, allocator: Allocator, now: datetime, binding_timeout: float = BINDING_TIMEOUT) -> Snapshot:
@@ -165,12 +165,12 @@ class State:
             claims_owned_by=self.claims_owned_by,
             has_class=self.classes.__contains__,
             classes_serving=self.classes_serving,
-            in_flight=lambda claim: self.ledger.in_flight(claim.metadata.uid) is not None,
-            clashes=self.ledger.clashes,
+            in_flight=lambda claim: self.holdings.in_flight(claim.metadata.uid) is not None,
+            clashes=self.holdings.clashes,
             storage=self.storage,
             nodes=self.node_states(),
             allocator=allocator,
-            usage=self.ledger.usage.snapshot,
+            usage=self.holdings.usage.snapshot,
             now=now,
             prioritized_list=self.features.prioritized_list,
             binding_timeout=binding_timeout,

@@ -34,8 +34,8 @@ from dra_operator.placement import Elsewhere, Place, counts_alike
 
 from .contention import ANY, drivers_in
 from .duplicates import duplicates
+from .holdings import InFlight
 from .key import NOTHING, Key, Keys
-from .ledger import InFlight
 from .state import State
 from .store import Change
 from .template import ClaimTemplate
@@ -48,7 +48,7 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
     keys: list[Key] = []
     if gone is not None:
         keys += _claims_left_by(cluster, gone)
-        keys += _place(entry.pod.key for entry in cluster.ledger.in_flight_for(gone.key))
+        keys += _place(entry.pod.key for entry in cluster.holdings.in_flight_for(gone.key))
     if new is not None:
         if pod_is_done(new):
             keys += _claims_left_by(cluster, new)

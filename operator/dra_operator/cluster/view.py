@@ -135,11 +135,11 @@ class Cluster(State):
 
     def settle(self, uid: str) -> Keys:
         """The write of an in-flight allocation is over: who waits for that; the event about it may have come before."""
-        entry = self.ledger.settle(uid)
+        entry = self.holdings.settle(uid)
         if entry is None:
             return NOTHING
         keys = triggers.write_over(self, entry)
-        return keys if self.ledger.holds(uid) else (*keys, *triggers.devices_freed(self, entry.allocation))
+        return keys if self.holdings.holds(uid) else (*keys, *triggers.devices_freed(self, entry.allocation))
 
     def set_wake_conditions(self, key: str, wake_on: WakeConditions) -> None:
         """What can help the pod: ``EVERYTHING`` when an attempt begins, less when it ended and found out."""
@@ -264,14 +264,14 @@ class Cluster(State):
         old, new = change
         self._file_stand_in(change)
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
-            self.ledger.stored(old.metadata.uid, None)
+            self.holdings.stored(old.metadata.uid, None)
         if new is None:
             key = old.key if old else ""
             self.claims_by_owner.file(key, ())
             self.claims_by_class.file(key, ())
             self._contention.file(key)
         else:
-            self.ledger.stored(new.metadata.uid, new.status.allocation)
+            self.holdings.stored(new.metadata.uid, new.status.allocation)
             owner = owning_pod(new)
             self.claims_by_owner.file(new.key, (owner.uid,) if owner is not None else ())
             self.claims_by_class.file(new.key, triggers.classes_of(new))

@@ -124,7 +124,7 @@ def _together(simulated: SimulatedCluster) -> Case:
     """All claims, as if one pod without other requests used them."""
     cluster, pod = simulated.cluster, Pod()
     claims = tuple(PodClaim(claim.metadata.name, claim) for claim in simulated.claims)
-    usage = cluster.ledger.usage.snapshot()
+    usage = cluster.holdings.usage.snapshot()
     return Case(pod, claims, ExtendedResources(pod, {}), cluster.node_states(), simulated.allocator, usage)
 
 

@@ -68,7 +68,7 @@ async def _ask(options: argparse.Namespace, operator: AsTheOperator, where: Conn
             cluster.put(obj)
 
     async with Api(where) as api:
-        loader = Loader(api, watched_kinds(features), load, Quarantine(cluster.ledger.stored))
+        loader = Loader(api, watched_kinds(features), load, Quarantine(cluster.holdings.stored))
         await loader.load_all()
     cluster.storage.unseen = loader.unseen_storage()
     allocator = Allocator(cluster.inventory, new_share_id=lambda: str(uuid.uuid4()))

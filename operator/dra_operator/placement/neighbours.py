@@ -22,7 +22,7 @@ from .terms import affinity, anti_affinity
 from .topology import Topologies
 
 
-class Rule(Protocol):
+class PodRule(Protocol):
     """One kind of rule between pods."""
 
     def obstacle(self, labels: Labels) -> Obstacle | None:
@@ -60,7 +60,7 @@ class Neighbours:
         return next((found for rule in self._rules if (found := rule.counts(obstacle)) is not None), None)
 
 
-def _rules(pod: Pod, residents: Residents, topologies: Topologies) -> Iterator[Rule]:
+def _rules(pod: Pod, residents: Residents, topologies: Topologies) -> Iterator[PodRule]:
     if is_stand_in(pod):
         return  # the claim behind it keeps no pod away, and no pod keeps it away
     if pod.spec.topology_spread_constraints and (spread := Spread(pod, residents, topologies)):

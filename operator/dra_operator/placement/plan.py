@@ -1,6 +1,6 @@
 """From a pod to a plan: which node, which devices for each claim, or why not (scheduling.md 4.2 to 4.4).
 
-Planning changes nothing. A plan is only a proposal until the ledger has taken its devices.
+Planning changes nothing. A plan is only a proposal until the holdings have taken its devices.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class AllocateAhead:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def step(self, node: str) -> str:
+    def action(self, node: str) -> str:
         """See ``Ending``."""
         return f"allocate devices of node {node}"
 

@@ -27,7 +27,7 @@ class Bind:
     def __init__(self, cluster: Cluster, pods: PodWriter) -> None:
         self._cluster, self._pods = cluster, pods
 
-    def step(self, node: str) -> str:
+    def action(self, node: str) -> str:
         """See ``Ending``."""
         return f"bind the pod to node {node}"
 

@@ -101,4 +101,4 @@ class CarryOut:
 
     def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
         """Whether another claim holds a device of this one too, and no other pod relies on this one."""
-        return is_alone(pod, claim) and bool(self._cluster.ledger.clashes(claim))
+        return is_alone(pod, claim) and bool(self._cluster.holdings.clashes(claim))

@@ -2,7 +2,7 @@
 
 What a commit ends with is its ``Ending``: the binding of the pod, or the opening of its scheduling gate.
 
-The ledger holds each allocation until its write is over. What is over depends on the answer:
+The holdings keep each allocation until its write is over. What is over depends on the answer:
 
 * The server said no: nothing happened, and the devices are free at once.
 * There was no answer (timeout, broken connection, a server error), or something unforeseen broke the commit off: the
@@ -80,7 +80,7 @@ class Commit:
         self._reserved: list[ResourceClaim] = []
         self._extended: ResourceClaim | None = None
         self._unknown: set[str] = set()
-        self._step = ""
+        self._action = ""
 
     def take(self, pod: Pod, pod_claims: Sequence[PodClaim], plan: Plan) -> None:
         """Take everything or nothing. Raises DeviceTaken when the plan gives away what is not free."""
@@ -93,7 +93,7 @@ class Commit:
             for claim in claims:
                 allocation = plan.allocations.get(claim.metadata.uid)
                 if allocation is not None:
-                    self._cluster.ledger.take(claim, allocation, pod)
+                    self._cluster.holdings.take(claim, allocation, pod)
         except DeviceTaken:
             self._give_back_devices()
             raise
@@ -112,7 +112,7 @@ class Commit:
             await self._bind_volumes()
             if not may_end(claims):
                 return False
-            self._step = self._ending.step(self._plan.node)
+            self._action = self._ending.action(self._plan.node)
             self._check_recorded()
             await self._ending.write(self._pod, self._plan.node, claims)
         except Exception as error:
@@ -128,8 +128,8 @@ class Commit:
 
     def _failure(self, error: Exception) -> CommitFailed:
         if isinstance(error, ApiError) and is_over(error) and not isinstance(error, _PASSING):
-            return CommitRefused(f"cannot {self._step}: the API server refused: {error}")
-        return CommitFailed(f"{title(self._pod)} to node {self._plan.node}: cannot {self._step}: {error}")
+            return CommitRefused(f"cannot {self._action}: the API server refused: {error}")
+        return CommitFailed(f"{title(self._pod)} to node {self._plan.node}: cannot {self._action}: {error}")
 
     async def _reserve(self, entry: str | None, claim: ResourceClaim) -> ResourceClaim:
         allocation = self._plan.allocations.get(claim.metadata.uid)
@@ -148,7 +148,7 @@ class Commit:
     async def _allocate(
         self, claim: ResourceClaim, allocation: AllocationResult | None, writing: Awaitable[ResourceClaim]
     ) -> ResourceClaim:
-        self._step = f"{'reserve' if allocation is None else 'allocate'} claim {claim.key}"
+        self._action = f"{'reserve' if allocation is None else 'allocate'} claim {claim.key}"
         try:
             written = await writing
         except BaseException as error:
@@ -184,18 +184,18 @@ class Commit:
         return [written]
 
     async def _record(self, status: PodExtendedResourceClaimStatus | None) -> None:
-        self._step = "record the claim for extended resources in the pod's status"
+        self._action = "record the claim for extended resources in the pod's status"
         try:
             await self._pods.record_extended(self._pod, status)
         except NotFound as error:
             raise PodVanished(str(error)) from error
 
     async def _create(self, extended: ExtendedClaim) -> ResourceClaim:
-        """The claim now exists and stands in the ledger for the one that was thought up.
+        """The claim now exists and stands in the holdings for the one that was thought up.
 
         When the answer is lost the devices are free again, since they are not allocated yet.
         """
-        self._step = f"create the claim for extended resources of pod {self._pod.key}"
+        self._action = f"create the claim for extended resources of pod {self._pod.key}"
         try:
             made = await self._claims.create(claim_for_extended_resources(self._pod, extended.claim.spec))
         except KubeError:
@@ -203,7 +203,7 @@ class Commit:
             raise
         self._metrics.created(success=True)
         tell(logger, logging.INFO, "claim generated", claim=made.key, pod=self._pod.key, template="")
-        self._cluster.ledger.follow(extended.claim.metadata.uid, made)
+        self._cluster.holdings.follow(extended.claim.metadata.uid, made)
         return made
 
     async def _bind_volumes(self) -> None:
@@ -212,10 +212,10 @@ class Commit:
             return
         node, volumes = self._plan.node, self._plan.volumes
         for claim, volume in volumes.reserve:
-            self._step = f"reserve PersistentVolume {volume.key} for PersistentVolumeClaim {claim.key}"
+            self._action = f"reserve PersistentVolume {volume.key} for PersistentVolumeClaim {claim.key}"
             await self._volumes.reserve(volume, claim)
         for claim in volumes.provision:
-            self._step = f"select node {node} for PersistentVolumeClaim {claim.key}"
+            self._action = f"select node {node} for PersistentVolumeClaim {claim.key}"
             await self._volumes.select_node(claim, node)
 
     def _check_recorded(self) -> None:
@@ -250,7 +250,7 @@ class Commit:
             tell(logger, logging.INFO, "claim released", because="the pod was not bound", **fields)
 
     def _give_back_devices(self) -> None:
-        for entry in self._cluster.ledger.in_flight_for(self._pod.key):
+        for entry in self._cluster.holdings.in_flight_for(self._pod.key):
             if entry.claim.metadata.uid not in self._unknown:
                 self._wake(self._cluster.settle(entry.claim.metadata.uid))
 

@@ -179,7 +179,7 @@ class Control:
 
     def hold(self, uid: str, allocation: AllocationResult | None) -> None:
         """Count devices for a claim that cannot be read; None gives them back."""
-        self.cluster.ledger.stored(uid, allocation)
+        self.cluster.holdings.stored(uid, allocation)
         if allocation is None:
             self.look_again()
 

@@ -31,8 +31,8 @@ class News(NamedTuple):
 class Ending(Protocol):
     """The last write for a pod."""
 
-    def step(self, node: str) -> str:
-        """The attempted step, as it follows ``cannot``."""
+    def action(self, node: str) -> str:
+        """The attempted action, as it follows ``cannot``."""
         ...
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:

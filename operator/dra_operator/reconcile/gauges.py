@@ -93,7 +93,7 @@ class DeviceGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         """By driver."""
         published, used = Counter[str](), Counter[str]()
-        usage = self._cluster.ledger.usage
+        usage = self._cluster.holdings.usage
         for pool, slices in newest_slices(self._cluster.slices).items():
             published[pool.driver] += sum(len(slice_.spec.devices or ()) for slice_ in slices)
             used[pool.driver] += len(usage.pool(pool).charged)

@@ -41,11 +41,11 @@ class GiveBack:
     async def settle(self, key: str) -> None:
         """Allocations of an earlier attempt whose write was not answered: find out what became of them.
 
-        Until that is certain they stay in the ledger, and the pod is not tried again. The server is asked, and an
+        Until that is certain they stay in the holdings, and the pod is not tried again. The server is asked, and an
         allocation that is not there is fenced off: giving up the finalizer changes the claim's resourceVersion, which
         the old write names, so that it fails should it still be under way. A claim without allocation needs none.
         """
-        for entry in self._cluster.ledger.in_flight_for(key):
+        for entry in self._cluster.holdings.in_flight_for(key):
             with suppress(NotFound, ClaimChanged):  # gone, or replaced: with it the old write's object
                 await self._claims.remove_finalizer(entry.claim, HOLD if is_stand_in(entry.pod) else FINALIZER)
             self._placing.wake(self._cluster.settle(entry.claim.metadata.uid))

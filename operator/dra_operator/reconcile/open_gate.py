@@ -37,7 +37,7 @@ class OpenGate:
     def __init__(self, cluster: Cluster, pods: PodWriter) -> None:
         self._cluster, self._pods = cluster, pods
 
-    def step(self, node: str) -> str:
+    def action(self, node: str) -> str:
         """See ``Ending``."""
         return f"remove the scheduling gate {GATE}"
 

@@ -96,7 +96,7 @@ class PodPlacer:
     async def decide(self, key: str) -> Decided | Postponed:
         """One attempt, or another piece of one. Its end is a plan taken, a reason to wait, or nothing to do."""
         attempt = self._put_aside.pop(key, None)
-        if self._cluster.ledger.in_flight_for(key):
+        if self._cluster.holdings.in_flight_for(key):
             return Decided(partial(self._give_back.settle, key))
         pod = self._cluster.applicant(key)
         if pod is None or not self._is_ours(pod) or self._cluster.is_bound(pod):

@@ -58,8 +58,8 @@ class PlanInProgress:
 
     def is_current(self, plan: Plan, cluster: Cluster) -> bool:
         """Whether the devices and the room that the plan takes are as they were when it was begun."""
-        if self.case.usage.revision != cluster.ledger.usage.revision:
-            now = cluster.ledger.usage
+        if self.case.usage.revision != cluster.holdings.usage.revision:
+            now = cluster.holdings.usage
             if any(self.case.usage.pool(pool) != now.pool(pool) for pool in _pools(plan)):
                 return False
         nodes = cluster.node_states()

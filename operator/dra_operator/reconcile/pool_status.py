@@ -60,7 +60,7 @@ class PoolReporter:
     async def _answer(self, request: ResourcePoolStatusRequest) -> bool:
         """Whether the request is done with; otherwise it is looked at again by itself."""
         key, uid = request.metadata.name, request.metadata.uid
-        status = pool_answer(request, self._cluster.slices, self._cluster.ledger.usage, format_time(self._now()))
+        status = pool_answer(request, self._cluster.slices, self._cluster.holdings.usage, format_time(self._now()))
         known, tries = self._tries.get(key, (uid, 0))
         tries = tries if known == uid else 0
         if incomplete_pools(status.pools) and tries < TRIES:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from dra_operator.allocator.published.pool_view import Amounts
+from dra_operator.allocator.published.pool_view import Quantities
 from dra_operator.allocator.request.claim_program import Alternative
 
 from .ledger import Ledger
 
-NO_AMOUNTS: Final[Mapping[int, Amounts]] = MappingProxyType({})
+NO_AMOUNTS: Final[Mapping[int, Quantities]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Domain:
     collected: int = 0
     """Mode All: the devices that must all be taken."""
     need: int = 0
-    amounts: Mapping[int, Amounts] = field(default_factory=lambda: NO_AMOUNTS)
+    amounts: Mapping[int, Quantities] = field(default_factory=lambda: NO_AMOUNTS)
     """What a share consumes of each device that allows multiple allocations, usable or not. Domains with equal requests
     share the object."""
     ledgers: tuple[Ledger, ...] = ()

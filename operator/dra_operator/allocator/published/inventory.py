@@ -25,7 +25,7 @@ from .pool_view import PoolView, Status
 from .pools import Pool
 from .predicates import Compiled, Language
 from .slices import Reach, Slice
-from .taint_rules import Change, TaintedSlices
+from .taint_rules import SliceChange, TaintedSlices
 
 
 class Inventory:
@@ -137,7 +137,7 @@ class Inventory:
         self._unchecked.clear()
         return self._troubled.values()
 
-    def _apply(self, changes: list[Change]) -> None:
+    def _apply(self, changes: list[SliceChange]) -> None:
         partitionable = self.features.partitionable_devices
         for old, new in changes:
             if old is not None:

@@ -18,7 +18,7 @@ from dra_operator.allocator.basics.memo import Memo
 
 from .capacity import consumption
 from .columns import Column
-from .pool_view import Amounts, PoolView, Requests, Status
+from .pool_view import PoolView, Quantities, Requests, Status
 from .predicates import Compiled, Verdicts
 from .slices import Slice, device_is_for
 
@@ -27,7 +27,7 @@ class Fitting(NamedTuple):
     """The devices whose capacity suffices for capacity requests while nothing of it is allocated."""
 
     devices: int
-    shares: dict[int, Amounts]
+    shares: dict[int, Quantities]
     """What a share consumes of devices that allow multiple allocations."""
 
 
@@ -40,7 +40,7 @@ class Offer(NamedTuple):
     """Devices that pass all filters that ignore the allocated state."""
     raised: int
     """Those on which a selector raised."""
-    shares: Mapping[int, Amounts]
+    shares: Mapping[int, Quantities]
     """What a share consumes, of devices that allow multiple allocations."""
 
 
@@ -136,7 +136,7 @@ class NodeView:
             known = self._fitting.put(requests, Fitting(devices, shares))
         return known
 
-    def consumption(self, number: int, requests: Requests) -> Amounts | None:
+    def consumption(self, number: int, requests: Requests) -> Quantities | None:
         """What capacity requests consume of a device; None when it cannot serve them."""
         pool = self.pools[self.pool_of[number]]
         known = pool.consumptions.get(requests)

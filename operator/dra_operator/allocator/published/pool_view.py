@@ -22,7 +22,7 @@ from .predicates import Compiled, Verdicts
 from .slices import Slice
 
 Requests = tuple[tuple[str, Quantity], ...]
-Amounts = dict[str, Quantity]
+Quantities = dict[str, Quantity]
 
 
 class Status(Enum):
@@ -59,7 +59,7 @@ class PoolView:
         """If the slices disagree about their number, the first one that came counts."""
         self.status = self._status(len(slices))
         self.counter_groups = CounterGroups([name for _, name in self.counters.names], self._counter_groups())
-        self.consumptions: Memo[Requests, dict[int, Amounts | None]] = Memo()
+        self.consumptions: Memo[Requests, dict[int, Quantities | None]] = Memo()
         """What a share of a device consumes, by what is requested; a cache for its users."""
         self._verdicts: Memo[str, Verdicts] = Memo()
 

@@ -17,7 +17,7 @@ from msgspec import structs
 from dra_operator.allocator.basics.semantics import Semantics
 
 
-class Change(NamedTuple):
+class SliceChange(NamedTuple):
     """One merged slice appeared (no ``old``), disappeared (no ``new``), or became another."""
 
     old: ResourceSlice | None
@@ -34,27 +34,27 @@ class TaintedSlices:
         self._merged: dict[str, ResourceSlice] = {}
         """Only slices that differ from their original."""
 
-    def put_slice(self, slice_: ResourceSlice) -> list[Change]:
+    def put_slice(self, slice_: ResourceSlice) -> list[SliceChange]:
         """A slice was added or changed; always passed on."""
         name = slice_.metadata.name
         old = self.get(name)
         self._original[name] = slice_
-        return [Change(old, self._merge(name))]
+        return [SliceChange(old, self._merge(name))]
 
-    def remove_slice(self, name: str) -> list[Change]:
+    def remove_slice(self, name: str) -> list[SliceChange]:
         """A slice is gone; an unknown one changes nothing."""
         old = self.get(name)
         self._original.pop(name, None)
         self._merged.pop(name, None)
-        return [Change(old, None)] if old is not None else []
+        return [SliceChange(old, None)] if old is not None else []
 
-    def put_rule(self, rule: DeviceTaintRule) -> list[Change]:
+    def put_rule(self, rule: DeviceTaintRule) -> list[SliceChange]:
         """A rule was added or changed."""
         before = self._rules.get(rule.metadata.name)
         self._rules[rule.metadata.name] = rule
         return self._again(before, rule)
 
-    def remove_rule(self, name: str) -> list[Change]:
+    def remove_rule(self, name: str) -> list[SliceChange]:
         """A rule is gone."""
         return self._again(self._rules.pop(name, None))
 
@@ -62,7 +62,7 @@ class TaintedSlices:
         """The merged slice of a name."""
         return self._merged.get(name) or self._original.get(name)
 
-    def _again(self, *rules: DeviceTaintRule | None) -> list[Change]:
+    def _again(self, *rules: DeviceTaintRule | None) -> list[SliceChange]:
         """Merges again the slices that one of the rules may select."""
         changes = []
         for name, slice_ in self._original.items():
@@ -70,7 +70,7 @@ class TaintedSlices:
                 old = self.get(name)
                 new = self._merge(name)
                 if new != old:
-                    changes.append(Change(old, new))
+                    changes.append(SliceChange(old, new))
         return changes
 
     def _concerns(self, rule: DeviceTaintRule, slice_: ResourceSlice) -> bool:

@@ -30,7 +30,7 @@ class InFlight:
     pod: Pod
 
 
-class Ledger:
+class Holdings:
     """The sum of what claims hold. ``usage`` is what an allocation attempt starts from; do not write to it."""
 
     def __init__(self, *, shares: bool = True) -> None:
