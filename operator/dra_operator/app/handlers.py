@@ -16,7 +16,7 @@ from dra_kube import Connection, ConnectionSettingsError, KubeError, Resource, c
 
 from .kopf_settings import configure
 from .operator import Operator
-from .requests import requests_told
+from .requests import observed
 from .tracing import trace_of
 
 logger = logging.getLogger(__name__)
@@ -52,20 +52,25 @@ def register(
         if started_here:
             await operator.stop()
 
-    @kopf.on.login(id="login", registry=registry)
-    async def login(**_: Any) -> kopf.AiohttpSession:
-        try:
-            session = session_for(
-                connection(), trace_of(operator.streams, operator.knows), requests_told(operator.requests)
-            )
-        except ConnectionSettingsError as error:
-            raise kopf.PermanentError(str(error)) from error
-        opened(session.aiohttp_session)
-        return session
+    _log_in(operator, registry, opened)
 
     @kopf.on.probe(id="running", registry=registry)
     async def running(**_: Any) -> bool:
         return operator.is_running
+
+
+def _log_in(
+    operator: Operator, registry: kopf.OperatorRegistry, opened: Callable[[aiohttp.ClientSession], None]
+) -> None:
+    @kopf.on.login(id="login", registry=registry)
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        try:
+            traces = trace_of(operator.streams, operator.knows), observed(operator.requests)
+            session = session_for(connection(), *traces)
+        except ConnectionSettingsError as error:
+            raise kopf.PermanentError(str(error)) from error
+        opened(session.aiohttp_session)
+        return session
 
 
 def session_for(settings: Connection, *traces: aiohttp.TraceConfig) -> kopf.AiohttpSession:

@@ -24,7 +24,7 @@ def log_request(method: str, path: str, status: int, seconds: float) -> None:
         tell(logger, logging.DEBUG, "request", method=method, path=path, status=status, ms=round(seconds * 1000, 1))
 
 
-def requests_told(observe: Observe) -> aiohttp.TraceConfig:
+def observed(observe: Observe) -> aiohttp.TraceConfig:
     """The configuration of a session that calls ``observe`` for each request; for Kopf's session."""
 
     async def start(_: Any, ctx: SimpleNamespace, __: aiohttp.TraceRequestStartParams) -> None:

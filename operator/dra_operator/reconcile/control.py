@@ -63,6 +63,20 @@ def _stamp(now: Callable[[], datetime]) -> str:
     return format_time(now())
 
 
+def _queues(pace: Pace, clock: Callable[[], float], rank: Callable[[Key], Rank]) -> WorkQueues:
+    """One for each concern; pods to be placed have an order."""
+    placing = WorkQueue(Backoff(clock, pace.placement_retries), rank=rank, firm=True)
+    others: tuple[Concern, ...] = ("pod", "claim", "evict", "rule", "pools")
+    return WorkQueues({"place": placing, **{name: WorkQueue(Backoff(clock, pace.retries)) for name in others}})
+
+
+def _register_gauges(registry: CollectorRegistry, cluster: Cluster, queues: WorkQueues) -> None:
+    registry.register(ClaimCollector(cluster.claims))
+    registry.register(QueueGauges(queues))
+    registry.register(WaitingGauges(cluster))
+    registry.register(DeviceGauges(cluster))
+
+
 class Control:
     """The reconcilers of one cluster. To be made inside a running event loop.
 
@@ -85,30 +99,26 @@ class Control:
         self.cluster = cluster
         self.concerns = concerns or Concerns()
         clock = asyncio.get_running_loop().time
-        placing = WorkQueue(Backoff(clock, pace.placement_retries), rank=self._rank, firm=True)
-        others: tuple[Concern, ...] = ("pod", "claim", "evict", "rule", "pools")
-        usual = {concern: WorkQueue(Backoff(clock, pace.retries)) for concern in others}
-        self.queues = WorkQueues({"place": placing, **usual})
+        self.queues = _queues(pace, clock, self._rank)
         self._checks = check_invariants
         registry = registry or CollectorRegistry()
         self._violations = ViolationLog(registry)
-        for gauges in (ClaimCollector(cluster.claims), QueueGauges(self.queues), WaitingGauges(cluster)):
-            registry.register(gauges)
-        registry.register(DeviceGauges(cluster))
+        _register_gauges(registry, cluster, self.queues)
         stamp = partial(_stamp, now)
         self.events = EventRecorder(client, COMPONENT, clock=clock, now=stamp)
         allocated_at = stamp if cluster.features.binding_conditions else lambda: None
         claims = ClaimWriter(client, self._take_in, self._gone, allocated_at)
         pods = PodWriter(client, self._take_in, self._gone, stamp)
-        self.generator = ClaimGenerator(cluster, claims, pods, self.events, ClaimMetrics(registry), self.concerns)
-        self.generator.legacy_names = legacy_claim_names
+        self.generator = ClaimGenerator(
+            cluster, claims, pods, self.events, ClaimMetrics(registry), self.concerns, legacy_names=legacy_claim_names
+        )
         hold = ClaimHold(claims, self.events, self.queues.add)
         self.releaser = ClaimReleaser(cluster, claims, pods, hold, self.concerns)
         self._grace = pace.grace
         self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
         volumes, counted = VolumeWriter(client, self._take_in), PlacementMetrics(registry, cluster.scheduler_name)
         writing = Writing(claims, pods, counted, self._confirmations, volumes)
-        means = Placing(cluster, writing, self.events, placing, self.queues.add, now, pace)
+        means = Placing(cluster, writing, self.events, self.queues.of("place"), self.queues.add, now, pace)
         self.placer = PodPlacer(means, allocator, self.concerns)
         handlers: Mapping[Concern, Handler] = {
             "pod": self.generator.handle,

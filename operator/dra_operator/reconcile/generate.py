@@ -52,9 +52,11 @@ class ClaimGenerator:
         events: EventRecorder,
         metrics: ClaimMetrics,
         concerns: Concerns,
+        *,
+        legacy_names: bool = False,
     ) -> None:
         self._cluster, self._claims, self._pods = cluster, claims, pods
-        self.legacy_names = False
+        self._legacy_names = legacy_names
         self._events, self._metrics, self._concerns = events, metrics, concerns
         self._repair = ClaimRepair(cluster, claims, pods)
 
@@ -92,7 +94,7 @@ class ClaimGenerator:
             return None
         owned = list(self._cluster.claims_owned_by(pod))
         made = counting_claim(pod, entry.name, owned)
-        if made is None and self.legacy_names:
+        if made is None and self._legacy_names:
             made = next((claim for claim in owned if _is_legacy_claim_of(claim, pod, entry.name)), None)
         if made is not None:
             return made.metadata.name
