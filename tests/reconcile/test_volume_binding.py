@@ -112,13 +112,15 @@ async def test_a_provisioner_that_fails_gets_another_chance(world: World, make: 
     async with world.running():
         await busy(world)
         assert selected(world) == "node-0"
+        held: list[bool] = []
+        world.api.after = lambda _: held.append(allocation(world) is not None)
         failing = lambda claim: claim["metadata"]["annotations"].pop(SELECTED)  # noqa: E731 - one line in a test
         world.api.change(PERSISTENT_VOLUME_CLAIMS, "ns/data", failing)
         await busy(world)
         assert why(world) == (
             "binding volumes: provisioning failed for PersistentVolumeClaim data; tried again with growing pauses"
         )
-        assert allocation(world) is None
+        assert False in held  # at once; the next attempt may have begun by now
         world.controllers.append(bind_volumes)
         await world.quiet()
     assert (selected(world), node_of(world)) == ("node-0", "node-0")
@@ -139,7 +141,8 @@ async def test_devices_are_given_back_when_the_time_is_over(world: World, make: 
         world.now = LATER  # eleven minutes
         world.control.look_again()
         await busy(world)
-        assert "timed out waiting for PersistentVolumeClaim data to be bound" in world.messages("FailedScheduling")[-1]
+        late = "timed out waiting for PersistentVolumeClaim data to be bound"
+        assert any(late in message for message in world.messages("FailedScheduling"))
         assert (node_of(world), node_of(world, "other")) == (None, "node-0")
         assert selected(world) == "node-0"
         world.api.drop(PODS, "ns/other")
