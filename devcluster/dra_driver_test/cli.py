@@ -17,6 +17,8 @@ from dra_devcluster.cli import EXTRA
 
 NODE = "driver-test"
 TIMEOUT = 180.0
+INTERRUPTED = 130
+"""As shells have it for a command that was ended by Ctrl-C; the driver is ended, too."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"dra-driver-test: {error.name} is not installed: pip install 'kopf-dra[devcluster]'", file=sys.stderr)
         return 2
-    return execute(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    try:
+        return execute(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def execute(options: argparse.Namespace) -> int:
             return 0
         target = _target(options)
         target.check()
+        _check_files(options)
     except BenchError as error:
         print(f"dra-driver-test: {error}", file=sys.stderr)
         return USAGE
@@ -65,6 +66,13 @@ async def _arrived(bench: Bench) -> str:
             return sockets[0].name
         ended = bench.driver.why_ended()
         raise BenchError(f"there is no driver to test: {finding}" + (f"; {ended}" if ended else "")) from None
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Raises BenchError for a file that could not be written after minutes of checking."""
+    for path in filter(None, (options.json, options.junit, options.log)):
+        if not Path(path).absolute().parent.is_dir():
+            raise BenchError(f"cannot write {path}: make its folder first")
 
 
 def _write(options: argparse.Namespace, driver: str, results: list[Result]) -> None:

@@ -60,6 +60,7 @@ def test_a_driver_that_ends_at_once_is_exit_code_3_with_its_last_words(capsys: p
         ([], "give either the command"),
         (["--check", "nothing.*", "--", "driver"], "no check fits 'nothing.*'"),
         (["--registry", "/tmp", "--", "driver"], "give either the command"),
+        (["--json", "/no/such/file", "--", "driver"], "cannot write /no/such/file: make its folder first"),
         (["--registry", "/tmp"], "--cdi-dir and --kubeconfig"),
         (["--registry", "/no/such", "--cdi-dir", "/tmp", "--kubeconfig", "k"], "/no/such is not a folder"),
     ],
@@ -70,6 +71,14 @@ def test_wrong_usage_is_exit_code_2_with_a_remedy(
 ) -> None:
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_an_interrupted_run_ends_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dra_driver_test.command.execute", interrupted)
+    assert main(["--", "driver"]) == 130
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])

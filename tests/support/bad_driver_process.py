@@ -20,6 +20,8 @@ async def main(kubelet: str, *faults: str) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     place = Place.below(Path(kubelet), os.environ["NODE_NAME"], Path(os.environ["KUBECONFIG"]))
     running = await BadLauncher(NAME, *faults).start(place, "")
+    if ended := running.why_ended():
+        raise SystemExit(ended)
     await stopped.wait()
     await running.stop()
 
