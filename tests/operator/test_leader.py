@@ -94,6 +94,7 @@ async def test_the_second_one_is_alive_and_not_ready_and_says_who_leads(pair: tu
     code, text = await second.probe("/readyz")
     assert code == 503
     assert text.startswith("standing by, the leader is first_")
+    assert await second.probe("/readyz?exclude=leading") == (200, "ok\n"), "it would take over"
     assert second.writes(0) == []
     assert first.writes(0) != []
 

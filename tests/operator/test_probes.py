@@ -40,6 +40,13 @@ async def served(live: Sequence[Check], ready: Sequence[Check]) -> AsyncIterator
             503,
             "[+]lease ok\n[-]watch-pods failed: pods: not watched yet\n[-]kinds failed: a; b\nreadyz check failed\n",
         ),
+        ("/readyz?exclude=kinds", 503, "pods: not watched yet\n"),
+        ("/readyz?exclude=kinds&exclude=watch-pods", 200, "ok\n"),
+        (
+            "/readyz?verbose&exclude=kinds&exclude=watch-pods",
+            200,
+            "[+]lease ok\n[+]watch-pods excluded\n[+]kinds excluded\nreadyz check passed\n",
+        ),
     ],
 )
 async def test_a_probe_says_what_is_wrong_and_verbosely_what_is_not(path: str, code: int, text: str) -> None:

@@ -55,7 +55,9 @@ class Health:
 
     def readiness(self) -> list[Check]:
         """Whether the operator decides, on a view that is up to date."""
-        checks = [] if self._leader is None else [Check("lease", self._leader.obstacles())]
+        checks: list[Check] = []
+        if self._leader is not None:
+            checks = [Check("lease", self._leader.obstacles()), Check("leading", self._leader.standing_by())]
         if obstacles(checks):
             return checks
         work, kopf = self.liveness()

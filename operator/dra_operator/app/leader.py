@@ -76,6 +76,7 @@ class Leader:
         self._namespace = namespace
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
+        self._stands_by = ""
         self._is_lost = asyncio.Event()
 
     async def acquire(self) -> None:
@@ -93,10 +94,14 @@ class Leader:
         return self._election.allowance()
 
     def obstacles(self) -> list[str]:
-        """Why this process is idle, for the readiness probe."""
+        """Why this process neither leads nor stands by, for the readiness probe."""
         if self._trouble:
             return [self._trouble]
-        return [] if self._election.leads else [f"asking for the {self._where}"]
+        return [] if self._election.leads or self._stands_by else [f"asking for the {self._where}"]
+
+    def standing_by(self) -> list[str]:
+        """Who leads instead of this process, which would take over: idle, but in order."""
+        return [self._stands_by] if self._stands_by else []
 
     async def lost(self) -> None:
         """Wait until another process leads, or may have led. The view may be outdated then."""
@@ -129,8 +134,12 @@ class Leader:
                 raise self._explained(error) from error
             self._tell(logging.WARNING, f"standing by, cannot use the {self._where}: {error}")
             return False
-        holder = self._election.holder or "not known yet"
-        self._tell(logging.INFO, "" if leads else f"standing by, the leader is {holder}")
+        self._trouble = ""
+        was, self._stands_by = self._stands_by, ""
+        if not leads:
+            self._stands_by = f"standing by, the leader is {self._election.holder or 'not known yet'}"
+            if self._stands_by != was:
+                logger.info(self._stands_by)
         return leads
 
     async def _keep(self) -> None:
