@@ -62,8 +62,9 @@ $(VENV)/.docs: $(VENV)/.installed
 proto: install  ## make the gRPC code from proto/**/*.proto again
 	$(BIN)/python proto/generate.py
 
-settings: install  ## write docs/operator-settings.md again from the settings
+settings: install  ## write docs/operator-settings.md and the schema of the Helm chart again from the settings
 	$(BIN)/python -m dra_operator.app.settings_page > docs/operator-settings.md
+	$(BIN)/python -m dra_operator.app.chart_schema > manifests/chart/values.schema.json
 
 HASHES = $(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url --no-header \
   --no-annotate --constraint requirements.lock

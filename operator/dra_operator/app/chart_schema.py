@@ -1,0 +1,68 @@
+"""Prints the schema of the Helm chart's values, ``manifests/chart/values.schema.json``; ``make settings`` writes it.
+
+What is set under ``operator.settings`` follows the declarations of the settings, so that Helm refuses what the operator
+would refuse.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from .settings import OperatorSettings, described
+
+_TEXT = {"type": "string"}
+_SWITCH = {"type": "boolean"}
+_ANY = {"type": "object"}
+_FOLDER = {"type": "string", "pattern": "^/.*[^/]$"}
+_COMMON = {"enabled": _SWITCH, "resources": _ANY, "nodeSelector": _ANY, "podAnnotations": _ANY}
+_BY_MANIFEST = ("kubeconfig", "metrics_host", "metrics_port")  # the Deployment's own: its probes depend on them
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of all values."""
+    settings = {setting.name: _of(setting.path) for setting in described() if setting.field not in _BY_MANIFEST}
+    operator = {
+        **_COMMON,
+        "replicas": {"type": "integer", "minimum": 0, "maximum": 10},
+        "settings": _object(settings),
+        "tolerations": {"type": "array", "items": _ANY},
+        "affinity": _ANY,
+    }
+    image = {
+        "repository": {"type": "string", "minLength": 1},
+        "tag": _TEXT,
+        "pullPolicy": {"enum": ["", "Always", "IfNotPresent", "Never"]},
+        "pullSecrets": {"type": "array", "items": _TEXT},
+    }
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        **_object(
+            {
+                "image": _object(image),
+                "operator": _object(operator),
+                "plugin": _object({**_COMMON, "config": _ANY, "kubeletDir": _FOLDER}),
+                "monitoring": _object({"enabled": _SWITCH}),
+                "networkPolicy": _object({"enabled": _SWITCH}),
+                "global": _ANY,  # Helm adds it to subcharts
+            }
+        ),
+    }
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _of(path: tuple[str, ...]) -> dict[str, Any]:
+    """The schema of one setting, without references; for people its title says what is allowed."""
+    (found,), components = msgspec.json.schema_components([OperatorSettings], ref_template="{name}")
+    for name in path:
+        found = components[found["$ref"]]["properties"][name] if "$ref" in found else found[name]
+    return {key: value for key, value in found.items() if key not in ("title", "default")}
+
+
+if __name__ == "__main__":
+    print(json.dumps(schema(), indent=1))

@@ -1,0 +1,149 @@
+"""The Helm chart renders the objects of the kustomization, changed as its values say.
+
+Helm is taken from KOPF_DRA_HELM or PATH; ``.ci/helm`` fetches one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dra_api.version import VERSION
+from dra_operator.app.chart_schema import schema
+from kubectl import ROOT
+
+CHART = ROOT / "manifests" / "chart"
+HELM = os.environ.get("KOPF_DRA_HELM") or shutil.which("helm")
+KUBECTL = shutil.which("kubectl")
+needs_helm = pytest.mark.skipif(not HELM, reason="no helm: KOPF_DRA_HELM=$(.ci/helm) fetches one. NOT tested")
+Objects = dict[tuple[str, str, str], dict[str, Any]]
+
+
+def helm(*words: str, values: dict[str, Any] | None = None, code: int = 0) -> str:
+    command = [str(HELM), *words, "--values", "-"]
+    given = json.dumps(values or {})
+    done = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout + (done.stderr if code else "")
+
+
+def by_name(text: str) -> Objects:
+    objects = (obj for obj in yaml.safe_load_all(text) if obj)
+    return {(obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): obj for obj in objects}
+
+
+def chart(namespace: str = "dra-system", **values: Any) -> Objects:
+    return by_name(helm("template", "release", "manifests/chart", "--namespace", namespace, values=values))
+
+
+def kustomized(folder: str) -> Objects:
+    if KUBECTL is None:
+        pytest.skip("kubectl is not installed: the chart is NOT compared")
+    command = [KUBECTL, "kustomize", folder]
+    return by_name(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout)
+
+
+@needs_helm
+def test_it_renders_what_kustomize_renders() -> None:
+    wanted = kustomized("manifests")
+    del wanted["Namespace", "", "dra-system"]  # helm install --create-namespace
+    assert chart() == wanted
+
+
+@needs_helm
+def test_its_components_are_those_of_kustomize(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    up = os.path.relpath(ROOT / "manifests", root)
+    components = [f"{up}/components/network", f"{up}/components/monitoring"]
+    content = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "components": components}
+    (root / "kustomization.yaml").write_text(yaml.safe_dump({**content, "resources": [f"{up}/base"]}))
+    wanted = kustomized(str(root))
+    del wanted["Namespace", "", "dra-system"]
+    assert chart(networkPolicy={"enabled": True}, monitoring={"enabled": True}) == wanted
+
+
+@needs_helm
+def test_another_namespace_is_used_everywhere() -> None:
+    text = helm(
+        "template", "release", "manifests/chart", "--namespace", "elsewhere", values={"monitoring": {"enabled": True}}
+    )
+    assert "dra-system" not in text
+    assert {namespace for _, namespace, _ in by_name(text)} == {"", "elsewhere", "kube-system"}
+
+
+@needs_helm
+def test_values_change_what_they_name() -> None:
+    image = {"repository": "registry/dra", "tag": "1", "pullPolicy": "Never", "pullSecrets": ["key"]}
+    operator = {
+        "replicas": 2,
+        "settings": {"log-format": "json", "placement-workers": 3},
+        "resources": {"requests": {"cpu": "1"}},
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"key": "k", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "podAnnotations": {"note": "x"},
+    }
+    objects = chart(image=image, operator=operator, plugin={"kubeletDir": "/data/kubelet", "config": {"pools": []}})
+    deployment = objects["Deployment", "dra-system", "dra-operator"]["spec"]
+    pod, (container,) = deployment["template"]["spec"], deployment["template"]["spec"]["containers"]
+    assert deployment["replicas"] == 2
+    assert (container["image"], container["imagePullPolicy"]) == ("registry/dra:1", "Never")
+    assert pod["imagePullSecrets"] == [{"name": "key"}]
+    assert container["resources"] == operator["resources"]
+    assert pod["nodeSelector"] == operator["nodeSelector"]
+    assert pod["affinity"] == operator["affinity"]
+    assert [toleration["key"] for toleration in pod["tolerations"]] == ["node-role.kubernetes.io/control-plane", "k"]
+    assert deployment["template"]["metadata"]["annotations"]["note"] == "x"
+    settings = objects["ConfigMap", "dra-system", "dra-operator"]["data"]["settings.yaml"]
+    assert yaml.safe_load(settings) == operator["settings"]
+    (mount,) = container["volumeMounts"]
+    assert {"name": "DRA_OPERATOR_CONFIG", "value": f"{mount['mountPath']}/settings.yaml"} in container["env"]
+    daemons = objects["DaemonSet", "dra-system", "dra-plugin"]["spec"]["template"]["spec"]
+    paths = {volume["hostPath"]["path"] for volume in daemons["volumes"] if "hostPath" in volume}
+    assert {"/data/kubelet/plugins_registry", "/var/run/cdi"} < paths
+    assert "--plugin-registration-path=/data/kubelet/plugins_registry" in daemons["containers"][0]["command"]
+    assert yaml.safe_load(objects["ConfigMap", "dra-system", "dra-plugin"]["data"]["simulated.yaml"]) == {"pools": []}
+    only = chart(operator={"enabled": False})
+    assert not [key for key in only if key[2] == "dra-operator"]
+
+
+@needs_helm
+def test_changed_settings_start_the_operator_anew() -> None:
+    sums = set()
+    for workers in (3, 4, 4):
+        objects = chart(operator={"settings": {"placement-workers": workers}})
+        template = objects["Deployment", "dra-system", "dra-operator"]["spec"]["template"]
+        sums.add(template["metadata"]["annotations"]["checksum/settings"])
+    assert len(sums) == 2
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"operator": {"settings": {"log-format": "xml"}}}, "log-format"),
+        ({"operator": {"settings": {"placement-workers": 0}}}, "placement-workers"),
+        ({"operator": {"settings": {"metrics-port": 1}}}, "metrics-port"),
+        ({"operator": {"setings": {}}}, "setings"),
+        ({"plugin": {"kubeletDir": "here"}}, "kubeletDir"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_name(values: dict[str, Any], named: str) -> None:
+    assert named in helm("template", "release", "manifests/chart", values=values, code=1)
+
+
+def test_the_schema_follows_the_settings() -> None:
+    assert json.loads((CHART / "values.schema.json").read_text()) == schema(), "run make settings"
+
+
+def test_its_versions_are_those_of_the_project() -> None:
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (about["version"], about["appVersion"]) == (VERSION, VERSION)

@@ -1,0 +1,84 @@
+"""Every kustomization renders, is valid, and says what its comment promises."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dra_api.version import VERSION
+from dra_devcluster.apiserver import DevApiServer
+from kubectl import ROOT, Kubectl, kubectl_for
+
+MANIFESTS = ROOT / "manifests"
+ROOTS = ("manifests", *(f"manifests/overlays/{path.name}" for path in sorted((MANIFESTS / "overlays").iterdir())))
+IMAGE = "ghcr.io/kopf-dra/kopf-dra"
+Objects = dict[tuple[str, str], dict[str, Any]]
+
+
+@pytest.fixture
+async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
+    async with DevApiServer() as server:
+        yield kubectl_for(server.write_kubeconfig(tmp_path / "kubeconfig"), tmp_path)
+
+
+async def rendered(kubectl: Kubectl, root: str) -> Objects:
+    return {(obj["kind"], obj["metadata"]["name"]): obj for obj in yaml.safe_load_all(await kubectl("kustomize", root))}
+
+
+def containers(objects: Objects) -> list[dict[str, Any]]:
+    workloads = (obj for (kind, _), obj in objects.items() if kind in ("Deployment", "DaemonSet"))
+    return [container for obj in workloads for container in obj["spec"]["template"]["spec"]["containers"]]
+
+
+def variables(container: dict[str, Any]) -> dict[str, str]:
+    return {variable["name"]: variable.get("value", "") for variable in container["env"]}
+
+
+@pytest.mark.parametrize("root", ROOTS)
+async def test_a_server_accepts_every_object(kubectl: Kubectl, root: str) -> None:
+    await kubectl("create", "namespace", "dra-system")
+    answer = await kubectl("apply", "--dry-run=server", "--validate=strict", "-k", root)
+    assert answer.count("(server dry run)") == len(await rendered(kubectl, root)), answer
+
+
+async def test_the_overlays_differ_as_they_say(kubectl: Kubectl) -> None:
+    base, development, kind, production = [await rendered(kubectl, root) for root in ROOTS]
+    operator = ("Deployment", "dra-operator")
+    assert {container["image"] for container in containers(base)} == {f"{IMAGE}:{VERSION}"}
+    (shown,) = development[operator]["spec"]["template"]["spec"]["containers"]
+    assert variables(shown).items() >= {"DRA_OPERATOR_VERBOSITY": "1", "DRA_OPERATOR_CHECK_INVARIANTS": "true"}.items()
+    assert {container.get("imagePullPolicy") for container in containers(kind)} == {"Never"}
+    (shown,) = production[operator]["spec"]["template"]["spec"]["containers"]
+    assert variables(shown)["DRA_OPERATOR_LOG_FORMAT"] == "json"
+    assert production[operator]["spec"]["replicas"] == 2
+    assert production.keys() - base.keys() == {("NetworkPolicy", "dra")}
+
+
+async def test_the_operator_runs_beside_itself_and_anywhere(kubectl: Kubectl) -> None:
+    objects = await rendered(kubectl, "manifests")
+    deployment, budget = objects["Deployment", "dra-operator"], objects["PodDisruptionBudget", "dra-operator"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert labels.items() >= budget["spec"]["selector"]["matchLabels"].items()
+    assert budget["spec"]["maxUnavailable"] == 1, "one replica can be drained"
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz?exclude=leading", "or it would wait for ever"
+    assert container["resources"]["limits"].keys() == {"memory"}
+
+
+async def test_the_plugin_overlaps_with_its_successor_on_every_node(kubectl: Kubectl) -> None:
+    daemons = (await rendered(kubectl, "manifests"))["DaemonSet", "dra-plugin"]["spec"]
+    assert daemons["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert daemons["template"]["spec"]["tolerations"] == [{"operator": "Exists"}]
+    (container,) = daemons["template"]["spec"]["containers"]
+    assert "--rolling-update-uid=$(POD_UID)" in container["command"]
+    assert "POD_UID" in variables(container)
+    paths = {volume["hostPath"]["path"] for volume in daemons["template"]["spec"]["volumes"] if "hostPath" in volume}
+    driver = yaml.safe_load((MANIFESTS / "plugin" / "deviceclass.yaml").read_text())
+    assert not [path for path in paths if path.endswith("/plugins")], (
+        "the folders of other drivers are not its business"
+    )
+    assert [path for path in paths if f'"{Path(path).name}"' in str(driver)], "its own is"

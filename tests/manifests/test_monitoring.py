@@ -1,0 +1,81 @@
+"""Alerts and dashboard ask for metrics that exist, by labels that they have.
+
+docs/metrics.md says what the operator serves, and is compared with a scrape of a running one (tests/operator); what the
+plugin serves is asked here. The expressions are parsed by a PromQL library, not evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+from dra_kubeletplugin.monitoring import Metrics
+from kubectl import ROOT
+
+MONITORING = ROOT / "manifests" / "components" / "monitoring"
+BY_PROMETHEUS = {"job", "pod", "namespace", "instance", "le"}
+RULES = [
+    rule
+    for group in yaml.safe_load((MONITORING / "alerts.yaml").read_text())["spec"]["groups"]
+    for rule in group["rules"]
+]
+PANELS = json.loads((MONITORING / "dashboard.json").read_text())["panels"]
+EXPRESSIONS = [rule["expr"] for rule in RULES] + [target["expr"] for panel in PANELS for target in panel["targets"]]
+
+
+def served() -> dict[str, set[str]]:
+    """Every series that operator or plugin can have, and its labels."""
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    found = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    for metric in Metrics().registry.collect():
+        found[metric.name] = (metric.type, {"method", "outcome"})
+    series: dict[str, set[str]] = {}
+    for name, (kind, labels) in found.items():
+        for suffix in ("_bucket", "_sum", "_count") if kind == "histogram" else ("",):
+            series[name + suffix] = labels
+    return series
+
+
+def selectors(expression: Any) -> Iterator[Any]:
+    """The series that an expression names, wherever they stand in it."""
+    if isinstance(expression, promql_parser.VectorSelector):
+        yield expression
+    for name in ("expr", "lhs", "rhs", "vector_selector"):
+        inner = getattr(expression, name, None)
+        if inner is not None:
+            yield from selectors(inner)
+    for inner in getattr(expression, "args", None) or ():
+        yield from selectors(inner)
+
+
+@pytest.mark.parametrize("text", EXPRESSIONS)
+def test_every_expression_asks_for_what_is_served(text: str) -> None:
+    series = served()
+    found = list(selectors(promql_parser.parse(text)))
+    assert found, text
+    for selector in found:
+        assert selector.name in series, f"{selector.name} in {text}"
+        labels = {matcher.name for matcher in selector.matchers.matchers}
+        assert labels <= series[selector.name] | BY_PROMETHEUS, text
+    grouped = {name.strip() for names in re.findall(r"by \(([^)]*)\)", text) for name in names.split(",")}
+    assert grouped <= set.union(*(series[selector.name] for selector in found)) | BY_PROMETHEUS, text
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
+def test_every_alert_says_what_is_wrong_and_where_to_look(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert rule["annotations"].keys() == {"summary", "description"}
+    mentioned = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+    grouping = re.search(r"by \(([^)]*)\)", rule["expr"])
+    if grouping:
+        assert mentioned <= {name.strip() for name in grouping[1].split(",")}, "the sum has no other labels"
+
+
+def test_a_misspelled_metric_would_be_noticed() -> None:
+    (selector,) = selectors(promql_parser.parse('rate(scheduler_pending_pod{queue="active"}[5m]) > 0'))
+    assert selector.name not in served()
