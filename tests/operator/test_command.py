@@ -127,6 +127,18 @@ async def test_a_server_that_does_not_answer_is_named(dead_server: tuple[str, Pa
     assert "Traceback" not in output
 
 
+async def test_a_missing_permission_is_named_with_the_role_that_grants_it(proxy: FaultProxy, tmp_path: Path) -> None:
+    config = proxy.write_kubeconfig(tmp_path / "proxied")
+    classes = Target(verbs=("list",), resource="deviceclasses")
+    with proxy.suffering(Refuse(classes, code=403, message="deviceclasses.resource.k8s.io is forbidden")):
+        code, output = await run("--kubeconfig", str(config), "--no-leader-elect")
+    assert code == 1
+    assert "deviceclasses.resource.k8s.io is forbidden" in output
+    assert "ClusterRole dra-operator in manifests/operator/rbac.yaml" in output
+    assert "is it running" not in output
+    assert "Traceback" not in output
+
+
 async def test_a_metrics_port_in_use_is_named(kubeconfig: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -11,7 +11,16 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dra_kube import Connection, ConnectionSettingsError, KubeError, Timing, connection, unguarded
+from dra_kube import (
+    Connection,
+    ConnectionSettingsError,
+    Forbidden,
+    KubeError,
+    Timing,
+    Unreachable,
+    connection,
+    unguarded,
+)
 from prometheus_client import CollectorRegistry
 
 from dra_operator.intake.gates import features_of
@@ -40,8 +49,12 @@ def main(words: Sequence[str]) -> int:
         return _fail(str(error), 1)
     except (ConnectionSettingsError, CannotServe) as error:
         return _fail(str(error), 2)
-    except KubeError as error:
+    except Unreachable as error:
         return _fail(f"the API server cannot be used: {error}; is it running, and is the kubeconfig the right one?", 1)
+    except Forbidden as error:
+        return _fail(f"{error}; the ClusterRole dra-operator in manifests/operator/rbac.yaml allows it: apply it", 1)
+    except KubeError as error:
+        return _fail(f"the API server cannot be used: {error}", 1)
     except OperatorFailed as error:
         return _fail(str(error), 1)
     return 0

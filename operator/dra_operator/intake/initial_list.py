@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 SOON = 5.0  # seconds between two looks for a kind without which claims cannot be handled
 LATER = 60.0  # the same for others
 
+SINCE = "Kubernetes 1.34 serves it, 1.32 and 1.33 with --runtime-config=resource.k8s.io/v1beta1=true"
+
 Load = Callable[[Iterable[Object]], None]
 
 
@@ -51,8 +53,9 @@ class Loader:
         missing = [str(resource) for resource in self.missing() if resource in REQUIRED]
         if missing:
             logger.warning(
-                "the API server does not serve %s; claims cannot be handled until it does; looking again every %g s",
+                "the API server does not serve %s; no claim is handled until it does (%s); looking again every %g s",
                 ", ".join(missing),
+                SINCE,
                 SOON,
             )
 
