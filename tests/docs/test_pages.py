@@ -19,7 +19,8 @@ OURS = {
     for script in entry_points(group="console_scripts")
     if script.value.startswith("dra_") and not script.name.startswith("kubectl_complete-")  # that one kubectl calls
 }
-FOREIGN_FLAGS = {"--controllers", "--import-mode", "--ignore-not-found", "--runtime-config"}  # named in a text without the command that has it
+# named in a text without the command that has it
+FOREIGN_FLAGS = {"--controllers", "--ignore-not-found", "--import-mode", "--runtime-config"}
 # A page names files from the root of the project, or from the packages that most pages are about.
 STARTS = (
     "",
