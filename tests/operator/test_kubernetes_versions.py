@@ -22,7 +22,7 @@ SERVED = {  # the newest version of claims first; v1alpha3 and, from 1.36 on, v1
 }
 
 
-@pytest.fixture(params=SERVED.values(), ids=SERVED)
+@pytest.fixture(params=list(SERVED.values()), ids=list(SERVED))
 def server_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"api_versions": {f"{GROUP}/{version}": version in request.param for version in ALL}}
 
