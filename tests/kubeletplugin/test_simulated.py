@@ -38,16 +38,17 @@ def claim(results: list[dict[str, Any]], configs: list[dict[str, Any]] | None = 
 
 
 MARK = "claim_my_claim_req=true"
+WHICH = ["device_my_claim_req_0=worker-1/d0", "devices_my_claim_req=1"]
 ENVIRONMENTS = [
-    ("just the marker", [], [MARK]),
+    ("the marker and the device", [], [MARK, *WHICH]),
     ("of the user and of the administrator", [config({"a": "1"}, "FromClass"), config({"a": "2"})],
-     ["admin_a=1", MARK, "user_a=2"]),
+     ["admin_a=1", MARK, *WHICH, "user_a=2"]),
     ("later ones overwrite earlier ones", [config({"a": "1", "b": "1"}), config({"a": "2"})],
-     [MARK, "user_a=2", "user_b=1"]),
-    ("only for this request", [config({"a": "1"}, "FromClaim", DRIVER, "other")], [MARK]),
-    ("for this request by name", [config({"a": "1"}, "FromClaim", DRIVER, "req")], [MARK, "user_a=1"]),
-    ("only for this driver", [config({"a": "1"}, "FromClaim", "other.example.com")], [MARK]),
-    ("values are free text", [config({"a": 'x=y "z"'})], [MARK, 'user_a=x=y "z"']),
+     [MARK, *WHICH, "user_a=2", "user_b=1"]),
+    ("only for this request", [config({"a": "1"}, "FromClaim", DRIVER, "other")], [MARK, *WHICH]),
+    ("for this request by name", [config({"a": "1"}, "FromClaim", DRIVER, "req")], [MARK, *WHICH, "user_a=1"]),
+    ("only for this driver", [config({"a": "1"}, "FromClaim", "other.example.com")], [MARK, *WHICH]),
+    ("values are free text", [config({"a": 'x=y "z"'})], [MARK, *WHICH, 'user_a=x=y "z"']),
 ]  # fmt: skip
 
 
@@ -68,11 +69,20 @@ async def test_each_device_has_the_variables_of_its_request_td02(driver: Simulat
     configs = [config({"a": "1"}, "FromClaim", DRIVER, "req/small"), config({"b": "1"}, "FromClaim", DRIVER, "req/big")]
     results = [result("req/small", device="d0"), result("req/small", device="d1", shareID="s"), result("two")]
     prepared = await driver.prepare(claim([*results, result("three", "other.example.com")], configs))
-    small = ("claim_my_claim_req=true", "user_a=1")
+
+    def small(number: int, device: str) -> tuple[str, ...]:
+        which = f"device_my_claim_req_{number}=worker-1/{device}"
+        return ("claim_my_claim_req=true", which, "devices_my_claim_req=2", "user_a=1")
+
     assert [(item.device, item.requests, item.share_id, item.edits and item.edits.env) for item in prepared] == [
-        ("d0", ("req/small",), None, small),
-        ("d1", ("req/small",), "s", small),
-        ("d0", ("two",), None, ("claim_my_claim_two=true",)),
+        ("d0", ("req/small",), None, small(0, "d0")),
+        ("d1", ("req/small",), "s", small(1, "d1")),
+        (
+            "d0",
+            ("two",),
+            None,
+            ("claim_my_claim_two=true", "device_my_claim_two_0=worker-1/d0", "devices_my_claim_two=1"),
+        ),
     ]
 
 
