@@ -118,6 +118,8 @@ class KubeletPlugin:
                 owner=Owner.node(self.settings.node_name, self.settings.node_uid),
                 reconcile_pool=self.settings.reconcile_pool,
                 on_error=self._driver.handle_error,
+                rate=self.settings.api_rate,
+                burst=self.settings.api_burst,
             )
             await self._publisher.__aenter__()
         self._publisher.publish(resources)

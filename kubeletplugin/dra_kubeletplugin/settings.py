@@ -37,6 +37,7 @@ class PluginSettings:
     lock file in ``lock_dir``. ``serve_legacy`` adds the service of Kubernetes 1.31 and before. ``log_level`` is the
     level of request and response logs, None for none. ``reconcile_pool`` publishes just that pool, without node name in
     its slices (RS-05).
+    ``api_rate`` and ``api_burst`` limit the requests that publish slices: so many per second, and at once.
     """
 
     driver_name: str
@@ -58,6 +59,8 @@ class PluginSettings:
     lock_dir: str | PathLike[str] | None = None
     log_level: int | None = logging.DEBUG
     reconcile_pool: str = ""
+    api_rate: float = 50.0
+    api_burst: int = 100
 
     def __post_init__(self) -> None:
         check_subdomain("the driver name", self.driver_name, limit=63)
@@ -73,6 +76,8 @@ class PluginSettings:
             raise SettingsError(
                 "rolling_update_uid determines the socket names: do not set registrar_socket or plugin_socket"
             )
+        if self.api_rate <= 0 or self.api_burst < 1:
+            raise SettingsError("api_rate and api_burst must be positive: nothing would be published otherwise")
         for path in (self.registration_path, self.plugin_path):
             if len(str(path).encode()) > SOCKET_PATH_LIMIT:
                 raise SettingsError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from dra_api.codec import convert, to_dict
 from dra_api.resource import DeviceAttribute, ResourceClaim
 from dra_kubeletplugin import ClaimError, ClaimRef, ContainerEdits, PreparedDevice, SettingsError
+from dra_kubeletplugin.drivers.config_file import read_file
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
-from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig, read_config, resources_of
+from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig, resources_of
 
+read_simulated = partial(read_file, kind=SimulatedConfig)
 DRIVER = "gpu.example.com"
 REF = ClaimRef("default", "my-claim", "uid-1")
 
@@ -127,7 +130,7 @@ def test_without_a_file_there_are_four_devices_in_a_pool_named_like_the_node() -
 
 
 def test_pools_with_devices_in_full_and_in_short(write: Callable[[str], Path]) -> None:
-    config = read_config(
+    config = read_simulated(
         write("""
 driverName: gpu.example.com
 nodeName: worker-1
@@ -170,7 +173,7 @@ pools:
 
 
 def test_the_example_configuration_is_usable() -> None:
-    config = read_config(Path(__file__).resolve().parents[2] / "examples/simulated.yaml")
+    config = read_simulated(Path(__file__).resolve().parents[2] / "examples/simulated.yaml")
     pools = devices(msgspec.structs.replace(config, node_name="worker-1"))
     assert {name: [entry["name"] for entry in entries] for name, entries in pools.items()} == {
         "worker-1": ["gpu-0", "gpu-1", "gpu-2", "gpu-3", "old-gpu"],
@@ -180,9 +183,9 @@ def test_the_example_configuration_is_usable() -> None:
 
 
 def test_json_and_an_empty_file_will_do(write: Callable[[str], Path]) -> None:
-    assert read_config(write('{"numDevices": 2}')).num_devices == 2
-    assert read_config(write("")) == SimulatedConfig()
-    assert resources_of(read_config(write("pools: []"))) == {}
+    assert read_simulated(write('{"numDevices": 2}')).num_devices == 2
+    assert read_simulated(write("")) == SimulatedConfig()
+    assert resources_of(read_simulated(write("pools: []"))) == {}
 
 
 POOL = "pools: [{name: p, devices: [%s]}]"
@@ -222,9 +225,9 @@ BAD_FILES = [
 @pytest.mark.parametrize(("text", "message"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])
 def test_a_bad_file_is_refused_naming_the_place(write: Callable[[str], Path], text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        resources_of(read_config(write(text if text == "[]" else f"nodeName: n\n{text}")))
+        resources_of(read_simulated(write(text if text == "[]" else f"nodeName: n\n{text}")))
 
 
 def test_a_file_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"cannot read the configuration .*nowhere\.yaml: .*No such file"):
-        read_config(tmp_path / "nowhere.yaml")
+        read_simulated(tmp_path / "nowhere.yaml")

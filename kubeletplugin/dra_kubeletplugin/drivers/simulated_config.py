@@ -17,15 +17,15 @@ Without ``pools`` there is one with ``numDevices`` devices (4), ``device-00`` an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 from dra_api.codec import DecodeError, convert, to_dict
 from dra_api.resource import CounterSet, Device
 
 from dra_kubeletplugin import Pool, PoolInvalid, Resources, SettingsError, check_resources, device
+
+from .config_file import ProcessConfig
 
 _DEFAULT_DEVICES = 4
 
@@ -40,36 +40,12 @@ class PoolConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     generation: int = 0
 
 
-class SimulatedConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class SimulatedConfig(ProcessConfig, frozen=True, kw_only=True):
     """The content of the file; flags of the same meaning override it."""
 
     driver_name: str = "test-driver.cdi.k8s.io"
-    node_name: str = ""
-    kubeconfig: str | None = None
-    plugin_registration_path: str = "/var/lib/kubelet/plugins_registry"
-    datadir: str = "/var/lib/kubelet/plugins"
-    cdi_dir: str = "/var/run/cdi"
-    enable_device_metadata: bool = False
-    http_endpoint: str = ""
-    metrics_path: str = "/metrics"
     num_devices: int = _DEFAULT_DEVICES
     pools: list[PoolConfig] | None = None
-
-
-def read_config(path: Path | None) -> SimulatedConfig:
-    """The file's content. Raises SettingsError, which names the file, the field and what is expected there."""
-    if path is None:
-        return SimulatedConfig()
-    try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot read the configuration {path}: {error}") from error
-    except yaml.YAMLError as error:
-        raise SettingsError(f"the configuration {path} is neither YAML nor JSON: {error}") from error
-    try:
-        return msgspec.convert({} if content is None else content, SimulatedConfig)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"the configuration {path} is invalid: {error}") from error
 
 
 def resources_of(config: SimulatedConfig) -> Resources:

@@ -1,0 +1,53 @@
+"""What the configuration files of all drivers have in common: how they are read, and where the process lives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from dra_kubeletplugin import SettingsError
+
+Config = TypeVar("Config", bound="ProcessConfig")
+_ENTRY = re.compile(r"\$\.(\w+)\[(\d+)\]")
+
+
+class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The content of a file; flags of the same meaning override it."""
+
+    driver_name: str
+    node_name: str = ""
+    kubeconfig: str | None = None
+    plugin_registration_path: str = "/var/lib/kubelet/plugins_registry"
+    datadir: str = "/var/lib/kubelet/plugins"
+    cdi_dir: str = "/var/run/cdi"
+    enable_device_metadata: bool = False
+    http_endpoint: str = ""
+    metrics_path: str = "/metrics"
+    kube_api_qps: float = 50.0
+    kube_api_burst: int = 100
+
+
+def read_file(path: Path, kind: type[Config]) -> Config:
+    """The file's content, YAML or JSON. Raises SettingsError, which names the file, the field and what is expected."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cannot read the configuration {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"the configuration {path} is neither YAML nor JSON: {error}") from error
+    try:
+        return msgspec.convert({} if content is None else content, kind)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"the configuration {path} is invalid: {_with_entry(str(error), content)}") from error
+
+
+def _with_entry(text: str, content: Any) -> str:
+    """The text of an error, with the name of the entry beside its index."""
+    match = _ENTRY.search(text)
+    entry = content[match[1]][int(match[2])] if match else None
+    name = entry.get("name") if isinstance(entry, dict) else None
+    return f"{text} (the entry {name!r})" if name else text

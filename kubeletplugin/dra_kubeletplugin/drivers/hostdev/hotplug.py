@@ -1,0 +1,73 @@
+"""Keeps what is published in line with the host: looks once a second, and tells of changes.
+
+A look needs nothing but files: no udev daemon, no network namespace of the host, no event that may be lost. An
+exception in a look is logged and changes nothing: what could not be looked at is not gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from dra_api.resource import Device
+
+from dra_kubeletplugin import DeviceHealth, Pool, Resources
+
+from .config import HostdevConfig
+from .inventory import Inventory
+from .scan import Found
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+
+
+class Hotplug:
+    """``look`` blocks; ``seconds`` lie between two looks."""
+
+    def __init__(self, config: HostdevConfig, look: Callable[[], Found], seconds: float = _LOOK_SECONDS) -> None:
+        self._pool = config.node_name
+        self._look = look
+        self._seconds = seconds
+        self._inventory = Inventory(f"{config.driver_name}/gone", config.gone)
+        self._devices: list[Device] | None = None
+        self._problems: tuple[str, ...] = ()
+        self._changed = asyncio.Condition()
+
+    async def resources(self) -> AsyncIterator[Resources]:
+        """What is to be published, now and after each change; the only one who looks."""
+        while True:
+            try:
+                found = await asyncio.to_thread(self._look)
+            except Exception:
+                log.exception("cannot look at the devices of the host; what is published stays")
+            else:
+                if self._take_in(found):
+                    async with self._changed:
+                        self._changed.notify_all()
+                    yield {self._pool: Pool.of(self._devices or ())}
+            await asyncio.sleep(self._seconds)
+
+    async def health(self) -> AsyncIterator[Sequence[DeviceHealth]]:
+        """Which devices are there, now and after each change."""
+        while True:
+            yield self._inventory.health()
+            async with self._changed:
+                await self._changed.wait()
+
+    def _take_in(self, found: Found) -> bool:
+        """Whether something else is to be published than before."""
+        for problem in found.problems:
+            if problem not in self._problems:
+                log.warning("a device is left out: %s", problem)
+        self._problems = found.problems
+        before, self._devices = self._devices, self._inventory.update(found.devices, time.monotonic())
+        if before != self._devices:
+            log.info("devices: %s", ", ".join(map(_shown, self._devices)) or "none")
+        return before != self._devices
+
+
+def _shown(device: Device) -> str:
+    return f"{device.name} (gone)" if device.taints else device.name

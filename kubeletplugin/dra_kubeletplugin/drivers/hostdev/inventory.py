@@ -1,0 +1,60 @@
+"""What is published while devices come and go; pure, with the time in hand.
+
+A device that is there is published. One that vanished stays for a while, with a taint: a cable that is pulled and
+plugged in again is no new device, and claims that hold it show what happened. Then it is withdrawn. If it comes back,
+the taint goes.
+"""
+
+from __future__ import annotations
+
+from dra_api.resource import Device, DeviceTaint
+from msgspec.structs import replace
+
+from dra_kubeletplugin import DeviceHealth
+
+from .config import GoneConfig
+from .scan import HostDevice
+
+
+class Inventory:
+    """The devices of a driver; ``taint_key`` marks those that are gone."""
+
+    def __init__(self, taint_key: str, gone: GoneConfig) -> None:
+        self._taint = DeviceTaint(key=taint_key, effect=gone.effect)
+        self._withdraw_after = gone.withdraw_after_seconds
+        self._order: list[str] = []
+        self._known: dict[str, Device] = {}
+        self._gone_since: dict[str, float] = {}
+        self._withdrawn: set[str] = set()
+
+    def health(self) -> list[DeviceHealth]:
+        """All devices that were ever there: pods may still hold one that was withdrawn."""
+        gone = self._gone_since.keys() | self._withdrawn
+        here = [name for name in self._order if name not in gone]
+        return [DeviceHealth(device=name, healthy=True) for name in here] + [
+            DeviceHealth(device=name, healthy=False, message="not on the host any more") for name in sorted(gone)
+        ]
+
+    def update(self, found: dict[str, HostDevice], now: float) -> list[Device]:
+        """Take in a look at the host; returns what is to be published.
+
+        Devices keep their place in the order: the allocator prefers earlier ones, and a change in the middle would
+        rewrite every slice behind it.
+        """
+        for name, made in found.items():
+            if name not in self._known:
+                self._order.append(name)
+            self._known[name] = made.published
+            self._gone_since.pop(name, None)
+            self._withdrawn.discard(name)
+        for name in self._known.keys() - found.keys():
+            self._gone_since.setdefault(name, now)
+        for name in [name for name, since in self._gone_since.items() if now - since >= self._withdraw_after]:
+            del self._gone_since[name], self._known[name]
+            self._order.remove(name)
+            self._withdrawn.add(name)
+        return [self._shown(name) for name in self._order]
+
+    def _shown(self, name: str) -> Device:
+        known = self._known[name]
+        return replace(known, taints=(self._taint,)) if name in self._gone_since else known

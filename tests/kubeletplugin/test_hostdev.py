@@ -1,0 +1,545 @@
+"""``hostdev``: what it finds on a host, how it publishes that, and what containers get."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from dra_api.codec import decode, encode, to_dict
+from dra_api.resource import Device, ResourceClaim
+from dra_kubeletplugin import ClaimError, KubeletPlugin, PluginSettings, SettingsError
+from dra_kubeletplugin.cli import main
+from dra_kubeletplugin.drivers.hostdev.config import GoneConfig, HostdevConfig
+from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver, edits_of
+from dra_kubeletplugin.drivers.hostdev.facts import FACTS
+from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug
+from dra_kubeletplugin.drivers.hostdev.inventory import Inventory
+from dra_kubeletplugin.drivers.hostdev.looking import Looking
+from dra_kubeletplugin.drivers.hostdev.reading import read_config
+from dra_kubeletplugin.drivers.hostdev.scan import Found, scan
+from dra_kubeletplugin.drivers.hostdev.tree import HostTree
+from dra_kubeletplugin.testing.api import PluginApi
+from fake_host import FakeHost
+
+DRIVER = "hostdev.dra.kopf.dev"
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples/hostdev").glob("*.yaml"))
+Read = Callable[[str], HostdevConfig]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    """An empty host."""
+    (tmp_path / "host/dev").mkdir(parents=True)
+    return FakeHost(tmp_path / "host")
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Reads a configuration from its text."""
+
+    def reading(text: str) -> HostdevConfig:
+        path = tmp_path / "hostdev.yaml"
+        path.write_text(text)
+        return read_config(path)
+
+    return reading
+
+
+def driver_of(config: HostdevConfig, host: HostTree) -> HostdevDriver:
+    """A driver that looks at the host."""
+    return HostdevDriver(DRIVER, lambda: scan(config, host), Hotplug(config, Found).health)
+
+
+def attributes(device: Device) -> dict[str, Any]:
+    """Plain values by name."""
+    return {name: next(iter(value.values())) for name, value in to_dict(device)["attributes"].items()}
+
+
+def one(found: Found) -> Device:
+    """The only device."""
+    assert not found.problems
+    (made,) = found.devices.values()
+    return made.published
+
+
+# --- what is found ---
+
+
+def test_a_serial_adapter_with_all_that_sysfs_says(host: FakeHost, read: Read) -> None:
+    host.serial_adapter("ttyUSB0")
+    found = one(scan(read("devices: [{name: serial, paths: ['/dev/ttyUSB*']}]"), host))
+    assert found.name == "serial-ttyusb0"
+    assert attributes(found) == {
+        "entry": "serial",
+        "path": "/dev/ttyUSB0",
+        "node": "ttyUSB0",
+        "subsystem": "tty",
+        "driver": "ftdi_sio",
+        "vendorId": "0403",
+        "productId": "6001",
+        "vendor": "FTDI",
+        "product": "FT232R",
+        "serial": "A1",
+        "usbPort": "1-2",
+        "resource.kubernetes.io/pcieRoot": "pci0000:00",
+        "resource.kubernetes.io/numaNode": 1,
+    }
+
+
+def test_a_gpu_by_its_pci_class_with_what_udev_knows(host: FakeHost, read: Read) -> None:
+    host.gpu()
+    host.controller()
+    text = "devices: [{name: gpu, sysfs: ['/sys/bus/pci/devices/*'], nodes: ['drm/*'], match: {pciClass: '03*'}}]"
+    found = scan(read(text.replace("]}]", "], container: {path: '/dev/dri/{node}'}}]")), host)
+    assert attributes(one(found)) == {
+        "entry": "gpu",
+        "node": "0000:3b:00.0",
+        "subsystem": "pci",
+        "driver": "amdgpu",
+        "vendorId": "1002",
+        "productId": "744c",
+        "vendor": "AMD",
+        "product": "Navi 31",
+        "resource.kubernetes.io/pciBusID": "0000:3b:00.0",
+        "pciClass": "030000",
+        "resource.kubernetes.io/pcieRoot": "pci0000:3a",
+        "iommuGroup": "17",
+    }
+
+
+def test_a_device_without_hardware_has_few_facts(host: FakeHost, read: Read) -> None:
+    host.simple("fuse", "10:229")
+    found = one(scan(read("devices: [{name: fuse, paths: [/dev/fuse]}]"), host))
+    assert attributes(found) == {"entry": "fuse", "path": "/dev/fuse", "node": "fuse", "subsystem": "misc"}
+
+
+def test_a_link_is_followed_but_gives_the_name(host: FakeHost, read: Read) -> None:
+    host.serial_adapter("ttyUSB0")
+    folder = host.at("/dev/serial/by-id")
+    folder.mkdir(parents=True)
+    (folder / "usb-FTDI_A1").symlink_to(host.at("/dev/ttyUSB0"))
+    config = read("devices: [{name: serial, paths: ['/dev/serial/by-id/*', '/dev/ttyUSB*']}]")
+    found = one(scan(config, host))
+    assert found.name == "serial-usb-ftdi-a1"
+    assert attributes(found)["path"] == "/dev/ttyUSB0"
+
+
+MATCHES = [
+    ("{vendorId: '0403'}", True),
+    ("{vendorId: ['1a86', '04*']}", True),
+    ("{vendorId: '04*', product: 'ft232*'}", True),
+    ("{vendorId: '04*', product: 'ch340'}", False),
+    ("{driver: ftdi_sio, subsystem: tty}", True),
+    ("{serial: '?1'}", True),
+    ("{pciAddress: '*'}", False),
+    ("{sysfs.idProduct: '6001'}", True),
+    ("{sysfs.bInterfaceClass: '*'}", False),
+    ("{udev.ID_MODEL: '*'}", False),
+]
+
+
+@pytest.mark.parametrize(("match", "found"), MATCHES)
+def test_facts_are_matched_by_patterns(host: FakeHost, read: Read, match: str, found: bool) -> None:
+    host.serial_adapter("ttyUSB0")
+    config = read(f"devices: [{{name: s, paths: [/dev/ttyUSB0], match: {match}}}]")
+    assert bool(scan(config, host).devices) is found
+
+
+def test_what_is_no_device_node_is_no_device(host: FakeHost, read: Read) -> None:
+    host.at("/dev/shm").mkdir()
+    host.at("/dev/notes").write_text("shopping")
+    host.at("/dev/dangling").symlink_to("nowhere")
+    host.at("/dev/loop").symlink_to("loop")
+    assert scan(read("devices: [{name: x, paths: ['/dev/*']}]"), host) == Found()
+
+
+def test_nodes_of_one_camera_become_one_device(host: FakeHost, read: Read) -> None:
+    host.camera("video0", "video1", port="1-3", serial="C1")
+    host.camera("video2", "video3", port="1-4", serial="C2")
+    text = (
+        "devices: [{name: camera, paths: ['/dev/video*'], groupBy: '{usbPort}', id: '{serial}', "
+        "container: {path: '/dev/camera/{node}'}}]"
+    )
+    found = scan(read(text), host)
+    assert list(found.devices) == ["camera-c1", "camera-c2"]
+    nodes = edits_of(found.devices["camera-c2"]).device_nodes
+    assert [(node.path, node.host_path) for node in nodes] == [
+        ("/dev/camera/video2", "/dev/video2"),
+        ("/dev/camera/video3", "/dev/video3"),
+    ]
+
+
+def test_devices_are_in_the_order_of_entries_and_numbers(host: FakeHost, read: Read) -> None:
+    host.simple("fuse", "10:229")
+    for number in (10, 9, 1):
+        host.simple(f"loop{number}", f"7:{number}", "loop")
+    found = scan(read("devices: [{name: l, paths: ['/dev/loop*']}, {name: f, paths: [/dev/fuse]}]"), host)
+    assert list(found.devices) == ["l-loop1", "l-loop9", "l-loop10", "f-fuse"]
+
+
+def test_a_second_device_of_one_name_costs_only_itself(host: FakeHost, read: Read) -> None:
+    host.serial_adapter("ttyUSB0", "1-2", serial="SAME")
+    host.serial_adapter("ttyUSB1", "1-4", serial="SAME")
+    host.serial_adapter("ttyUSB2", "1-5", serial="OTHER")
+    found = scan(read("devices: [{name: s, paths: ['/dev/ttyUSB*'], id: '{serial}'}]"), host)
+    assert list(found.devices) == ["s-same", "s-other"]
+    assert found.problems == (
+        "entry 's', device /dev/ttyUSB1: /dev/ttyUSB0 has the name 's-same' already; make the id differ, or group them "
+        "with groupBy",
+    )
+
+
+def test_a_value_that_no_slice_can_hold_costs_only_its_device(host: FakeHost, read: Read) -> None:
+    host.serial_adapter("ttyUSB0", "1-2", serial="x" * 65)
+    host.serial_adapter("ttyUSB1", "1-4")
+    found = scan(read("devices: [{name: s, paths: ['/dev/ttyUSB*']}]"), host)
+    assert list(found.devices) == ["s-ttyusb1"]
+    (problem,) = found.problems
+    assert problem.startswith("entry 's', device /dev/ttyUSB0: device 's-ttyusb0', attribute 'serial': ")
+    assert "more than 64 bytes" in problem
+
+
+def test_an_id_that_a_device_lacks_becomes_its_node(host: FakeHost, read: Read) -> None:
+    host.simple("fuse", "10:229")
+    assert one(scan(read("devices: [{name: f, paths: [/dev/fuse], id: '{serial}'}]"), host)).name == "f-fuse"
+
+
+def test_attributes_of_the_file_come_on_top(host: FakeHost, read: Read) -> None:
+    host.serial_adapter("ttyUSB0")
+    own = "room: lab, speed: 115200, slow: true, model: '{vendor} {product}'"
+    text = f"{{{own}, usb: '{{sysfs.idVendor}}', none: '{{pciClass}}'}}"
+    found = attributes(one(scan(read(f"devices: [{{name: s, paths: [/dev/ttyUSB0], attributes: {text}}}]"), host)))
+    assert found["room"] == "lab"
+    assert found["speed"] == 115200
+    assert found["slow"] is True
+    assert found["model"] == "FTDI FT232R"
+    assert found["usb"] == "0403"
+    assert "none" not in found, "a text that asks for a fact that the device lacks is left out"
+
+
+ONE = {"default": "1", "validRange": {"min": "1", "step": "1"}}
+SHARES: list[tuple[str, dict[str, Any]]] = [
+    ("1", {}),
+    ("unlimited", {"allowMultipleAllocations": True}),
+    ("3", {"allowMultipleAllocations": True, "capacity": {"shares": {"value": "3", "requestPolicy": ONE}}}),
+]
+
+
+@pytest.mark.parametrize(("shares", "fields"), SHARES)
+def test_sharing(host: FakeHost, read: Read, shares: str, fields: dict[str, Any]) -> None:
+    host.simple("fuse", "10:229")
+    found = to_dict(one(scan(read(f"devices: [{{name: f, paths: [/dev/fuse], shares: {shares}}}]"), host)))
+    assert {name: found[name] for name in found if name not in ("name", "attributes")} == fields
+
+
+def test_every_fact_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/hostdev.md").read_text()
+    for name, meaning in FACTS.items():
+        assert f"| `{name}` | {meaning} |" in page
+
+
+# --- what containers get ---
+
+CONTAINER = """
+devices:
+  - name: vfio
+    sysfs: ["/sys/bus/pci/devices/*"]
+    container:
+      permissions: rwm
+      deviceNodes: [{path: "/dev/vfio/{iommuGroup}"}, {path: /dev/vfio/vfio, permissions: rw}]
+      env: {ADDRESS: "{pciAddress}", BRACE: "{{x}}", NO_SERIAL: "{serial}"}
+      mounts: [{hostPath: /opt/amd}, {hostPath: /etc/x, containerPath: "/x/{productId}", options: [rw, bind]}]
+      hooks: [{hookName: createContainer, path: /usr/bin/tool, args: [tool, "{pciAddress}"], timeout: 5}]
+      additionalGids: [44]
+"""
+
+
+def test_everything_that_the_file_says_reaches_the_container(host: FakeHost, read: Read) -> None:
+    host.gpu()
+    (made,) = scan(read(CONTAINER), host).devices.values()
+    assert to_dict(edits_of(made)) == {
+        "env": ["ADDRESS=0000:3b:00.0", "BRACE={x}"],
+        "deviceNodes": [{"path": "/dev/vfio/17"}, {"path": "/dev/vfio/vfio", "permissions": "rw"}],
+        "mounts": [
+            {"hostPath": "/opt/amd", "containerPath": "/opt/amd", "options": ["ro", "nosuid", "nodev", "bind"]},
+            {"hostPath": "/etc/x", "containerPath": "/x/744c", "options": ["rw", "bind"]},
+        ],
+        "hooks": [
+            {"hookName": "createContainer", "path": "/usr/bin/tool", "args": ["tool", "0000:3b:00.0"], "timeout": 5}
+        ],
+        "additionalGids": [44],
+    }  # fmt: skip
+
+
+def test_a_gpu_gives_the_nodes_below_it(host: FakeHost, read: Read) -> None:
+    host.gpu()
+    text = "devices: [{name: gpu, sysfs: ['/sys/bus/pci/devices/*'], nodes: ['drm/*'], container: {permissions: rw}}]"
+    (made,) = scan(read(text), host).devices.values()
+    assert to_dict(edits_of(made))["deviceNodes"] == [
+        {"path": "/dev/dri/card0", "permissions": "rw"},
+        {"path": "/dev/dri/renderD128", "permissions": "rw"},
+    ]
+
+
+def claim_of(device: str, parameters: str = "") -> ResourceClaim:
+    """A claim that holds a device, perhaps with a configuration."""
+    config = {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": msgspec.Raw(parameters.encode())}}
+    devices = {
+        "results": [{"request": "r", "driver": DRIVER, "pool": "n", "device": device}],
+        "config": [config] if parameters else [],
+    }
+    body = {"metadata": {"namespace": "ns", "name": "c", "uid": "u"}, "status": {"allocation": {"devices": devices}}}
+    return decode(ResourceClaim, encode(body))
+
+
+async def test_a_claim_may_say_where_the_node_is_to_be(host: FakeHost, read: Read) -> None:
+    host.serial_adapter("ttyUSB0")
+    text = (
+        "devices: [{name: s, paths: ['/dev/ttyUSB*'], container: {path: /dev/serial, env: {PORT: '{containerPath}'}}}]"
+    )
+    config = read(text)
+    driver = driver_of(config, host)
+    for parameters, path in (("", "/dev/serial"), ('{"containerPath": "/dev/modem{}"}', "/dev/modem{}")):
+        (prepared,) = await driver.prepare(claim_of("s-ttyusb0", parameters))
+        assert prepared.edits is not None
+        assert to_dict(prepared.edits) == {
+            "env": [f"PORT={path}"],
+            "deviceNodes": [{"path": path, "hostPath": "/dev/ttyUSB0", "permissions": "rw"}],
+        }
+
+
+async def test_a_device_plugged_in_again_is_given_with_its_present_node(host: FakeHost, read: Read) -> None:
+    host.serial_adapter("ttyUSB0")
+    config = read("devices: [{name: s, paths: ['/dev/ttyUSB*'], id: '{serial}', container: {path: /dev/s}}]")
+    driver = driver_of(config, host)
+    host.unplug("ttyUSB0")
+    host.serial_adapter("ttyUSB1")
+    (prepared,) = await driver.prepare(claim_of("s-a1"))
+    assert prepared.edits is not None
+    assert prepared.edits.device_nodes[0].host_path == "/dev/ttyUSB1"
+
+
+BAD_CLAIMS = [
+    ("s-gone", "", "device s-gone is not there any more: plug it in again, or delete the pod"),
+    ("s-ttyusb0", '{"containerPaht": "/x"}', "claim ns/c: .*unknown field `containerPaht`"),
+    ("s-ttyusb0", '{"containerPath": "x"}', "device s-ttyusb0: containerPath 'x': must begin with '/'"),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters", "text"), BAD_CLAIMS)
+async def test_a_claim_that_cannot_be_prepared(
+    host: FakeHost, read: Read, name: str, parameters: str, text: str
+) -> None:
+    host.serial_adapter("ttyUSB0")
+    config = read("devices: [{name: s, paths: ['/dev/ttyUSB*']}]")
+    with pytest.raises(ClaimError, match=text):
+        await driver_of(config, host).prepare(claim_of(name, parameters))
+
+
+# --- coming and going ---
+
+
+def test_a_device_that_vanished_is_tainted_then_withdrawn_and_welcome_back(host: FakeHost, read: Read) -> None:
+    config = read("devices: [{name: s, paths: ['/dev/ttyUSB*']}]")
+    inventory = Inventory(f"{DRIVER}/gone", GoneConfig(withdraw_after_seconds=60.0))
+
+    def shown(now: float) -> dict[str, list[str]]:
+        published = inventory.update(scan(config, host).devices, now)
+        return {entry.name: [f"{taint.key}:{taint.effect}" for taint in entry.taints or ()] for entry in published}
+
+    gone = [f"{DRIVER}/gone:NoSchedule"]
+    host.serial_adapter("ttyUSB0", "1-2", serial="A")
+    host.serial_adapter("ttyUSB1", "1-4", serial="B")
+    assert shown(0.0) == {"s-ttyusb0": [], "s-ttyusb1": []}
+    host.unplug("ttyUSB0")
+    assert shown(10.0) == {"s-ttyusb0": gone, "s-ttyusb1": []}
+    assert shown(69.9) == {"s-ttyusb0": gone, "s-ttyusb1": []}
+    host.serial_adapter("ttyUSB0", "1-2", serial="A")
+    assert shown(70.0) == {"s-ttyusb0": [], "s-ttyusb1": []}
+    host.unplug("ttyUSB0")
+    assert list(shown(71.0)) == ["s-ttyusb0", "s-ttyusb1"]
+    assert shown(131.0) == {"s-ttyusb1": []}
+    assert {report.device: report.healthy for report in inventory.health()} == {"s-ttyusb0": False, "s-ttyusb1": True}
+    host.serial_adapter("ttyUSB0", "1-2", serial="A")
+    assert list(shown(132.0)) == ["s-ttyusb1", "s-ttyusb0"], "a place that was given up is at the end"
+
+
+# --- the file ---
+
+X = "devices: [{name: s, paths: [/dev/x], "
+BAD_FILES = [
+    ("no YAML", "a: [", "hostdev.yaml is neither YAML nor JSON"),
+    ("nothing", "", "devices: there is no entry, so nothing would be published; add one"),
+    ("an unknown field", "devices: [{name: s, path: /dev/x}]",
+     r"unknown field `path` - at `\$\.devices\[0\]` \(the entry 's'\)"),
+    ("a wrong type", "devices: [{name: s, paths: /dev/x}]", r"Expected `array`, got `str`.*paths` \(the entry 's'\)"),
+    ("a name in capitals", "devices: [{name: S, paths: [/dev/x]}]",
+     r"devices\[0\] \('S'\)\.name: use lower-case letters"),
+    ("a name twice", "devices: [{name: s, paths: [/dev/x]}, {name: s, paths: [/dev/y]}]",
+     r"devices\[1\] .*devices\[0\] has it"),
+    ("no source", "devices: [{name: s}]", r"\.paths: give either paths \(of device nodes\) or sysfs"),
+    ("two sources", X + "sysfs: [/sys/x]}]", "give either paths"),
+    ("a path elsewhere", "devices: [{name: s, paths: [/etc/passwd]}]", "'/etc/passwd' must begin with /dev/"),
+    ("a path that climbs", "devices: [{name: s, paths: [/dev/../etc]}]", "have no '..'"),
+    ("nodes of nodes", X + "nodes: ['*']}]", "nodes: only with sysfs"),
+    ("no shares", X + "shares: 0}]", "shares: 0 is not from 1 to 10000; write unlimited"),
+    ("an unknown fact", X + "match: {vendr: x}}]", "match.vendr: there is no fact 'vendr': use path, node"),
+    ("an unknown fact in a text", X + "container: {env: {A: '{vendr}'}}}]", "container.env.A: there is no fact"),
+    ("half a brace", X + "id: '{serial'}]", "id: .* brace without its other half"),
+    ("a bad attribute", X + "attributes: {a-b: 1}}]", r"attributes\.a-b: use letters"),
+    ("bad permissions", X + "container: {permissions: xyz}}]", "container.permissions: .*'xyz'.*r, w and m"),
+    ("a bad hook", X + "container: {hooks: [{hookName: never, path: /x}]}}]",
+     r"container\.hooks\[0\]: hookName 'never'"),
+    ("several nodes at one path", X + "groupBy: '{serial}', container: {path: /dev/y}}]",
+     "container.path: several nodes cannot have one path: write {node}"),
+    ("a negative time", "gone: {withdrawAfterSeconds: -1}\ndevices: [{name: s, paths: [/dev/x]}]",
+     "gone.withdrawAfterSeconds: must not be negative"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])
+def test_a_bad_file_is_refused_naming_entry_field_and_remedy(read: Read, text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as caught:
+        read(text)
+    assert "hostdev.yaml" in str(caught.value)
+
+
+def test_a_file_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"cannot read the configuration .*nowhere\.yaml"):
+        read_config(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_the_examples_are_usable(example: Path, host: FakeHost) -> None:
+    host.serial_adapter("ttyUSB0")
+    host.camera("video0", "video1")
+    host.gpu()
+    host.simple("kvm", "10:232")
+    host.simple("fuse", "10:229")
+    found = scan(read_config(example), host)
+    assert not found.problems
+    assert found.devices
+    assert all(edits_of(made) for made in found.devices.values())
+
+
+async def test_what_is_plugged_in_and_out_is_published(
+    host: FakeHost, read: Read, api: PluginApi, settings: PluginSettings
+) -> None:
+    config = msgspec.structs.replace(read("devices: [{name: s, paths: ['/dev/ttyUSB*']}]"), node_name="worker-1")
+    host.serial_adapter("ttyUSB0")
+    failing = asyncio.Event()
+    failed = threading.Event()
+
+    def look() -> Found:
+        if failing.is_set():
+            failed.set()
+            raise OSError("sysfs is not mounted")
+        return scan(config, host)
+
+    def published() -> dict[str, bool]:
+        return {entry["name"]: "taints" in entry for item in api.slices() for entry in item["spec"].get("devices", ())}
+
+    async def publish(plugin: KubeletPlugin) -> None:
+        async for resources in hotplug.resources():
+            await plugin.publish(resources)
+
+    async def watch_health(driver: HostdevDriver) -> None:
+        async for reports in driver.health():
+            health.clear()
+            health.update({report.device: report.healthy for report in reports})
+
+    health: dict[str, bool | None] = {}
+    hotplug = Hotplug(config, look, seconds=0.02)
+    driver = HostdevDriver(DRIVER, look, hotplug.health)
+    async with KubeletPlugin(driver, settings, api.client) as plugin, AsyncExitStack() as stack:
+        for work in (publish(plugin), watch_health(driver)):
+            stack.callback(asyncio.create_task(work).cancel)
+        await api.until(lambda: published() == {"s-ttyusb0": False})
+        host.serial_adapter("ttyUSB1", "1-4")
+        await api.until(lambda: published() == {"s-ttyusb0": False, "s-ttyusb1": False})
+        failing.set()
+        await asyncio.to_thread(failed.wait, 30)
+        assert published() == {"s-ttyusb0": False, "s-ttyusb1": False}, "what could not be looked at is not gone"
+        failing.clear()
+        host.unplug("ttyUSB0")
+        await api.until(lambda: published() == {"s-ttyusb0": True, "s-ttyusb1": False})
+        assert health == {"s-ttyusb0": False, "s-ttyusb1": True}
+        host.serial_adapter("ttyUSB0")
+        await api.until(lambda: published() == {"s-ttyusb0": False, "s-ttyusb1": False})
+        assert health == {"s-ttyusb0": True, "s-ttyusb1": True}
+
+
+def test_a_thorough_look_follows_changes_and_comes_every_ten_seconds(host: FakeHost, read: Read) -> None:
+    now = 0.0
+    looking = Looking(read("devices: [{name: s, paths: ['/dev/ttyUSB*'], id: '{serial}'}]"), host, lambda: now)
+    serial = host.at("/sys/devices/pci0000:00/0000:00:14.0/usb1/1-2/serial")
+
+    def says(number: str) -> list[str]:
+        if serial.exists():
+            serial.write_text(number)
+        return list(looking().devices)
+
+    assert says("") == []
+    now = 100.0
+    host.serial_adapter("ttyUSB0", serial="A")
+    assert says("a") == ["s-a"], "a change is seen at once"
+    now = 104.9
+    assert says("b") == ["s-b"], "and what comes soon after it"
+    now = 105.1
+    assert says("c") == ["s-b"], "then it is quiet"
+    now = 115.0
+    assert says("d") == ["s-d"]
+    now = 116.0
+    host.unplug("ttyUSB0")
+    host.serial_adapter("ttyUSB0", serial="E")
+    assert says("e") == ["s-e"], "another device of the same name"
+    host.unplug("ttyUSB0")
+    assert says("f") == []
+
+
+# --- this machine ---
+
+
+def test_the_devices_of_this_machine() -> None:
+    names = [name for name in ("null", "fuse", "kvm") if HostTree().number(f"/dev/{name}")]
+    config = msgspec.convert({"devices": [{"name": name, "paths": [f"/dev/{name}"]} for name in names]}, HostdevConfig)
+    found = scan(config, HostTree())
+    assert not found.problems
+    assert [made.parts[0].path for made in found.devices.values()] == [f"/dev/{name}" for name in names]
+    assert "null" in found.devices
+    for made in found.devices.values():
+        assert to_dict(edits_of(made))["deviceNodes"] == [{"path": made.parts[0].path, "permissions": "rw"}]
+
+
+LISTS = [
+    ("devices: [{name: nothing, paths: [/dev/null]}]", 0),
+    ("devices: [{name: nothing, paths: [/dev/null], attributes: {a: '%s'}}]" % ("x" * 65), 1),
+]
+
+
+@pytest.mark.parametrize(("text", "code"), LISTS)
+def test_the_command_lists_what_it_finds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, code: int
+) -> None:
+    path = tmp_path / "hostdev.yaml"
+    path.write_text(text)
+    assert main(["hostdev", f"--config={path}", "--list"]) == code
+    listed = yaml.safe_load(capsys.readouterr().out)
+    assert len(listed["devices"]) == 1 - code
+    assert len(listed["leftOut"]) == code
+
+
+def test_a_wrong_file_ends_the_command_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "hostdev.yaml"
+    path.write_text("devices: [{name: S, paths: [/dev/null]}]")
+    assert main(["hostdev", f"--config={path}", "--node-name=n"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"dra-kubelet-plugin: error: the configuration {path} is invalid: devices[0] ('S').name: ")
+    assert error.count("\n") == 1
