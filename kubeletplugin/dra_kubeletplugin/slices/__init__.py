@@ -3,7 +3,8 @@
 from .build import attribute, counter_set, device
 from .model import Owner, Pool, Resources, Slice
 from .preflight import check_resources
-from .publisher import SlicePublisher, Statistics
+from .publisher import SlicePublisher
+from .writer import Statistics
 
 __all__ = [
     "Owner",

@@ -1,6 +1,6 @@
 """Keeps the ResourceSlices of a driver in the API server as the driver wants them.
 
-This part does the I/O: it watches, decides with ``plan_pool`` and writes, one pool at a time.
+It watches, decides with ``plan_pool`` and has the writes carried out, one pool at a time.
 A plugin has one for its node; a control plane for network-attached devices uses it by itself::
 
     async with SlicePublisher(api, "net.example.com", on_error=report) as publisher:
@@ -14,41 +14,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from dra_kube import NODES, RESOURCE_SLICES, Api, ApiError, Conflict, KubeError, NotFound
+from dra_kube import Api, ApiError, KubeError
 
 from dra_kubeletplugin.errors import DroppedFields, PoolInvalid, PoolRefused, Recoverable, SyncFailed, WatchFailed
 
 from .dropped import disabled_features
 from .due import DueTimes, Reason
-from .faults import Fault, described
-from .model import Owner, Pool, Resources, tidy
+from .model import Owner, Pool, Resources, Slice
 from .pace import Pace
-from .plan import Plan, Publication, Stored, Write, body, content, plan_pool, same_slice
+from .plan import Plan, Publication, Stored, Write, plan_pool
 from .view import SliceView, stored, text_at
 from .watching import follow_slices
 from .wish import Wish
+from .writer import SliceWriter, Statistics
 
 log = logging.getLogger(__name__)
 
-_REFUSALS = (400, 413, 422)
-"""The same write would be refused again: the server cannot read it, it is too large, or it is invalid."""
 _SOON = 0.5
 _RESTORE_SOON_LASTS = 60.0
-
-
-@dataclass(slots=True)
-class Statistics:
-    """How many slices were written since the publisher started."""
-
-    creates: int = 0
-    updates: int = 0
-    deletes: int = 0
 
 
 class SlicePublisher:
@@ -74,7 +62,6 @@ class SlicePublisher:
         rate: float = 50.0,
         burst: int = 100,
     ) -> None:
-        self.statistics = Statistics()
         self._api = api
         self._driver = driver
         self._owner = owner
@@ -88,6 +75,7 @@ class SlicePublisher:
         self._view = SliceView(overlay_seconds)
         self._due = DueTimes()
         self._pace = Pace(rate, burst)
+        self._writer = SliceWriter(api, self._view, self._pace)
         self._restore_soon_until = 0.0
         self._listed = asyncio.Event()
         self._wished = asyncio.Event()
@@ -138,6 +126,11 @@ class SlicePublisher:
         self._restore_soon_until = self._now() + _RESTORE_SOON_LASTS
         if self._listed.is_set():
             self._foreign(self._wanted.keys())
+
+    @property
+    def statistics(self) -> Statistics:
+        """Slices written so far."""
+        return self._writer.statistics
 
     @property
     def problems(self) -> Mapping[str, Recoverable]:
@@ -250,86 +243,26 @@ class SlicePublisher:
         existing = self._view.pool(name, self._now())
         pool, plan = await asyncio.to_thread(_planned, publication, wish, existing)
         for item in plan.delete:
-            await self._delete(item)
+            await self._writer.delete(item)
         if pool is None or wish is None:
             return
         if plan.create:
-            publication = replace(publication, owner=await self._owner_with_uid())
+            publication = replace(publication, owner=await self._writer.with_uid(self._owner))
         for write in (*plan.update, *plan.create):
-            await self._write(publication, wish, pool, write)
+            kept = await self._writer.write(publication, pool, write)
             self._schedule({name}, Reason.OVERLAY_ENDS, self._overlay_seconds)
+            if kept is not None:
+                self._dropped(name, wish, pool, write, kept)
 
-    async def _owner_with_uid(self) -> Owner | None:
-        """The owner. A Node is read each time, because a Node that was created again has another uid."""
-        if self._owner is None or self._owner.uid or not self._owner.is_node:
-            return self._owner
-        await self._pace.turn()
-        node = await self._api.get(NODES, self._owner.name)
-        return replace(self._owner, uid=node["metadata"]["uid"])
-
-    async def _delete(self, item: Stored) -> None:
-        meta = item.slice.metadata
-        await self._pace.turn()
-        try:
-            async with self._stale_if_refused(item):
-                await self._api.delete(
-                    RESOURCE_SLICES, meta.name, uid=meta.uid, resource_version=meta.resource_version or None
-                )
-            self.statistics.deletes += 1
-        except NotFound:
-            pass
-        self._view.forget(item)
-
-    @asynccontextmanager
-    async def _stale_if_refused(self, item: Stored) -> AsyncIterator[None]:
-        """Look at what the server has when another client was faster: perhaps no watch ever reports it."""
-        try:
-            yield
-        except NotFound:
-            self._view.forget(item)
-            raise
-        except Conflict:
-            self._view.see("MODIFIED", await self._api.get(RESOURCE_SLICES, item.name))
-            raise
-
-    async def _write(self, publication: Publication, wish: Wish, pool: Pool, write: Write) -> None:
-        await self._pace.turn()
-        sent = body(publication, pool, write)
-        try:
-            answer = await self._send(write, sent)
-        except ApiError as error:
-            if error.code not in _REFUSALS:
-                raise
-            raise _refusal(publication.pool, pool, write, error) from error
-        kept = self._view.wrote(answer, self._now()).slice.spec
-        if answer.get("spec") == sent["spec"]:
-            return
-        stored = content(tidy(kept))
-        wanted = pool.slices[write.index]
-        if not same_slice(wanted, stored):
-            features = disabled_features(wanted, stored)
-            self._report(DroppedFields(publication.pool, write.index, features), "publishing ResourceSlices")
-            slices = list(wish.pool().slices)
-            slices[write.index] = stored
-            wish.adopt(replace(pool, slices=tuple(slices)))
-
-    async def _send(self, write: Write, sent: dict[str, Any]) -> dict[str, Any]:
-        if write.stored is None:
-            answer = await self._api.create(RESOURCE_SLICES, sent)
-            self.statistics.creates += 1
-            return answer
-        async with self._stale_if_refused(write.stored):
-            answer = await self._api.update(RESOURCE_SLICES, sent)
-        self.statistics.updates += 1
-        return answer
+    def _dropped(self, name: str, wish: Wish, pool: Pool, write: Write, kept: Slice) -> None:
+        """The server stored less: from now on want only that, since it would drop the rest at each update (RS-06)."""
+        features = disabled_features(pool.slices[write.index], kept)
+        self._report(DroppedFields(name, write.index, features), "publishing ResourceSlices")
+        slices = list(wish.pool().slices)
+        slices[write.index] = kept
+        wish.adopt(replace(pool, slices=tuple(slices)))
 
 
 def _planned(publication: Publication, wish: Wish | None, existing: list[Stored]) -> tuple[Pool | None, Plan]:
     pool = wish.pool() if wish else None
     return pool, plan_pool(publication, pool, existing)
-
-
-def _refusal(name: str, pool: Pool, write: Write, error: ApiError) -> PoolRefused:
-    faults = [Fault(cause.get("field", ""), cause.get("message", "")) for cause in error.causes]
-    devices = pool.slices[write.index].devices
-    return PoolRefused(described(name, write.index, devices, faults or [Fault("", error.message)]))

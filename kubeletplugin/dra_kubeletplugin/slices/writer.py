@@ -1,0 +1,113 @@
+"""Carries out planned writes: at a pace, counted, and with the view told of each answer.
+
+Another client may have been faster. Perhaps no watch ever reports that, so after a refused update or delete the view is
+given what the server has. The next attempt then plans with that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dra_kube import NODES, RESOURCE_SLICES, Api, ApiError, Conflict, NotFound
+
+from dra_kubeletplugin.errors import PoolRefused
+
+from .faults import Fault, described
+from .model import Owner, Pool, Slice, tidy
+from .pace import Pace
+from .plan import Publication, Stored, Write, body, content, same_slice
+from .view import SliceView
+
+_REFUSALS = (400, 413, 422)
+"""The same write would be refused again: the server cannot read it, it is too large, or it is invalid."""
+
+
+@dataclass(slots=True)
+class Statistics:
+    """How many slices were written since the publisher started."""
+
+    creates: int = 0
+    updates: int = 0
+    deletes: int = 0
+
+
+class SliceWriter:
+    """All methods raise KubeError."""
+
+    def __init__(self, api: Api, view: SliceView, pace: Pace) -> None:
+        self.statistics = Statistics()
+        self._api = api
+        self._view = view
+        self._pace = pace
+
+    async def with_uid(self, owner: Owner | None) -> Owner | None:
+        """The owner. A Node is read each time, because a Node that was created again has another uid."""
+        if owner is None or owner.uid or not owner.is_node:
+            return owner
+        await self._pace.turn()
+        node = await self._api.get(NODES, owner.name)
+        return replace(owner, uid=node["metadata"]["uid"])
+
+    async def delete(self, item: Stored) -> None:
+        """Delete a slice, unless it has changed; one that is gone is fine."""
+        meta = item.slice.metadata
+        await self._pace.turn()
+        try:
+            async with self._stale_if_refused(item):
+                await self._api.delete(
+                    RESOURCE_SLICES, meta.name, uid=meta.uid, resource_version=meta.resource_version or None
+                )
+            self.statistics.deletes += 1
+        except NotFound:
+            pass
+        self._view.forget(item)
+
+    async def write(self, publication: Publication, pool: Pool, write: Write) -> Slice | None:
+        """Create or update; returns what the server stored if that is less than was sent (RS-06).
+
+        Raises PoolRefused if the server will never take it.
+        """
+        await self._pace.turn()
+        sent = body(publication, pool, write)
+        try:
+            answer = await self._send(write, sent)
+        except ApiError as error:
+            if error.code not in _REFUSALS:
+                raise
+            raise _refusal(publication.pool, pool, write, error) from error
+        spec = self._view.wrote(answer, asyncio.get_running_loop().time()).slice.spec
+        if answer.get("spec") == sent["spec"]:
+            return None
+        stored = content(tidy(spec))
+        return None if same_slice(pool.slices[write.index], stored) else stored
+
+    async def _send(self, write: Write, sent: dict[str, Any]) -> dict[str, Any]:
+        if write.stored is None:
+            answer = await self._api.create(RESOURCE_SLICES, sent)
+            self.statistics.creates += 1
+            return answer
+        async with self._stale_if_refused(write.stored):
+            answer = await self._api.update(RESOURCE_SLICES, sent)
+        self.statistics.updates += 1
+        return answer
+
+    @asynccontextmanager
+    async def _stale_if_refused(self, item: Stored) -> AsyncIterator[None]:
+        try:
+            yield
+        except NotFound:
+            self._view.forget(item)
+            raise
+        except Conflict:
+            self._view.see("MODIFIED", await self._api.get(RESOURCE_SLICES, item.name))
+            raise
+
+
+def _refusal(name: str, pool: Pool, write: Write, error: ApiError) -> PoolRefused:
+    faults = [Fault(cause.get("field", ""), cause.get("message", "")) for cause in error.causes]
+    devices = pool.slices[write.index].devices
+    return PoolRefused(described(name, write.index, devices, faults or [Fault("", error.message)]))
