@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
 import subprocess
@@ -101,8 +102,10 @@ async def slices(place: Place, count: int) -> list[dict[str, Any]]:
             await asyncio.sleep(0.02)
 
 
-async def allocated_claim(api: Api) -> ClaimRef:
-    """A claim to which somebody has allocated a device."""
+async def allocated_claim(
+    api: Api, device: str = "device-00", configuration: tuple[str, str] = ("color", "red")
+) -> ClaimRef:
+    """A claim to which a device is allocated, with one parameter."""
     claim = await api.create(
         RESOURCE_CLAIMS,
         {
@@ -112,8 +115,8 @@ async def allocated_claim(api: Api) -> ClaimRef:
             "spec": {"devices": {"requests": [{"name": "req", "exactly": {"deviceClassName": "gpu"}}]}},
         },
     )
-    result = {"request": "req", "driver": DRIVER, "pool": "worker-1", "device": "device-00"}
-    parameters = {"driver": DRIVER, "parameters": {"color": "red"}}
+    result = {"request": "req", "driver": DRIVER, "pool": "worker-1", "device": device}
+    parameters = {"driver": DRIVER, "parameters": dict([configuration])}
     devices = {"results": [result], "config": [{"source": "FromClaim", "opaque": parameters}]}
     claim["status"] = {"allocation": {"devices": devices}}
     await api.update(RESOURCE_CLAIMS, claim, "status")
@@ -141,6 +144,23 @@ async def test_the_life_of_a_plugin(place: Place) -> None:
         assert await process.wait() == 0
     assert not place.sockets()
     assert len(await slices(place, 1)) == 1, "the kubelet removes slices, not the plugin"
+
+
+async def test_hostdev_gives_a_device_of_this_machine(place: Place) -> None:
+    config = place.folder / "hostdev.yaml"
+    config.write_text("devices: [{name: nothing, paths: [/dev/null], container: {env: {HOLE: '{containerPath}'}}}]")
+    command = [*place.arguments[:3], "hostdev", f"--config={config}", *place.arguments[4:]]
+    async with started(place, command=command):
+        (published,) = await slices(place, 1)
+        assert [device["name"] for device in published["spec"]["devices"]] == ["nothing-null"]
+        ref = await allocated_claim(place.api, "nothing-null", ("containerPath", "/dev/hole"))
+        async with FakeKubelet(place.settings) as kubelet:
+            assert (await kubelet.prepare([ref]))[ref.uid].error == ""
+        edits = json.loads((place.folder / "cdi" / place.cdi_files()[0]).read_text())["devices"][0]["containerEdits"]
+        assert edits == {
+            "env": ["HOLE=/dev/hole"],
+            "deviceNodes": [{"path": "/dev/hole", "hostPath": "/dev/null", "permissions": "rw"}],
+        }
 
 
 async def test_a_plugin_killed_between_prepare_and_unprepare_leaves_no_cdi_file_prj016(place: Place) -> None:
