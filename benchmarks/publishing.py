@@ -3,7 +3,7 @@
 The API server of the development cluster runs in a process of its own, all nodes in this one. Their publishers are
 those of the plugin library, with the pace that they have in production. Lost slices end the benchmark with exit code 1.
 
-    python benchmarks/publishing.py [--nodes N] [--json]
+    python benchmarks/publishing.py [--nodes N] [--kubeconfig FILE] [--json]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -203,9 +203,11 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1_000, help="nodes that restart at once (1000)")
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="another API server, which should be empty")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, api_server(Path(folder)) as kubeconfig:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        kubeconfig = options.kubeconfig or stack.enter_context(api_server(Path(folder)))
         try:
             results = asyncio.run(measure(kubeconfig, options.nodes))
         except TimeoutError:
