@@ -44,9 +44,16 @@ class SliceView:
         if event == "DELETED":
             self._reported.pop(item.name, None)
             self.forget(item)
-        elif item.name:
+        elif item.name and not self._is_older(item):
             self._reported[item.name] = item
         return item.slice.spec.pool.name
+
+    def _is_older(self, item: Stored) -> bool:
+        """Whether we know a newer version of the slice: we have read it, and the watch is behind."""
+        known = self._reported.get(item.name)
+        if known is None or known.slice.metadata.uid != item.slice.metadata.uid:
+            return False
+        return _version(item) < _version(known)
 
     def wrote(self, obj: dict[str, Any], now: float) -> Stored:
         """Put the answer to our own create or update on top of what the watch reports."""
