@@ -65,6 +65,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="A=true,B=false",
         help="feature gates that differ from the defaults of Kubernetes 1.36",
     )
+    up.add_argument(
+        "--authorization",
+        choices=("always-allow", "rbac"),
+        default="always-allow",
+        help="rbac: users may do what roles and bindings grant; always-allow (default): everything",
+    )
     commands.add_parser("demo", help="run pods with devices from start to end, and print each step")
     return parser
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,7 +21,7 @@ import yaml
 from dra_kube import Api, Connection, connection
 
 from .agent import AgentSettings, NodeAgent
-from .apiserver import DevApiServer
+from .apiserver import DevApiServer, Mode
 from .processes import ChildProcess, command
 
 DRIVER = "simulated.dra.example.com"
@@ -68,10 +68,13 @@ class DevCluster:
         port: int = 0,
         feature_gates: Mapping[str, bool] | None = None,
         snapshot: Path | None = None,
+        authorization: Mode = "always-allow",
         agent_settings: AgentSettings = SETTINGS,
     ) -> None:
         self.folder = folder
-        self.server = DevApiServer(port=port, feature_gates=feature_gates, snapshot=snapshot)
+        self.server = DevApiServer(
+            port=port, feature_gates=feature_gates, snapshot=snapshot, authorization=authorization
+        )
         self.nodes: list[ClusterNode] = []
         self._node_names = [f"node-{number}" for number in range(1, nodes + 1)]
         self._devices = devices
@@ -92,8 +95,11 @@ class DevCluster:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.server)
             self.server.write_kubeconfig(self.kubeconfig)
-            api = await stack.enter_async_context(Api(self.connection(), user_agent="node-agent"))
+            administrator = self.connection()
             for name in self._node_names:
+                api = await stack.enter_async_context(
+                    Api(self._node_connection(administrator, name), user_agent="node-agent")
+                )
                 root = self.folder / "nodes" / name
                 agent = NodeAgent(api, name, root=root, settings=self._agent_settings)
                 await stack.enter_async_context(agent)
@@ -107,6 +113,11 @@ class DevCluster:
     ) -> None:
         await self._stack.aclose()
         self.nodes.clear()
+
+    def _node_connection(self, administrator: Connection, name: str) -> Connection:
+        """How a node reaches the API server: under its own name, as a kubelet does."""
+        token = f"Bearer {self.server.node_token(name)}"
+        return replace(administrator, authorization=lambda: token)
 
     def _plugin(self, agent: NodeAgent) -> ChildProcess:
         config = agent.root / "simulated.yaml"

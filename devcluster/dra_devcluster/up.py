@@ -54,6 +54,7 @@ async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
             port=arguments.port,
             feature_gates=parse_gates(arguments.feature_gates),
             snapshot=Path(arguments.snapshot) if arguments.snapshot else None,
+            authorization=arguments.authorization,
         )
         async with cluster:
             _write_kubeconfig(cluster, kubeconfig)

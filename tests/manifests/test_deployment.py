@@ -93,7 +93,7 @@ async def site(folder: Path) -> AsyncIterator[Site]:
         restart_backoff=Backoff(0.3, 1.0),
     )
     with recorded() as requests:
-        async with DevCluster(folder, nodes=NODES, agent_settings=settings) as cluster:
+        async with DevCluster(folder, nodes=NODES, agent_settings=settings, authorization="rbac") as cluster:
             yield Site(cluster, kubectl_for(cluster.kubeconfig, folder), image, requests)
 
 

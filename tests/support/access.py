@@ -1,7 +1,4 @@
-"""Which requests a user made, and which of them its roles do not allow.
-
-The development cluster allows everything; what it is asked for is compared with the rules that a real one enforces.
-"""
+"""Which requests a user made, as the development cluster was asked to authorize them, and what its roles lack."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from api_call import api_call
+from dra_devcluster.apiserver.authorization import Attributes
 
 Json = dict[str, Any]
 
@@ -26,20 +23,15 @@ class Access:
     resource: str
 
 
-def access_of(user: str, method: str, path: str) -> Access:
-    """What a request for a resource asks for (the verbs are those of RBAC)."""
-    call = api_call(method, path)
-    return Access(user, call.verb, call.group, call.resource)
-
-
 class _Recorder(logging.Handler):
     def __init__(self, seen: set[Access]) -> None:
         super().__init__(logging.DEBUG)
         self._seen = seen
 
     def emit(self, record: logging.LogRecord) -> None:
-        user, method, path = record.args or ()
-        self._seen.add(access_of(str(user), str(method), str(path)))
+        asked = record.args[0] if isinstance(record.args, tuple) else None
+        if isinstance(asked, Attributes) and asked.resource:
+            self._seen.add(Access(asked.user.name, asked.verb, asked.group, asked.full_resource))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -77,8 +77,20 @@ class Watch:
 class Client:
     """Requests as they are; ``ok`` and the verbs assert success and give the object."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self._session, self._url = session, url
+    def __init__(self, session: aiohttp.ClientSession, url: str, headers: Sequence[tuple[str, str]] = ()) -> None:
+        self._session, self._url, self._headers = session, url, list(headers)
+
+    def impersonating(self, user: str, *groups: str, **extra: str) -> Client:
+        """The same client in the name of another user; ``extra`` keys have ``_`` for ``-`` and ``__`` for ``/``."""
+        headers = [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)]
+        for key, value in extra.items():
+            name = key.replace("__", "%2f").replace("_", "-")
+            headers.append((f"Impersonate-Extra-{name}", value))
+        return Client(self._session, self._url, [*self._headers, *headers])
+
+    def with_token(self, token: str) -> Client:
+        """The same client with another token, or with none."""
+        return Client(self._session, self._url, [("Authorization", f"Bearer {token}" if token else "")])
 
     async def call(
         self,
@@ -91,7 +103,7 @@ class Client:
         **query: str,
     ) -> Answer:
         data = body if isinstance(body, bytes | BytesIO) or body is None else json.dumps(body)
-        headers = {"Content-Type": kind, "Accept": accept or "application/json"}
+        headers = [("Content-Type", kind), ("Accept", accept or "application/json"), *self._headers]
         async with self._session.request(method, self._url + path, data=data, headers=headers, params=query) as answer:
             return Answer(answer.status, answer.headers, await answer.read())
 

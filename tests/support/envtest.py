@@ -90,7 +90,7 @@ def _apiserver_arguments(folder: Path, key: Path, etcd: str, port: int) -> list[
         *("--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={key}"),
         *(f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.0.0.0/24"),
         *("--advertise-address=127.0.0.1", "--kubelet-preferred-address-types=InternalIP"),
-        "--authorization-mode=RBAC",
+        "--authorization-mode=Node,RBAC",
         "--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",
     ]
 

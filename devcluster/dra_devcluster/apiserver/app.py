@@ -9,6 +9,8 @@ import orjson
 from aiohttp import web
 
 from . import discovery, openapi
+from .authorization import ANONYMOUS, User, asked_for
+from .authorization.impersonation import impersonated
 from .bodies import respond
 from .call import Call
 from .errors import Json, StatusError, bad_request, internal, no_such_resource, unauthorized
@@ -22,7 +24,6 @@ from .tokens import Tokens
 from .virtual import VIRTUAL
 
 log = logging.getLogger(__name__)
-requests = logging.getLogger("dra_devcluster.requests")  # at level DEBUG: user and target of each request
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 _PROBES = ("/healthz", "/livez", "/readyz")
@@ -56,27 +57,37 @@ class App:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.rstrip("/") or "/"  # some clients ask for /version/
-        if path.startswith(_PROBES):
+        if path.startswith(_PROBES) and not self.registry.authorization.is_rbac:
             return web.Response(text="ok")
-        user = self.tokens.user(request.headers.get("Authorization", ""))
+        user = self._user(request)
         if user is None:
-            if path == "/version":
+            if path == "/version" and not self.registry.authorization.is_rbac:
                 return web.Response(body=orjson.dumps(discovery.VERSION), content_type="application/json")
             raise unauthorized()
+        target = parse_target(request.raw_path.partition("?")[0])
+        user = impersonated(user, request.headers.items(), self.registry.authorization)
+        self.registry.authorization.require(asked_for(user, request.method, request.path, target, request.query))
+        if path.startswith(_PROBES):
+            return web.Response(text="ok")
         if path == "/metrics":
             return self._metrics.page()
-        target = parse_target(request.raw_path.partition("?")[0])
         if target is None:
             return self._document(request, path)
         resource = self.registry.find(target)
         query: Json = dict(request.query)
         call = Call(request, target, resource, self.registry, self.tokens, user, query)
-        requests.debug("%s %s %s", user["username"], request.method, request.raw_path)
         try:
             return await self._handler(call)(call)
         except StatusError as error:
             error.warnings += call.warnings()
             raise
+
+    def _user(self, request: web.BaseRequest) -> User | None:
+        """Who sends the request; None when the token is not valid."""
+        header = request.headers.get("Authorization", "")
+        if not header and self.registry.authorization.is_rbac:
+            return ANONYMOUS
+        return self.tokens.user(header)
 
     def _handler(self, call: Call) -> Handler:
         target, resource = call.target, call.resource

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from .authorization import User
 from .bodies import Wanted, media_type, parse_object, read_body, respond, wanted
 from .checks import check_fields
 from .deprecations import deprecations
@@ -33,7 +34,7 @@ class Call:
     resource: Resource
     registry: Registry
     tokens: Tokens
-    user: Json
+    user: User
     query: Json
     want: Wanted = field(init=False)
     write: Write = field(init=False)
@@ -51,7 +52,7 @@ class Call:
             self.resource,
             namespace=self.target.namespace,
             subresource=self.target.subresource,
-            user=self.user["username"],
+            user=self.user,
             manager=self._manager(),
             dry_run=dry_run == "All",
             warnings=deprecations(self.resource),

@@ -97,9 +97,8 @@ def unauthorized() -> StatusError:
 
 def forbidden(group: str, resource: str, name: str, why: str, causes: Sequence[Json] = ()) -> StatusError:
     title = f'{qualified(group, resource)} "{name}"' if name else qualified(group, resource)
-    return StatusError(
-        403, "Forbidden", f"{title} is forbidden: {why}", _details(group, resource, name, causes=list(causes))
-    )
+    message = f"{title} is forbidden: {why}" if resource else f"forbidden: {why}"  # of a path
+    return StatusError(403, "Forbidden", message, _details(group, resource, name, causes=list(causes)))
 
 
 def not_found(group: str, resource: str, name: str) -> StatusError:

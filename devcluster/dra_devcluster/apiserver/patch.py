@@ -87,6 +87,8 @@ def _apply(
         raise name_mismatch(meta["name"], name)
     if stored is None and write.subresource:
         raise not_found(resource.group, resource.plural, name)
+    if stored is None:
+        write.registry.authorization.require(write.asks("create", name))
     live = to_served(resource, stored.decode()) if stored is not None else None
     writer = Writer(write.manager, resource.api_version, write.subresource, "Apply")
     try:

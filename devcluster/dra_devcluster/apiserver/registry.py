@@ -7,6 +7,7 @@ from itertools import chain
 
 from dra_api.gates import FeatureGates
 
+from .authorization import Authorization, Mode
 from .cel_selectors import selector_check
 from .errors import Json, ServerError, no_such_resource
 from .store import Collection, Store
@@ -18,15 +19,17 @@ _KEPT_AS = {("events.k8s.io", "events"): ("", "events")}
 
 
 class Registry:
-    """``gates`` are the feature gates in force; ``versions`` switches API versions off (``{"apps/v1": False}``).
+    """``gates`` are the feature gates in force; ``versions`` switches API versions off (``{"apps/v1": False}``);
+    ``mode`` is how requests are authorized.
 
     Raises ServerError for an unknown version.
     """
 
-    def __init__(self, gates: FeatureGates, versions: Mapping[str, bool]) -> None:
+    def __init__(self, gates: FeatureGates, versions: Mapping[str, bool], mode: Mode) -> None:
         self._builtin = Structure.load()  # versions that are not served can be stored, too
         self.structure = _served(self._builtin, versions)
         self.store = Store()
+        self.authorization = Authorization(mode, self.store)
         self.gates = gates
         self.check_selector = selector_check(gates)
         for resource in self.structure.resources():

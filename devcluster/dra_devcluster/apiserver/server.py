@@ -25,8 +25,10 @@ from aiohttp.web_runner import ServerRunner
 
 from . import snapshot as snapshots
 from .app import App
+from .authorization import Mode, node_user
 from .certificates import make_identity
 from .controllers import (
+    AggregationController,
     DaemonSetController,
     DefaultScheduler,
     DefinitionController,
@@ -34,6 +36,7 @@ from .controllers import (
     GarbageCollector,
     NamespaceController,
     ReplicaSetController,
+    ensure_default_roles,
     ensure_namespaces,
 )
 from .errors import ServerError
@@ -46,6 +49,7 @@ _CONTROLLERS = (
     GarbageCollector,
     NamespaceController,
     DefinitionController,
+    AggregationController,
     DaemonSetController,
     DeploymentController,
     ReplicaSetController,
@@ -59,7 +63,8 @@ class DevApiServer:
 
     ``port`` 0 takes any free one. ``feature_gates`` change the defaults of Kubernetes 1.36.
     ``api_versions`` switches versions off, as in ``{"resource.k8s.io/v1": False}``; all are on. With ``snapshot`` the
-    objects are loaded from that file, and saved to it at the end. Raises ServerError and UnknownGate.
+    objects are loaded from that file, and saved to it at the end. ``authorization`` is ``always-allow`` or ``rbac``
+    (`authorization`). Raises ServerError and UnknownGate.
     """
 
     def __init__(
@@ -70,11 +75,12 @@ class DevApiServer:
         feature_gates: Mapping[str, bool] | None = None,
         api_versions: Mapping[str, bool] | None = None,
         snapshot: Path | None = None,
+        authorization: Mode = "always-allow",
         token: str | None = None,
     ) -> None:
         self.host = host
         self.port = port
-        self.registry = Registry(gates_of(feature_gates or {}), api_versions or {})
+        self.registry = Registry(gates_of(feature_gates or {}), api_versions or {}, authorization)
         self.tokens = Tokens(token)
         self._snapshot = snapshot
         self._identity = make_identity(host)
@@ -106,6 +112,10 @@ class DevApiServer:
         """The bearer token of the administrator."""
         return self.tokens.admin
 
+    def node_token(self, name: str) -> str:
+        """A new bearer token for a node."""
+        return self.tokens.credential(node_user(name))
+
     @property
     def kubeconfig(self) -> dict[str, Any]:
         """The content of a kubeconfig for the administrator."""
@@ -122,6 +132,8 @@ class DevApiServer:
             self._folder = Path(folder)
             self._load(stack)
             ensure_namespaces(self.registry)
+            if self.registry.authorization.is_rbac:
+                ensure_default_roles(self.registry)
             for controller in _CONTROLLERS:
                 await stack.enter_async_context(controller(self.registry))
             await self._listen(stack)

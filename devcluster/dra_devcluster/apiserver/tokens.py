@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
+from .authorization import ADMIN, AUTHENTICATED, User, account_groups, account_name
 from .errors import Json
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
@@ -27,16 +28,20 @@ class Tokens:
     def __init__(self, admin: str | None = None) -> None:
         self.admin = admin or secrets.token_urlsafe(24)
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._users: dict[str, tuple[Json, float | None]] = {
-            self.admin: ({"username": "kubernetes-admin", "groups": ["system:masters", "system:authenticated"]}, None)
-        }
+        self._users: dict[str, tuple[User, float | None]] = {self.admin: (ADMIN, None)}
 
-    def user(self, authorization: str) -> Json | None:
+    def credential(self, user: User) -> str:
+        """A new token of a user that is no service account, valid as long as the server runs."""
+        token = secrets.token_urlsafe(24)
+        self._users[token] = (user, None)
+        return token
+
+    def user(self, authorization: str) -> User | None:
         """The user of an Authorization header, or None."""
         scheme, _, token = authorization.partition(" ")
         return self.user_of_token(token.strip()) if scheme.lower() == "bearer" else None
 
-    def user_of_token(self, token: str) -> Json | None:
+    def user_of_token(self, token: str) -> User | None:
         found = self._users.get(token)
         if found is None:
             return None
@@ -49,7 +54,7 @@ class Tokens:
     def issue(self, account: Json, seconds: int, audiences: list[str], bound: Json | None = None) -> tuple[str, float]:
         """A token for a service account, and when it expires (seconds since the epoch)."""
         meta = account["metadata"]
-        username = f"system:serviceaccount:{meta['namespace']}:{meta['name']}"
+        username = account_name(meta["namespace"], meta["name"])
         issued = time.time()
         claims: Json = {
             "iss": ISSUER,
@@ -65,8 +70,7 @@ class Tokens:
                 **(bound or {}),
             },
         }
-        groups = ["system:serviceaccounts", f"system:serviceaccounts:{meta['namespace']}", "system:authenticated"]
-        user = {"username": username, "uid": meta["uid"], "groups": groups}
+        user = User(username, (*account_groups(meta["namespace"]), AUTHENTICATED), meta["uid"])
         token = self._sign(claims)
         self._users[token] = (user, issued + seconds)
         return token, issued + seconds

@@ -85,7 +85,7 @@ async def test_unknown_groups_are_not_found(client: Client) -> None:
 
 REVIEWS = [
     ("authorization.k8s.io/v1", "SelfSubjectAccessReview", {"resourceAttributes": {"verb": "get"}}, "allowed", True),
-    ("authorization.k8s.io/v1", "SubjectAccessReview", {"user": "x"}, "allowed", True),
+    ("authorization.k8s.io/v1", "SubjectAccessReview", {"user": "x", "resourceAttributes": {}}, "allowed", True),
     ("authentication.k8s.io/v1", "TokenReview", {"token": "nonsense"}, "user", {}),
 ]
 

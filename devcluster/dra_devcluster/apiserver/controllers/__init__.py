@@ -1,7 +1,9 @@
 """The controllers of the cluster: each reacts to changes of the store, all in the server's own loop."""
 
+from .aggregation import AggregationController
 from .collector import GarbageCollector
 from .daemonsets import DaemonSetController
+from .default_roles import ensure_default_roles
 from .definitions import DefinitionController
 from .deployments import DeploymentController
 from .namespaces import NamespaceController, ensure_namespaces
@@ -9,6 +11,7 @@ from .replicasets import ReplicaSetController
 from .scheduler import DefaultScheduler
 
 __all__ = [
+    "AggregationController",
     "DaemonSetController",
     "DefaultScheduler",
     "DefinitionController",
@@ -16,5 +19,6 @@ __all__ = [
     "GarbageCollector",
     "NamespaceController",
     "ReplicaSetController",
+    "ensure_default_roles",
     "ensure_namespaces",
 ]

@@ -9,6 +9,7 @@ from .dra import DraKind
 from .events import EventKind
 from .namespaces import NamespaceKind
 from .pods import PodKind
+from .rbac import RBAC
 from .simple import SIMPLE
 from .storage import STORAGE
 from .workloads import DaemonSets, Deployments, ReplicaSets, StatefulSets
@@ -23,6 +24,7 @@ _KINDS: dict[tuple[str, str], type[Kind]] = {
     ("apps", "deployments"): Deployments,
     ("apps", "replicasets"): ReplicaSets,
     ("apps", "statefulsets"): StatefulSets,
+    **RBAC,
     **SIMPLE,
     **STORAGE,
 }

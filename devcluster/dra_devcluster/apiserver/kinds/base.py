@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dra_devcluster.apiserver import metadata
+from dra_devcluster.apiserver.authorization import ADMIN, Attributes, User
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.structure import Fault, Resource
@@ -25,12 +26,18 @@ class Write:
     resource: Resource
     namespace: str = ""
     subresource: str = ""
-    user: str = "kubernetes-admin"
+    user: User = ADMIN  # also of what the server itself writes
     manager: str = ""
     dry_run: bool = False
     verb: str = "update"
     generated: bool = False  # the name is from generateName
     warnings: list[str] = field(default_factory=list)
+
+    def asks(self, verb: str, name: str, subresource: str = "") -> Attributes:
+        """A question about an object of the resource, beside the one that the request itself is."""
+        resource = self.resource
+        place = (resource.group, resource.version, resource.plural, subresource, self.namespace, name)
+        return Attributes(self.user, verb, *place)
 
 
 class Kind:

@@ -101,10 +101,6 @@ class Services(Kind):
             port.setdefault("targetPort", port.get("port"))
 
 
-class RoleKinds(Kind):
-    name_rule = staticmethod(metadata.path_segment)
-
-
 class ReturnedWhenDeleted(Kind):
     returns_deleted = True
 
@@ -132,8 +128,4 @@ SIMPLE: dict[tuple[str, str], type[Kind]] = {
     ("admissionregistration.k8s.io", "mutatingadmissionpolicies"): Generational,
     ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"): Generational,
     ("coordination.k8s.io", "leases"): Leases,
-    ("rbac.authorization.k8s.io", "roles"): RoleKinds,
-    ("rbac.authorization.k8s.io", "rolebindings"): RoleKinds,
-    ("rbac.authorization.k8s.io", "clusterroles"): RoleKinds,
-    ("rbac.authorization.k8s.io", "clusterrolebindings"): RoleKinds,
 }

@@ -1,0 +1,75 @@
+"""What a request asks for, in the words of RBAC: verb, group, resource, namespace and name, or the path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dra_devcluster.apiserver.errors import StatusError, forbidden
+from dra_devcluster.apiserver.selectors import equals_of
+from dra_devcluster.apiserver.target import Target
+
+from .user import User
+
+_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """One question to authorization. ``path`` is set for requests that are not about a resource."""
+
+    user: User
+    verb: str
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+    field_selector: str = ""
+
+    @property
+    def full_resource(self) -> str:
+        """The resource with its sub-resource, as roles name it."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+    def refusal(self, reason: str = "") -> StatusError:
+        """The 403 that answers this question with no."""
+        name = self.user.name
+        if self.path:
+            what = f'User "{name}" cannot {self.verb} path "{self.path}"'
+        else:
+            place = f'in the namespace "{self.namespace}"' if self.namespace else "at the cluster scope"
+            what = (
+                f'User "{name}" cannot {self.verb} resource "{self.full_resource}" in API group "{self.group}" {place}'
+            )
+        for letter, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+            what = what.replace(letter, written)
+        return forbidden(self.group, self.resource, self.name, f"{what}: {reason}" if reason else what)
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"{self.user.name} {self.verb} {self.path}"
+        resource = f"{self.full_resource}.{self.group}" if self.group else self.full_resource
+        place = "/".join(part for part in (self.namespace, self.name) if part)
+        return " ".join(filter(None, (self.user.name, self.verb, resource, place)))
+
+
+def asked_for(user: User, method: str, path: str, target: Target | None, query: Mapping[str, str]) -> Attributes:
+    """The question behind a request; ``target`` is None when the path is not one of a resource."""
+    if target is None:
+        return Attributes(user, method.lower(), path=path)
+    verb, name, selector = _VERBS.get(method, ""), target.name, ""
+    if not name and verb == "get":
+        verb = "list" if query.get("watch", "false").lower() in ("false", "0") else "watch"
+        name = equals_of(query.get("fieldSelector", "")).get("metadata.name", "")
+    elif not name and verb == "delete":
+        verb = "deletecollection"
+    if verb in ("list", "watch", "deletecollection"):
+        selector = query.get("fieldSelector", "")
+    # A namespace lies in itself: a Role in it may allow to read it.
+    namespace = target.name if target.plural == "namespaces" and not target.namespace else target.namespace
+    return Attributes(
+        user, verb, target.group, target.version, target.plural, target.subresource, namespace, name, "", selector
+    )

@@ -1,0 +1,223 @@
+"""What a node may do: read and write what belongs to it, and read what its pods use.
+
+Users in the group ``system:nodes`` that are named ``system:node:<name>`` are nodes. They need no bindings. Which of
+their own objects they may change in which way is admission's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from dra_api.codec import DecodeError, convert
+from dra_api.core import Pod
+from dra_api.references import claims_of_pod
+
+from dra_devcluster.apiserver.metadata import dig
+from dra_devcluster.apiserver.selectors import equals_of
+from dra_devcluster.apiserver.store import Store
+from dra_devcluster.apiserver.structure import load_data
+
+from .attributes import Attributes
+from .decision import Decision
+from .rules import Rule
+from .user import AUTHENTICATED, User
+
+Json = dict[str, Any]
+_PREFIX: Final = "system:node:"
+_GROUP: Final = "system:nodes"
+_LEASES: Final = "kube-node-lease"
+_WRITES: Final = ("create", "update", "patch", "delete")
+_NO_RELATION: Final = "no relationship found between node '{}' and this object"
+
+
+def node_user(name: str) -> User:
+    """The user that a node is."""
+    return User(f"{_PREFIX}{name}", (_GROUP, AUTHENTICATED))
+
+
+def node_of(user: User) -> str:
+    """The name of the node that the user is, empty for other users."""
+    is_node = _GROUP in user.groups and user.name.startswith(_PREFIX)
+    return user.name.removeprefix(_PREFIX) if is_node else ""
+
+
+class NodeAuthorizer:
+    """Answers for nodes, by the pods that are bound to them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kinds: dict[tuple[str, str], Callable[[str, Attributes], str]] = {
+            ("", "configmaps"): self._readable,
+            ("", "secrets"): self._readable,
+            ("", "persistentvolumeclaims"): self._gettable,
+            ("", "persistentvolumes"): self._gettable,
+            ("resource.k8s.io", "resourceclaims"): self._gettable,
+            ("storage.k8s.io", "volumeattachments"): self._gettable,
+            ("", "serviceaccounts"): self._account,
+            ("coordination.k8s.io", "leases"): _lease,
+            ("storage.k8s.io", "csinodes"): _csi_node,
+            ("resource.k8s.io", "resourceslices"): self._slice,
+            ("", "nodes"): _node,
+            ("", "pods"): self._pod,
+        }
+        role = next(obj for obj in load_data("rbac.json") if obj["metadata"]["name"] == "system:node")
+        self._rules = [Rule.of(rule) for rule in role["rules"]]
+
+    def decide(self, asked: Attributes) -> Decision:
+        """No, without a reason, for users that are no nodes."""
+        node = node_of(asked.user)
+        if not node:
+            return Decision(False)
+        judge = self._kinds.get((asked.group, asked.resource)) if asked.resource else None
+        if judge is None:
+            return Decision(any(rule.allows(asked) for rule in self._rules))
+        objection = judge(node, asked)
+        return Decision(not objection, objection.strip())
+
+    # Each of these gives the objection: empty to allow, blank if there is nothing to say.
+
+    def _readable(self, node: str, asked: Attributes) -> str:
+        if asked.verb not in ("get", "list", "watch"):
+            return "can only read resources of this type"
+        if asked.subresource:
+            return "cannot read subresource"
+        return self._related(node, asked) if asked.namespace else "can only read namespaced object of this type"
+
+    def _gettable(self, node: str, asked: Attributes) -> str:
+        if asked.resource == "persistentvolumeclaims" and asked.subresource == "status":
+            return self._related(node, asked) if asked.verb in ("update", "patch") else "can only update this type"
+        if asked.verb != "get":
+            return "can only get individual resources of this type"
+        return "cannot get subresource" if asked.subresource else self._related(node, asked)
+
+    def _account(self, node: str, asked: Attributes) -> str:
+        if asked.verb == "get" and not asked.subresource:
+            return self._readable(node, asked)
+        if asked.verb != "create" or not asked.name:
+            return "can only create tokens for individual service accounts"
+        if asked.subresource != "token":
+            return "can only create token subresource of serviceaccount"
+        return self._related(node, asked)
+
+    def _slice(self, node: str, asked: Attributes) -> str:
+        if asked.subresource:
+            return "cannot authorize ResourceSlice subresources"
+        if asked.verb == "create":
+            return ""
+        if asked.verb in ("get", "update", "patch", "delete"):
+            return self._related(node, asked)
+        if equals_of(asked.field_selector).get("spec.nodeName") == node:
+            return ""
+        return "can only list/watch/deletecollection resourceslices with nodeName field selector"
+
+    def _pod(self, node: str, asked: Attributes) -> str:
+        match asked.subresource, asked.verb:
+            case "", "get":
+                return self._related(node, asked)
+            case "", ("list" | "watch"):
+                if equals_of(asked.field_selector).get("spec.nodeName") == node:
+                    return ""
+                if asked.name:
+                    return self._related(node, asked)
+                return "can only list/watch pods with spec.nodeName field selector"
+            case ("", ("create" | "delete")) | ("status", ("update" | "patch")) | ("eviction", "create"):
+                return ""
+        return " "
+
+    def _related(self, node: str, asked: Attributes) -> str:
+        if not asked.name:
+            return "No Object name found"
+        related = self._is_own(node, asked) or any(
+            asked.name in _used(asked.resource, pod) for pod in self._pods(node, asked.namespace)
+        )
+        return "" if related else _NO_RELATION.format(node)
+
+    def _is_own(self, node: str, asked: Attributes) -> bool:
+        """Whether the object itself names the node, or a claim of the node's pods."""
+        stored = self._store.collection(asked.group, asked.resource).get(asked.namespace, asked.name)
+        if stored is None:
+            return False
+        obj = stored.decode()
+        if asked.resource == "persistentvolumes":
+            claim = dig(obj, "spec.claimRef") or {}
+            pods = self._pods(node, claim.get("namespace", ""))
+            return any(claim.get("name") in _used("persistentvolumeclaims", pod) for pod in pods)
+        owned = asked.resource in ("pods", "resourceslices", "volumeattachments")
+        return owned and dig(obj, "spec.nodeName") == node
+
+    def _pods(self, node: str, namespace: str) -> Iterator[Json]:
+        for stored in self._store.collection("", "pods").all(namespace):
+            if stored.fields.get("spec.nodeName") == node:
+                yield stored.decode()
+
+
+def _lease(node: str, asked: Attributes) -> str:
+    if asked.verb not in ("get", *_WRITES):
+        return "can only get, create, update, patch, or delete a node lease"
+    if asked.namespace != _LEASES:
+        return f'can only access leases in the "{_LEASES}" system namespace'
+    if asked.verb != "create" and asked.name != node:
+        return "can only access node lease with the same name as the requesting node"
+    return ""
+
+
+def _csi_node(node: str, asked: Attributes) -> str:
+    if asked.verb not in ("get", *_WRITES):
+        return "can only get, create, update, patch, or delete a CSINode"
+    if asked.subresource:
+        return "cannot authorize CSINode subresources"
+    if asked.verb != "create" and asked.name != node:
+        return "can only access CSINode with the same name as the requesting node"
+    return ""
+
+
+def _node(node: str, asked: Attributes) -> str:
+    match asked.subresource, asked.verb:
+        case ("", ("create" | "update" | "patch")) | ("status", ("update" | "patch")):
+            return ""
+        case "", ("get" | "list" | "watch"):
+            if asked.name == node:
+                return ""
+            what = f"'{asked.name}'" if asked.name else "all nodes"
+            return f"node '{node}' cannot read {what}, only its own Node object"
+    return " "
+
+
+def _used(resource: str, pod: Json) -> set[str]:
+    """The names of the objects of the pod's own namespace, of a kind, that the pod uses."""
+    if resource == "serviceaccounts":
+        return {dig(pod, "spec.serviceAccountName") or "default"}
+    if resource == "resourceclaims":
+        return _claims(pod)
+    if resource == "persistentvolumeclaims":
+        volumes = dig(pod, "spec.volumes") or ()
+        generated = {f"{pod['metadata']['name']}-{volume['name']}" for volume in volumes if "ephemeral" in volume}
+        return generated | set(_named(pod.get("spec"), {"persistentVolumeClaim": "claimName"}))
+    return set(_named(pod.get("spec"), _REFERENCES[resource])) if resource in _REFERENCES else set()
+
+
+_REFERENCES: Final = {
+    "configmaps": {"configMap": "name", "configMapRef": "name", "configMapKeyRef": "name"},
+    "secrets": {"secret": "secretName", "secretRef": "name", "secretKeyRef": "name", "imagePullSecrets": "name"},
+}
+
+
+def _named(part: Any, keys: dict[str, str]) -> Iterator[str]:
+    """The names that members with one of the keys hold, wherever they are."""
+    if isinstance(part, list):
+        for entry in part:
+            yield from _named(entry, keys)
+    elif isinstance(part, dict):
+        for key, value in part.items():
+            for reference in value if isinstance(value, list) else [value]:
+                if key in keys and isinstance(reference, dict):
+                    yield str(reference.get(keys[key]) or reference.get("name") or "")
+            yield from _named(value, keys)
+
+
+def _claims(pod: Json) -> set[str]:
+    try:
+        return {use.name for use in claims_of_pod(convert(Pod, pod))}
+    except DecodeError:
+        return set()

@@ -1,0 +1,217 @@
+"""RBAC as a real server enforces it: the same questions, on both if there is a real one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import envtest
+import pytest
+import yaml
+from bare_client import CONFIG_MAPS, PATCH, PODS, Client, client_of, names, pod
+from dra_devcluster.apiserver import DevApiServer
+from rbac_cases import ACCESS, GRANTS, NODES, OBJECTS, POD_ON_NODE_1, RBAC, ask, binding, create, role, rule, urls
+
+needs_real = pytest.mark.skipif(envtest.assets() is None, reason="no KUBEBUILDER_ASSETS: NOT compared with a real one")
+SERVERS = ["development", pytest.param("real", marks=needs_real)]
+
+
+@asynccontextmanager
+async def development_server() -> AsyncIterator[Client]:
+    async with DevApiServer(authorization="rbac") as server, client_of(server) as client:
+        yield client
+
+
+@asynccontextmanager
+async def real_server(folder: Path) -> AsyncIterator[Client]:
+    binaries = envtest.assets()
+    assert binaries is not None
+    with envtest.real_api_server(binaries, folder) as kubeconfig:
+        config = yaml.safe_load(kubeconfig.read_text())
+        url, token = config["clusters"][0]["cluster"]["server"], config["users"][0]["user"]["token"]
+        connector = aiohttp.TCPConnector(ssl=False)
+        async with aiohttp.ClientSession(connector=connector, headers={"Authorization": f"Bearer {token}"}) as session:
+            yield Client(session, url)
+
+
+@pytest.fixture(params=SERVERS)
+async def server_with_roles(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Client]:
+    """An administrator's client of a server that has the roles and bindings of the tables."""
+    async with development_server() if request.param == "development" else real_server(tmp_path) as client:
+        for obj in OBJECTS:
+            assert (await create(client, obj)).code == 201
+        await client.until("/api/v1/namespaces/default/serviceaccounts/default", lambda answer: answer.code == 200)
+        # A real server hears of roles by watches: it knows all when it knows the last binding.
+        await client.impersonating("mary", "devs").until(PODS, lambda answer: answer.code == 200)
+        yield client
+
+
+async def test_requests_are_answered_as_the_real_server_does(server_with_roles: Client) -> None:
+    client = server_with_roles
+    await client.post("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}})
+    await client.post(PODS, POD_ON_NODE_1)
+    for asked in [*ACCESS, *NODES]:
+        answer = await ask(client, asked)
+        if asked.refusal:
+            assert (answer.code, answer.message) == (403, asked.refusal.replace("{}", asked.user)), asked
+            assert answer.reason == "Forbidden"
+        else:
+            assert answer.code != 403, (asked, answer.body)
+
+
+async def test_nobody_hands_on_more_than_they_have(server_with_roles: Client) -> None:
+    for granted in GRANTS:
+        client = server_with_roles.impersonating(granted.user) if granted.user else server_with_roles
+        answer = await create(client, granted.obj)
+        assert (answer.json.get("message", ""), answer.code < 300) == (granted.refusal, not granted.refusal), granted
+    dave = server_with_roles.impersonating("dave")
+    path = f"{RBAC}/clusterroles/d1"
+    assert (await dave.call("PUT", path, role("d1", rule("get list watch", "pods")))).code == 403
+    assert (await dave.call("PUT", path, role("d1", rule("get", "pods")))).code == 200
+
+
+@pytest.fixture
+async def admin() -> AsyncIterator[Client]:
+    async with development_server() as client:
+        yield client
+
+
+async def test_aggregated_roles_follow_the_roles_that_they_choose(admin: Client) -> None:
+    chosen = {"labels": {"part-of": "all"}}
+    selector = {"matchLabels": {"part-of": "all"}}
+    await create(admin, role("all", aggregationRule={"clusterRoleSelectors": [selector]}))
+    await create(admin, role("one", rule("get", "nodes"), meta=chosen))
+    await create(admin, binding("all", "all", "User:zoe"))
+    zoe = admin.impersonating("zoe")
+    await zoe.until("/api/v1/nodes/none", lambda answer: answer.code == 404)
+    assert await zoe.code("/api/v1/nodes") == 403
+    await create(admin, role("two", rule("list", "nodes"), meta=chosen))
+    await zoe.until("/api/v1/nodes", lambda answer: answer.code == 200)
+    await admin.delete(f"{RBAC}/clusterroles/one")
+    await zoe.until("/api/v1/nodes/none", lambda answer: answer.code == 403)
+
+
+async def test_the_usual_roles_are_there_and_aggregated(admin: Client) -> None:
+    await create(admin, binding("v", "view", "User:viewer"))
+    await create(admin, binding("e", "edit", "User:editor", namespace="default"))
+    viewer, editor = admin.impersonating("viewer"), admin.impersonating("editor")
+    await viewer.until(PODS, lambda answer: answer.code == 200)
+    await editor.until(PODS, lambda answer: answer.code == 200)
+    assert (await viewer.call("POST", PODS, pod("p"))).code == 403
+    assert (await editor.call("POST", PODS, pod("p"))).code == 201
+    assert (await editor.call("POST", f"{RBAC}/namespaces/default/roles", role("r", namespace="default"))).code == 403
+
+
+async def test_an_apply_that_creates_needs_the_permission_to_create(admin: Client) -> None:
+    await create(admin, role("patcher", rule("patch", "configmaps")))
+    await create(admin, binding("patcher", "patcher", "User:pat"))
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    options = {"kind": PATCH["apply"], "fieldManager": "t"}
+    refused = await admin.impersonating("pat").call("PATCH", f"{CONFIG_MAPS}/c", config, **options)
+    assert refused.code == 403
+    assert 'cannot create resource "configmaps"' in refused.message
+    await admin.post(CONFIG_MAPS, config)
+    assert (await admin.impersonating("pat").call("PATCH", f"{CONFIG_MAPS}/c", config, **options)).code == 200
+
+
+async def test_impersonation_needs_a_permission_for_each_thing_that_is_taken_over(admin: Client) -> None:
+    reviews = "authentication.k8s.io"
+    allowed = (rule("impersonate", "users", names="alice"), rule("impersonate", "groups", names="devs"),
+               rule("impersonate", "userextras/scopes", reviews, names="dev"))  # fmt: skip
+    await create(admin, role("actor", *allowed))
+    await create(admin, binding("actor", "actor", "ServiceAccount:default/actor"))
+    actor = admin.with_token(await service_account_token(admin, "actor"))
+    cases = [
+        (("alice",), {}, None),
+        (("alice", "devs"), {"scopes": "dev"}, None),
+        (("bob",), {}, 'users "bob" is forbidden: User "{}" cannot impersonate resource "users" in API group ""'),
+        (("alice", "ops"), {}, 'groups "ops" is forbidden: User "{}" cannot impersonate resource "groups" in'),
+        (("alice",), {"scopes": "prod"}, 'userextras.authentication.k8s.io "prod" is forbidden: User "{}" cannot'),
+        (("system:serviceaccount:default:default",), {}, 'serviceaccounts "default" is forbidden: User "{}" cannot'),
+    ]  # fmt: skip
+    for names_, extra, refusal in cases:
+        answer = await actor.impersonating(*names_, **extra).call("POST", WHOAMI, whoami())
+        if refusal is None:
+            info = answer.json["status"]["userInfo"]
+            assert (info["username"], set(info["groups"])) == (names_[0], {*names_[1:], "system:authenticated"})
+            assert info.get("extra", {}) == {key: [value] for key, value in extra.items()}
+        else:
+            assert answer.code == 403
+            assert answer.message.startswith(refusal.replace("{}", "system:serviceaccount:default:actor"))
+    nameless = await admin.impersonating("", "devs").call("GET", PODS)
+    assert (nameless.code, "without impersonating a user" in nameless.message) == (400, True)
+
+
+WHOAMI = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+
+
+def whoami() -> dict[str, str]:
+    return {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+
+
+async def service_account_token(client: Client, name: str) -> str:
+    """A token of a new service account."""
+    accounts = "/api/v1/namespaces/default/serviceaccounts"
+    await client.post(accounts, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    return str((await client.post(f"{accounts}/{name}/token", request))["status"]["token"])
+
+
+async def test_without_a_token_the_user_is_anonymous_and_a_wrong_token_is_refused(admin: Client) -> None:
+    nobody, wrong = admin.with_token(""), admin.with_token("wrong")
+    assert [await nobody.code(path) for path in ("/version", "/readyz", "/api", PODS)] == [200, 200, 403, 403]
+    assert [await wrong.code(path) for path in ("/version", "/readyz", "/api", PODS)] == [401] * 4
+    assert (await wrong.call("GET", PODS)).message == "Unauthorized"
+
+
+ACCESS_REVIEW = "/apis/authorization.k8s.io/v1"
+PODS_OF_DEFAULT = {"verb": "list", "resource": "pods", "namespace": "default"}
+REVIEWS = [
+    ("selfsubjectaccessreviews", "SelfSubjectAccessReview", {"resourceAttributes": PODS_OF_DEFAULT}, True),
+    ("selfsubjectaccessreviews", "SelfSubjectAccessReview", {"resourceAttributes": {**PODS_OF_DEFAULT, "verb": "get"}},
+     False),
+    ("selfsubjectaccessreviews", "SelfSubjectAccessReview", {"nonResourceAttributes": {"verb": "get", "path": "/api"}},
+     True),
+    ("subjectaccessreviews", "SubjectAccessReview", {"user": "x", "resourceAttributes": PODS_OF_DEFAULT}, False),
+    ("subjectaccessreviews", "SubjectAccessReview", {"user": "x", "groups": ["readers"],
+                                                     "resourceAttributes": PODS_OF_DEFAULT}, True),
+    ("namespaces/default/localsubjectaccessreviews", "LocalSubjectAccessReview",
+     {"groups": ["readers"], "resourceAttributes": PODS_OF_DEFAULT}, True),
+    ("subjectaccessreviews", "SubjectAccessReview",
+     {"user": "system:node:a", "groups": ["system:nodes"], "resourceAttributes": {
+         "verb": "list", "group": "resource.k8s.io", "resource": "resourceslices",
+         "fieldSelector": {"requirements": [{"key": "spec.nodeName", "operator": "In", "values": ["a"]}]}}}, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "kind", "spec", "allowed"), REVIEWS)
+async def test_reviews_say_what_would_be_allowed(
+    admin: Client, path: str, kind: str, spec: dict[str, object], allowed: bool
+) -> None:
+    await create(admin, role("reader", rule("list", "pods"), rule("create", "*", "authorization.k8s.io")))
+    await create(admin, binding("readers", "reader", "Group:readers"))
+    reader = admin.impersonating("rita", "readers", "system:authenticated")
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    assert (await reader.post(f"{ACCESS_REVIEW}/{path}", body))["status"]["allowed"] is allowed
+
+
+async def test_the_rules_of_a_user_are_listed(admin: Client) -> None:
+    await create(admin, role("reader", rule("list", "pods"), urls("get", "/logs")))
+    await create(admin, binding("readers", "reader", "Group:readers"))
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": "default"},
+    }
+    reader = admin.impersonating("rita", "readers", "system:authenticated")
+    status = (await reader.post(f"{ACCESS_REVIEW}/selfsubjectrulesreviews", review))["status"]
+    assert {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]} in status["resourceRules"]
+    assert {"verbs": ["get"], "nonResourceURLs": ["/logs"]} in status["nonResourceRules"]
+
+
+async def test_where_everything_is_allowed_there_are_no_roles_to_begin_with() -> None:
+    async with DevApiServer() as server, client_of(server) as client:
+        assert names(await client.get(f"{RBAC}/clusterroles")) == []
+        assert await client.impersonating("bob").code(PODS) == 200
