@@ -8,7 +8,7 @@ import sys
 
 from dra_api.version import VERSION
 
-EXTRA = {"cryptography", "inotify_simple", "jsonpatch", "jsonpointer", "orjson"}
+EXTRA = {"cryptography", "inotify_simple", "jsonpatch", "jsonpointer", "jwt", "orjson"}
 """Modules that only this command needs; the distribution's extra ``devcluster`` installs them."""
 
 

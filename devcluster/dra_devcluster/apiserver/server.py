@@ -81,7 +81,7 @@ class DevApiServer:
         self.host = host
         self.port = port
         self.registry = Registry(gates_of(feature_gates or {}), api_versions or {}, authorization)
-        self.tokens = Tokens(token)
+        self.tokens = Tokens(self.registry.store, token)
         self._snapshot = snapshot
         self._identity = make_identity(host)
         self._resources = AsyncExitStack()

@@ -1,89 +1,136 @@
 """Authentication: bearer tokens and their users.
 
-Service account tokens are JSON web tokens signed by this server, because some clients read them; the server itself
-looks tokens up.
+A service account's token is a JSON web token that the server signs. It names the account, and the pod or node that it
+is bound to. The token ends with its time, its account, or what it is bound to, whichever ends first: each request looks
+them up. Administrators and nodes have tokens without content, valid as long as the server runs.
 """
 
 from __future__ import annotations
 
-import base64
 import secrets
 import time
-from typing import Any
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
 
-import orjson
-from cryptography.hazmat.primitives import hashes
+import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from .authorization import ADMIN, AUTHENTICATED, User, account_groups, account_name
 from .errors import Json
+from .metadata import new_uid
+from .store import Store
 
-ISSUER = "https://kubernetes.default.svc.cluster.local"
+ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
+_ALGORITHM: Final = "ES256"
+_EXTRA: Final = "authentication.kubernetes.io"
+_LEEWAY: Final = 60.0  # seconds that the token of a deleted object stays good, as time for its last requests
+_KNOWN: Final = 256
+
+
+class InvalidToken(Exception):
+    """The token is none of this server's, or no longer good; the text says which, for a TokenReview."""
 
 
 class Tokens:
     """The tokens that are valid; ``admin`` is one of a user who may do everything."""
 
-    def __init__(self, admin: str | None = None) -> None:
+    def __init__(self, store: Store, admin: str | None = None) -> None:
         self.admin = admin or secrets.token_urlsafe(24)
+        self._store = store
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._users: dict[str, tuple[User, float | None]] = {self.admin: (ADMIN, None)}
+        self._users: dict[str, User] = {self.admin: ADMIN}
+        self._claims = lru_cache(_KNOWN)(self._verified)
 
     def credential(self, user: User) -> str:
         """A new token of a user that is no service account, valid as long as the server runs."""
         token = secrets.token_urlsafe(24)
-        self._users[token] = (user, None)
+        self._users[token] = user
         return token
 
     def user(self, authorization: str) -> User | None:
         """The user of an Authorization header, or None."""
         scheme, _, token = authorization.partition(" ")
-        return self.user_of_token(token.strip()) if scheme.lower() == "bearer" else None
-
-    def user_of_token(self, token: str) -> User | None:
-        found = self._users.get(token)
-        if found is None:
+        if scheme.lower() != "bearer":
             return None
-        user, expires = found
-        if expires is not None and expires < time.time():
-            del self._users[token]
+        try:
+            return self.user_of_token(token.strip())
+        except InvalidToken:
             return None
-        return user
 
-    def issue(self, account: Json, seconds: int, audiences: list[str], bound: Json | None = None) -> tuple[str, float]:
-        """A token for a service account, and when it expires (seconds since the epoch)."""
+    def user_of_token(self, token: str, audiences: Sequence[str] = (ISSUER,)) -> User:
+        """The user whose token it is, if it is meant for one of the audiences. Raises InvalidToken."""
+        known = self._users.get(token)
+        if known is not None:
+            return known
+        claims = self._claims(token)
+        if not set(claims["aud"]) & set(audiences):
+            given, wanted = (" ".join(f'"{name}"' for name in names) for names in (claims["aud"], audiences))
+            raise InvalidToken(f"token audiences [{given}] is invalid for the target audiences [{wanted}]")
+        if claims["exp"] < time.time():
+            raise InvalidToken("service account token has expired")
+        return self._account(claims)
+
+    def issue(self, account: Json, seconds: int, audiences: Sequence[str], bound: Json) -> tuple[str, float]:
+        """A token for a service account, and when it expires (seconds since the epoch).
+
+        ``bound`` has what it is bound to: ``pod``, ``node`` or ``secret``, each with name and uid.
+        """
         meta = account["metadata"]
-        username = account_name(meta["namespace"], meta["name"])
-        issued = time.time()
+        issued = int(time.time())
         claims: Json = {
             "iss": ISSUER,
-            "sub": username,
-            "aud": audiences or [ISSUER],
-            "iat": int(issued),
-            "nbf": int(issued),
-            "exp": int(issued + seconds),
-            "jti": secrets.token_hex(16),
-            "kubernetes.io": {
-                "namespace": meta["namespace"],
-                "serviceaccount": {"name": meta["name"], "uid": meta["uid"]},
-                **(bound or {}),
-            },
+            "sub": account_name(meta["namespace"], meta["name"]),
+            "aud": list(audiences),
+            "iat": issued,
+            "nbf": issued,
+            "exp": issued + seconds,
+            "jti": new_uid(),
+            "kubernetes.io": {"namespace": meta["namespace"], "serviceaccount": reference(meta), **bound},
         }
-        user = User(username, (*account_groups(meta["namespace"]), AUTHENTICATED), meta["uid"])
-        token = self._sign(claims)
-        self._users[token] = (user, issued + seconds)
-        return token, issued + seconds
+        return jwt.encode(claims, self._key, _ALGORITHM), issued + seconds
 
-    def _sign(self, claims: Json) -> str:
-        content = f"{_part({'alg': 'ES256', 'typ': 'JWT'})}.{_part(claims)}"
-        r, s = decode_dss_signature(self._key.sign(content.encode(), ec.ECDSA(hashes.SHA256())))
-        return f"{content}.{_base64(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+    def _verified(self, token: str) -> Json:
+        """The content of a token that this server has signed. Its time is looked at with each request."""
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token, self._key.public_key(), [_ALGORITHM], {"verify_exp": False, "verify_aud": False}, issuer=ISSUER
+            )
+        except jwt.InvalidTokenError as error:
+            raise InvalidToken("invalid bearer token") from error
+        return claims
+
+    def _account(self, claims: Json) -> User:
+        """The service account, if it and what the token is bound to are still there. Raises InvalidToken."""
+        content = claims["kubernetes.io"]
+        namespace, account = content["namespace"], content["serviceaccount"]
+        pod, node, secret = (content.get(kind) for kind in ("pod", "node", "secret"))
+        self._look_up("serviceaccounts", namespace, account)
+        if pod:
+            self._look_up("pods", namespace, pod)
+        elif node:
+            self._look_up("nodes", "", node)
+        if secret:
+            self._look_up("secrets", namespace, secret)
+        extra = {f"{_EXTRA}/credential-id": (f"JTI={claims['jti']}",)}
+        for kind, bound in (("node", node), ("pod", pod)):
+            for key in ("name", "uid"):
+                if bound and bound.get(key):
+                    extra[f"{_EXTRA}/{kind}-{key}"] = (bound[key],)
+        groups = (*account_groups(namespace), AUTHENTICATED)
+        return User(account_name(namespace, account["name"]), groups, account["uid"], extra)
+
+    def _look_up(self, plural: str, namespace: str, bound: Json) -> None:
+        stored = self._store.collection("", plural).get(namespace, bound["name"])
+        if stored is None or stored.uid != bound["uid"]:
+            raise InvalidToken("service account token has been invalidated")
+        if stored.finalizing:
+            deleted = datetime.fromisoformat(stored.decode()["metadata"]["deletionTimestamp"])
+            if (datetime.now(UTC) - deleted).total_seconds() > _LEEWAY:
+                raise InvalidToken("service account token has been invalidated")
 
 
-def _part(content: Any) -> str:
-    return _base64(orjson.dumps(content))
-
-
-def _base64(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).decode().rstrip("=")
+def reference(meta: Json) -> Json:
+    """How a token names an object."""
+    return {"name": meta["name"], "uid": meta["uid"]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 
 import orjson
@@ -13,6 +12,7 @@ from .binding import bind
 from .bodies import respond
 from .call import Call
 from .errors import not_allowed
+from .tokens import ISSUER, InvalidToken
 
 
 async def self_review(call: Call) -> web.StreamResponse:
@@ -21,9 +21,14 @@ async def self_review(call: Call) -> web.StreamResponse:
 
 async def token_review(call: Call) -> web.StreamResponse:
     body = await read_question(call)
-    user = call.tokens.user_of_token((body.get("spec") or {}).get("token", ""))
-    status = {"authenticated": True, "user": user.info} if user else {"user": {}, "error": "unknown token"}
-    return answer(call, body, status)
+    audiences = body["spec"].get("audiences") or [ISSUER]
+    try:
+        user = call.tokens.user_of_token(body["spec"].get("token", ""), audiences)
+    except InvalidToken as error:
+        said = "invalid bearer token"
+        text = said if str(error) == said else f"[{said}, {error}]"
+        return answer(call, body, {"user": {}, "error": text})
+    return answer(call, body, {"authenticated": True, "user": user.info, "audiences": audiences})
 
 
 async def component_statuses(call: Call) -> web.StreamResponse:
@@ -32,10 +37,6 @@ async def component_statuses(call: Call) -> web.StreamResponse:
         raise not_allowed()
     listed = {"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": []}
     return respond(orjson.dumps(listed), call.want)
-
-
-def expiry(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 _AUTHENTICATION = "authentication.k8s.io"

@@ -3,46 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
-import envtest
 import pytest
-import yaml
 from bare_client import CONFIG_MAPS, PATCH, PODS, Client, client_of, names, pod
 from dra_devcluster.apiserver import DevApiServer
 from rbac_cases import ACCESS, GRANTS, NODES, OBJECTS, POD_ON_NODE_1, RBAC, ask, binding, create, role, rule, urls
-
-needs_real = pytest.mark.skipif(envtest.assets() is None, reason="no KUBEBUILDER_ASSETS: NOT compared with a real one")
-SERVERS = ["development", pytest.param("real", marks=needs_real)]
-
-
-@asynccontextmanager
-async def development_server() -> AsyncIterator[Client]:
-    async with DevApiServer(authorization="rbac") as server, client_of(server) as client:
-        yield client
-
-
-@asynccontextmanager
-async def real_server(folder: Path) -> AsyncIterator[Client]:
-    binaries = envtest.assets()
-    assert binaries is not None
-    with envtest.real_api_server(binaries, folder) as kubeconfig:
-        config = yaml.safe_load(kubeconfig.read_text())
-        url, token = config["clusters"][0]["cluster"]["server"], config["users"][0]["user"]["token"]
-        connector = aiohttp.TCPConnector(ssl=False)
-        async with aiohttp.ClientSession(connector=connector, headers={"Authorization": f"Bearer {token}"}) as session:
-            yield Client(session, url)
+from rbac_server import SERVERS, new_account, rbac_server, token_of, whoami
 
 
 @pytest.fixture(params=SERVERS)
 async def server_with_roles(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Client]:
     """An administrator's client of a server that has the roles and bindings of the tables."""
-    async with development_server() if request.param == "development" else real_server(tmp_path) as client:
+    async with rbac_server(request.param, tmp_path) as client:
         for obj in OBJECTS:
             assert (await create(client, obj)).code == 201
-        await client.until("/api/v1/namespaces/default/serviceaccounts/default", lambda answer: answer.code == 200)
         # A real server hears of roles by watches: it knows all when it knows the last binding.
         await client.impersonating("mary", "devs").until(PODS, lambda answer: answer.code == 200)
         yield client
@@ -73,8 +48,8 @@ async def test_nobody_hands_on_more_than_they_have(server_with_roles: Client) ->
 
 
 @pytest.fixture
-async def admin() -> AsyncIterator[Client]:
-    async with development_server() as client:
+async def admin(tmp_path: Path) -> AsyncIterator[Client]:
+    async with rbac_server("development", tmp_path) as client:
         yield client
 
 
@@ -122,7 +97,8 @@ async def test_impersonation_needs_a_permission_for_each_thing_that_is_taken_ove
                rule("impersonate", "userextras/scopes", reviews, names="dev"))  # fmt: skip
     await create(admin, role("actor", *allowed))
     await create(admin, binding("actor", "actor", "ServiceAccount:default/actor"))
-    actor = admin.with_token(await service_account_token(admin, "actor"))
+    await new_account(admin, "actor")
+    actor = admin.with_token(await token_of(admin, "actor"))
     cases = [
         (("alice",), {}, None),
         (("alice", "devs"), {"scopes": "dev"}, None),
@@ -132,31 +108,17 @@ async def test_impersonation_needs_a_permission_for_each_thing_that_is_taken_ove
         (("system:serviceaccount:default:default",), {}, 'serviceaccounts "default" is forbidden: User "{}" cannot'),
     ]  # fmt: skip
     for names_, extra, refusal in cases:
-        answer = await actor.impersonating(*names_, **extra).call("POST", WHOAMI, whoami())
+        other = actor.impersonating(*names_, **extra)
         if refusal is None:
-            info = answer.json["status"]["userInfo"]
+            info = await whoami(other)
             assert (info["username"], set(info["groups"])) == (names_[0], {*names_[1:], "system:authenticated"})
             assert info.get("extra", {}) == {key: [value] for key, value in extra.items()}
         else:
+            answer = await other.call("GET", PODS)
             assert answer.code == 403
             assert answer.message.startswith(refusal.replace("{}", "system:serviceaccount:default:actor"))
     nameless = await admin.impersonating("", "devs").call("GET", PODS)
     assert (nameless.code, "without impersonating a user" in nameless.message) == (400, True)
-
-
-WHOAMI = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-
-
-def whoami() -> dict[str, str]:
-    return {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-
-
-async def service_account_token(client: Client, name: str) -> str:
-    """A token of a new service account."""
-    accounts = "/api/v1/namespaces/default/serviceaccounts"
-    await client.post(accounts, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    return str((await client.post(f"{accounts}/{name}/token", request))["status"]["token"])
 
 
 async def test_without_a_token_the_user_is_anonymous_and_a_wrong_token_is_refused(admin: Client) -> None:
