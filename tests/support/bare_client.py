@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 from dra_devcluster.apiserver import DevApiServer
@@ -81,11 +82,10 @@ class Client:
         self._session, self._url, self._headers = session, url, list(headers)
 
     def impersonating(self, user: str, *groups: str, **extra: str) -> Client:
-        """The same client in the name of another user; ``extra`` keys have ``_`` for ``-`` and ``__`` for ``/``."""
+        """The same client in the name of another user."""
         headers = [("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups)]
         for key, value in extra.items():
-            name = key.replace("__", "%2f").replace("_", "-")
-            headers.append((f"Impersonate-Extra-{name}", value))
+            headers.append((f"Impersonate-Extra-{quote(key, safe='')}", value))
         return Client(self._session, self._url, [*self._headers, *headers])
 
     def with_token(self, token: str) -> Client:

@@ -9,6 +9,7 @@ import orjson
 from aiohttp import web
 
 from . import discovery, openapi
+from .admission import Policies
 from .authorization import ANONYMOUS, User, asked_for
 from .authorization.impersonation import impersonated
 from .bodies import respond
@@ -35,6 +36,7 @@ class App:
     def __init__(self, registry: Registry, tokens: Tokens) -> None:
         self.registry = registry
         self.tokens = tokens
+        self._policies = Policies(registry)
         self._metrics = RequestMetrics()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -75,7 +77,7 @@ class App:
             return self._document(request, path)
         resource = self.registry.find(target)
         query: Json = dict(request.query)
-        call = Call(request, target, resource, self.registry, self.tokens, user, query)
+        call = Call(request, target, resource, self.registry, self.tokens, user, query, self._policies)
         try:
             return await self._handler(call)(call)
         except StatusError as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from .admission import Policies
 from .authorization import User
 from .bodies import Wanted, media_type, parse_object, read_body, respond, wanted
 from .checks import check_fields
@@ -36,6 +37,7 @@ class Call:
     tokens: Tokens
     user: User
     query: Json
+    policies: Policies
     want: Wanted = field(init=False)
     write: Write = field(init=False)
 
@@ -56,6 +58,7 @@ class Call:
             manager=self._manager(),
             dry_run=dry_run == "All",
             warnings=deprecations(self.resource),
+            policies=self.policies,
         )
 
     def _manager(self) -> str:
@@ -87,6 +90,7 @@ class Call:
         schema = self.registry.structure.schema(group, "v1", kind)
         if schema is not None:
             check_fields(schema, body, self.query.get("fieldValidation", ""), kind, self.write)
+        self.write.admit("CREATE", body, posted=(group, "v1", kind))
         return body
 
     def answer(self, stored: Stored, code: int = 200) -> web.Response:

@@ -63,6 +63,7 @@ def delete(write: Write, stored: Stored, options: DeleteOptions) -> tuple[Stored
     meta = obj["metadata"]
     _check_preconditions(write, meta, options)
     kind.prepare_delete(obj, write)
+    write.admit("DELETE", None, stored.decode())
     _choose_finalizers(meta, options.propagation)
     _set_deadline(meta, kind.grace(obj, options.grace))
     collection = registry.collection(write.resource)

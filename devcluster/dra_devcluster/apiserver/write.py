@@ -48,6 +48,7 @@ def create(write: Write, obj: Json) -> Stored:
     wrong = [*_metadata_faults(kind, resource, meta), *kind.validate(obj, None, write)]
     if wrong:
         raise invalid(resource.group, resource.kind, meta.get("name", ""), wrong)
+    write.admit("CREATE", obj)
     collection = registry.collection(resource)
     _find_free_name(write, collection, meta)
     return _store(write, collection, kind, obj, None)
@@ -136,6 +137,7 @@ def update(write: Write, stored: Stored, obj: Json) -> Stored:
     ]
     if wrong:
         raise invalid(resource.group, resource.kind, stored.name, wrong)
+    write.admit("UPDATE", obj, old)
     if kind.has_generation and kind.generation_of(obj) != kind.generation_of(old):
         meta["generation"] = old["metadata"].get("generation", 0) + 1
     collection = registry.collection(resource)

@@ -2,6 +2,7 @@
 
 from dra_devcluster.apiserver.structure import Resource
 
+from .admission import ADMISSION
 from .base import Kind, Write
 from .custom import CustomKind
 from .definitions import DefinitionKind
@@ -24,6 +25,7 @@ _KINDS: dict[tuple[str, str], type[Kind]] = {
     ("apps", "deployments"): Deployments,
     ("apps", "replicasets"): ReplicaSets,
     ("apps", "statefulsets"): StatefulSets,
+    **ADMISSION,
     **RBAC,
     **SIMPLE,
     **STORAGE,

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dra_devcluster.apiserver import metadata
+from dra_devcluster.apiserver.admission import AdmissionRequest, Operation, Policies
 from dra_devcluster.apiserver.authorization import ADMIN, Attributes, User
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.registry import Registry
@@ -32,12 +33,28 @@ class Write:
     verb: str = "update"
     generated: bool = False  # the name is from generateName
     warnings: list[str] = field(default_factory=list)
+    policies: Policies | None = None  # what the server itself writes needs no admission
 
     def asks(self, verb: str, name: str, subresource: str = "") -> Attributes:
         """A question about an object of the resource, beside the one that the request itself is."""
         resource = self.resource
         place = (resource.group, resource.version, resource.plural, subresource, self.namespace, name)
         return Attributes(self.user, verb, *place)
+
+    def admit(
+        self,
+        operation: Operation,
+        obj: Json | None,
+        old: Json | None = None,
+        posted: tuple[str, str, str] | None = None,
+    ) -> None:
+        """Ask the admission policies; ``posted`` is the kind of a body that is not the object. Raises their refusal."""
+        if self.policies is None:
+            return
+        meta = (obj or old or {}).get("metadata") or {}
+        place = (self.resource, self.subresource, self.namespace, meta.get("name", ""))
+        more = (posted, self.dry_run, self.generated and operation == "CREATE")
+        self.warnings += self.policies.check(AdmissionRequest(operation, *place, self.user, obj, old, *more))
 
 
 class Kind:

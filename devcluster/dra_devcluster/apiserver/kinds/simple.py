@@ -123,8 +123,6 @@ SIMPLE: dict[tuple[str, str], type[Kind]] = {
     ("networking.k8s.io", "ingresses"): Generational,
     ("networking.k8s.io", "networkpolicies"): Generational,
     ("networking.k8s.io", "ingressclasses"): Generational,
-    ("admissionregistration.k8s.io", "validatingadmissionpolicies"): Generational,
-    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"): Generational,
     ("admissionregistration.k8s.io", "mutatingadmissionpolicies"): Generational,
     ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"): Generational,
     ("coordination.k8s.io", "leases"): Leases,
