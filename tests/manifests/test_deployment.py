@@ -54,14 +54,23 @@ class Site:
             "--http-endpoint=127.0.0.1:0",
         ]
         mounts = {"/etc/dra": await self.config_map("dra-plugin")}
-        build(self.image, Program("dra-kubelet-plugin", await self.account("dra-plugin"), mounts, plugin))
+        for pod in await until("a pod of the plugin on each node", self._plugin_pods):
+            await self.account("dra-plugin", pod["metadata"]["name"], f"dra-plugin-{pod['spec']['nodeName']}")
+        account = self.cluster.folder / "dra-plugin-{NODE_NAME}.kubeconfig"
+        build(self.image, Program("dra-kubelet-plugin", account, mounts, plugin))
 
-    async def account(self, name: str) -> Path:
-        """A kubeconfig for a service account, as the pod would have its token."""
-        token = await self.kubectl("create", "token", name, "--namespace", "dra-system")
+    async def _plugin_pods(self) -> list[dict[str, Any]] | None:
+        label = "app.kubernetes.io/name=dra-plugin"
+        pods = (await self.kubectl.read("pods", "--namespace", "dra-system", "--selector", label))["items"]
+        return pods if len([pod for pod in pods if pod["spec"].get("nodeName")]) == NODES else None
+
+    async def account(self, name: str, pod: str = "", file: str = "") -> Path:
+        """A kubeconfig for a service account, as its pod would have the token: bound to the pod."""
+        bound = ["--bound-object-kind", "Pod", "--bound-object-name", pod] if pod else []
+        token = await self.kubectl("create", "token", name, "--namespace", "dra-system", *bound)
         config = self.cluster.server.kubeconfig
         config["users"][0]["user"] = {"token": token.strip()}
-        path = self.cluster.folder / f"{name}.kubeconfig"
+        path = self.cluster.folder / f"{file or name}.kubeconfig"
         path.write_text(yaml.safe_dump(config))
         return path
 

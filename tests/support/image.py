@@ -27,14 +27,16 @@ words = sys.argv[1:]
 for inside, outside in plan["mounts"].items():
     words = [outside + word.removeprefix(inside) if word.startswith(inside + "/") else word for word in words]
 words += [word.format_map(os.environ) for word in plan["appended"]]
-os.environ["KUBECONFIG"] = plan["kubeconfig"]
+os.environ["KUBECONFIG"] = plan["kubeconfig"].format_map(os.environ)
 os.execv(plan["program"], [plan["program"], *words])
 """
 
 
 @dataclass(frozen=True)
 class Program:
-    """One console script, with what stands around it; ``appended`` may refer to variables, as in ``{NODE_NAME}``."""
+    """One console script, with what stands around it; ``kubeconfig`` and ``appended`` may refer to variables, as in
+    ``{NODE_NAME}``.
+    """
 
     name: str
     kubeconfig: Path

@@ -1,0 +1,149 @@
+"""A plugin writes the slices of its own node only, as the policy in the manifests says; on a real server, too."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from bare_client import DRA, NAMESPACES, PATCH, Client
+from rbac_server import SERVERS, rbac_server
+from waiting import until
+
+PLUGIN = Path(__file__).resolve().parents[2] / "manifests" / "plugin"
+USER = "system:serviceaccount:dra-system:dra-plugin"
+GROUPS = ("system:serviceaccounts", "system:serviceaccounts:dra-system", "system:authenticated")
+SLICES = f"{DRA}/resourceslices"
+PATHS = {
+    "ServiceAccount": "/api/v1/namespaces/dra-system/serviceaccounts",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+}
+NO_NODE = (
+    "no node association found for user, this user must run in a pod on a node and ServiceAccountTokenPodNodeInfo must "
+    "be enabled"
+)
+
+
+def slice_of(node: str, name: str = "") -> dict[str, Any]:
+    """A slice of a node, or of all nodes."""
+    pool = {"name": node or "all", "generation": 1, "resourceSliceCount": 1}
+    where = {"nodeName": node} if node else {"allNodes": True}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name or f"slice-of-{node or 'all'}"},
+        "spec": {"driver": "simulated.dra.example.com", "pool": pool, "devices": [{"name": "gpu"}], **where},
+    }
+
+
+def plugin_on(client: Client, node: str) -> Client:
+    """The plugin, with a token that names the node, or with one that names none."""
+    extra = {"authentication.kubernetes.io/node-name": node} if node else {}
+    return client.impersonating(USER, *GROUPS, **extra)
+
+
+@pytest.fixture(params=SERVERS)
+async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Client]:
+    """With the plugin's objects and one slice of each node and of all nodes, made by the administrator."""
+    async with rbac_server(request.param, tmp_path) as client:
+        await client.post(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dra-system"}})
+        for file in ("rbac.yaml", "policy.yaml"):
+            for obj in yaml.safe_load_all((PLUGIN / file).read_text()):
+                await client.post(PATHS[obj["kind"]], obj)
+        for node in ("node-1", "node-2", ""):
+            await client.post(SLICES, slice_of(node))
+        # A real server hears of roles and policies by watches.
+        probe = plugin_on(client, "node-1")
+
+        async def in_force() -> bool:
+            answer = await probe.call("POST", SLICES, slice_of("node-2", "probe"), dryRun="All")
+            return answer.code == 422
+
+        await until("the policy is in force", in_force)
+        yield client
+
+
+async def refusal(client: Client, method: str, path: str, body: Any = None, **options: Any) -> str:
+    """Why it is refused; empty if it is not."""
+    answer = await client.call(method, path, body, **options)
+    if answer.code < 300:
+        return ""
+    assert (answer.code, answer.reason) == (422, "Invalid"), answer.body
+    policy = "ValidatingAdmissionPolicy 'dra-plugin-resourceslices' with binding 'dra-plugin-resourceslices'"
+    _, forbidden, why = answer.message.partition(f" is forbidden: {policy} denied request: ")
+    assert forbidden, answer.message
+    assert answer.json["details"]["causes"] == [{"message": f"{policy} denied request: {why}"}]
+    return why
+
+
+def expected(plugin_node: str, slice_node: str) -> str:
+    """What the policy says to a plugin on one node about a slice of another, or of all."""
+    if not plugin_node:
+        return NO_NODE
+    what = f"resourceslices on node '{slice_node}'" if slice_node else "cluster resourceslices"
+    return "" if plugin_node == slice_node else f"this user running on node '{plugin_node}' may not modify {what}"
+
+
+@pytest.mark.parametrize("own", ["node-1", "node-2", ""])
+async def test_a_plugin_writes_the_slices_of_its_own_node_only(client: Client, own: str) -> None:
+    plugin = plugin_on(client, own)
+    for node in ("node-1", "node-2", ""):
+        path, answer = f"{SLICES}/{slice_of(node)['metadata']['name']}", expected(own, node)
+        assert await refusal(plugin, "POST", SLICES, slice_of(node, "new"), dryRun="All") == answer
+        current = await client.get(path)
+        current["spec"]["pool"]["generation"] += 1
+        assert await refusal(plugin, "PUT", path, current, dryRun="All") == answer
+        patch = {"metadata": {"labels": {"a": own or "none"}}}
+        assert await refusal(plugin, "PATCH", path, patch, kind=PATCH["merge"], dryRun="All") == answer
+        assert await refusal(plugin, "DELETE", path, dryRun="All") == answer
+
+
+async def test_the_policy_holds_in_every_version_of_the_api(client: Client) -> None:
+    plugin = plugin_on(client, "node-1")
+    for version in ("v1beta1", "v1beta2"):
+        path = f"/apis/resource.k8s.io/{version}/resourceslices"
+        for node in ("node-1", "node-2"):
+            body = {**slice_of(node, "new"), "apiVersion": f"resource.k8s.io/{version}"}
+            if version == "v1beta1":
+                body["spec"] = {**body["spec"], "devices": [{"name": "gpu", "basic": {}}]}
+            assert await refusal(plugin, "POST", path, body, dryRun="All") == expected("node-1", node)
+            assert await refusal(plugin, "DELETE", f"{path}/slice-of-{node}", dryRun="All") == expected("node-1", node)
+
+
+async def test_a_deletion_of_many_is_checked_for_each(client: Client) -> None:
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "many"},
+        "rules": [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["deletecollection"]}],
+    }
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "many"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "many"},
+        "subjects": [{"kind": "ServiceAccount", "name": "dra-plugin", "namespace": "dra-system"}],
+    }
+    plugin = plugin_on(client, "node-1")
+    assert (await plugin.call("DELETE", SLICES)).code == 403, "its role has no such verb"
+    await client.post(PATHS["ClusterRole"], role)
+    await client.post(PATHS["ClusterRoleBinding"], binding)
+
+    async def permitted() -> bool:
+        return (await plugin.call("DELETE", SLICES, fieldSelector="spec.nodeName=none")).code == 200
+
+    await until("the role is in force", permitted)
+    assert await refusal(plugin, "DELETE", SLICES, fieldSelector="spec.nodeName=node-2") == expected("node-1", "node-2")
+    assert await client.code(f"{SLICES}/slice-of-node-2") == 200
+    assert await refusal(plugin, "DELETE", SLICES, fieldSelector="spec.nodeName=node-1") == ""
+    assert await client.code(f"{SLICES}/slice-of-node-1") == 404
+
+
+async def test_others_are_not_concerned(client: Client) -> None:
+    assert await refusal(client, "POST", SLICES, slice_of("node-9")) == ""
+    assert await refusal(client, "DELETE", f"{SLICES}/slice-of-node-9") == ""
