@@ -1,4 +1,4 @@
-"""The feature gates that the API server uses: those that decide which fields exist."""
+"""The feature gates that the API server uses: those that decide which fields exist, and who may write them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from dra_api.strategy import GATED_FIELDS
 _NAMES: Final = {field.name: field.encode_name for field in msgspec.structs.fields(FeatureGates)}
 _FIELDS: Final = frozenset(field for fields in GATED_FIELDS.values() for field in fields)
 
-GATES: Final = frozenset(_NAMES[field] for field in _FIELDS & _NAMES.keys()) | {"DRADeviceBindingConditions"}
+GATES: Final = frozenset(_NAMES[field] for field in _FIELDS & _NAMES.keys()) | {
+    "DRADeviceBindingConditions",
+    "DRAResourceClaimGranularStatusAuthorization",
+}
 """Their names. Binding conditions take two gates, one of which has fields of its own."""
 
 

@@ -66,8 +66,8 @@ def test_gates_that_do_not_exist_or_change_nothing_are_refused(gate: str, said: 
         DevApiServer(feature_gates={gate: True})
 
 
-def test_every_gate_that_is_accepted_takes_fields_away() -> None:
-    """That it does is shown one by one in tests/api/test_strategy.py."""
+def test_every_gate_that_is_accepted_takes_fields_away_or_decides_who_writes() -> None:
+    """That it does is shown one by one in tests/api/test_strategy.py, and in test_claim_status.py."""
     assert {
         "DRAAdminAccess",
         "DRAConsumableCapacity",
@@ -79,6 +79,7 @@ def test_every_gate_that_is_accepted_takes_fields_away() -> None:
         "DRAPartitionableDevices",
         "DRAPrioritizedList",
         "DRAResourceClaimDeviceStatus",
+        "DRAResourceClaimGranularStatusAuthorization",
     } == GATES
 
 

@@ -25,7 +25,7 @@ from .decision import Decision
 from .node import NodeAuthorizer, node_of, node_user
 from .rbac import Rbac
 from .rules import Rule
-from .user import ADMIN, ANONYMOUS, AUTHENTICATED, User, account_groups, account_name
+from .user import ADMIN, ANONYMOUS, AUTHENTICATED, User, account_groups, account_name, account_of
 
 Mode = Literal["always-allow", "rbac"]
 _EVERYTHING: Final = Decision(True, "every known user may do everything here")
@@ -45,6 +45,7 @@ __all__ = [
     "User",
     "account_groups",
     "account_name",
+    "account_of",
     "asked_for",
     "node_of",
     "node_user",

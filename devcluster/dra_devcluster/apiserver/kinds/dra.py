@@ -26,6 +26,7 @@ from dra_devcluster.apiserver.metadata import now
 from dra_devcluster.apiserver.structure import Fault
 
 from .base import Kind, Write
+from .claim_status import status_refusals
 
 T = TypeVar("T")
 Validate = Callable[..., list[FieldError]]
@@ -112,7 +113,10 @@ class DraKind(Kind):
             found = rules.validate(new, before, **{name: given[name] for name in rules.options})
         if isinstance(new, ResourceSlice):
             write.warnings += validation.driver_warnings(new)
-        refused = _admin_access(new, before, write)
+        refused = list(_admin_access(new, before, write))
+        granular = write.subresource == "status" and write.registry.gates.granular_status_authorization
+        if granular and isinstance(new, ResourceClaim) and isinstance(before, ResourceClaim):
+            refused += status_refusals(new.status, before.status, write)
         return [*refused, *(Fault(str(error.type), error.field, error.body) for error in found)]
 
 
