@@ -7,110 +7,34 @@ environments that they name; tests/support/image.py stands for the image and the
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from access import Access, recorded, refused
-from dra_devcluster.agent import AgentSettings, Backoff
-from dra_devcluster.cluster import DevCluster
+from deployment_site import NODES, Site, deployment_site
 from dra_kube import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api
 from dra_kubeletplugin.settings import PLUGINS_DIR, REGISTRY_DIR
-from image import Program, build, calls
-from kubectl import ROOT, Kubectl, kubectl_for
+from image import calls
+from kubectl import ROOT
 from waiting import until
 
-NODES = 2
 KUBELET_DIR, CDI_DIR = "/var/lib/kubelet", "/var/run/cdi"
 EXAMPLES = {pod["metadata"]["name"] for path in sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
             for pod in yaml.safe_load_all(path.read_text()) if pod["kind"] == "Pod"}  # fmt: skip
 
 
-@dataclass
-class Site:
-    """A cluster with nodes that find the image's programs in ``image``, and a kubectl for it."""
-
-    cluster: DevCluster
-    kubectl: Kubectl
-    image: Path
-    requests: set[Access] = field(default_factory=set)
-
-    async def deploy(self) -> None:
-        """Apply everything; then give the pods their programs."""
-        await self.kubectl("apply", "--validate=strict", "-k", "manifests")
-        operator = ["--metrics-host", "127.0.0.1", "--metrics-port", "0"]  # two test runs must not share a port
-        build(self.image, Program("dra-operator", await self.account("dra-operator"), appended=operator))
-        node = self.cluster.folder / "nodes" / "{NODE_NAME}"
-        plugin = [
-            f"--plugin-registration-path={node / 'plugins_registry'}",
-            f"--datadir={node / 'plugins'}",
-            f"--cdi-dir={node / 'cdi'}",
-            "--rolling-update-uid={POD_UID:.8}",  # a socket's path has 107 bytes, and this folder's is longer
-            "--http-endpoint=127.0.0.1:0",
-        ]
-        mounts = {"/etc/dra": await self.config_map("dra-plugin")}
-        for pod in await until("a pod of the plugin on each node", self._plugin_pods):
-            await self.account("dra-plugin", pod["metadata"]["name"], f"dra-plugin-{pod['spec']['nodeName']}")
-        account = self.cluster.folder / "dra-plugin-{NODE_NAME}.kubeconfig"
-        build(self.image, Program("dra-kubelet-plugin", account, mounts, plugin))
-
-    async def _plugin_pods(self) -> list[dict[str, Any]] | None:
-        label = "app.kubernetes.io/name=dra-plugin"
-        pods = (await self.kubectl.read("pods", "--namespace", "dra-system", "--selector", label))["items"]
-        return pods if len([pod for pod in pods if pod["spec"].get("nodeName")]) == NODES else None
-
-    async def account(self, name: str, pod: str = "", file: str = "") -> Path:
-        """A kubeconfig for a service account, as its pod would have the token: bound to the pod."""
-        bound = ["--bound-object-kind", "Pod", "--bound-object-name", pod] if pod else []
-        token = await self.kubectl("create", "token", name, "--namespace", "dra-system", *bound)
-        config = self.cluster.server.kubeconfig
-        config["users"][0]["user"] = {"token": token.strip()}
-        path = self.cluster.folder / f"{file or name}.kubeconfig"
-        path.write_text(yaml.safe_dump(config))
-        return path
-
-    async def config_map(self, name: str) -> Path:
-        """The files of a ConfigMap volume."""
-        folder = self.cluster.folder / f"config-{name}"
-        folder.mkdir()
-        content = await self.kubectl.read("configmap", name, "--namespace", "dra-system")
-        for key, text in content["data"].items():
-            (folder / key).write_text(text)
-        return folder
-
-
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path: unix sockets allow 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="m-") as made:
-        yield Path(made)
-
-
-@pytest.fixture
-async def site(folder: Path) -> AsyncIterator[Site]:
-    image = folder / "image"
-    image.mkdir()
-    settings = AgentSettings(
-        search_path=f"{image}:/usr/local/bin:/usr/bin:/bin",
-        plugin_period=0.1,
-        pod_retry=0.3,
-        restart_backoff=Backoff(0.3, 1.0),
-    )
-    with recorded() as requests:
-        async with DevCluster(folder, nodes=NODES, agent_settings=settings, authorization="rbac") as cluster:
-            yield Site(cluster, kubectl_for(cluster.kubeconfig, folder), image, requests)
+async def site() -> AsyncIterator[Site]:
+    async with deployment_site() as made:
+        yield made
 
 
 async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
     kubectl = site.kubectl
     await site.deploy()
-    await kubectl("rollout", "status", "deployment/dra-operator", "--namespace", "dra-system", "--timeout=120s")
-    await kubectl("rollout", "status", "daemonset/dra-plugin", "--namespace", "dra-system", "--timeout=120s")
+    await site.runs()
     await programs_were_called_as_written(site)
 
     await kubectl("apply", "--validate=strict", "-f", "manifests/examples")
@@ -128,7 +52,6 @@ async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
     async with Api(site.cluster.connection()) as api:
         await until("no pod left", lambda: _none(api, PODS))
     assert "NotFound" in await kubectl("get", "namespace", "dra-system", code=1)
-    await requests_were_within_the_rules(site)
 
 
 async def _none(api: Api, resource: Any) -> bool:
@@ -154,20 +77,6 @@ async def programs_were_called_as_written(site: Site) -> None:
 async def _published(api: Api) -> bool:
     slices, _ = await api.list(RESOURCE_SLICES)
     return {slice_["spec"].get("nodeName") for slice_ in slices} == {f"node-{n + 1}" for n in range(NODES)}
-
-
-async def requests_were_within_the_rules(site: Site) -> None:
-    """RBAC, which a real cluster enforces. The rules are read from the manifests: they were just deleted."""
-    rendered = list(yaml.safe_load_all(await site.kubectl("kustomize", "manifests")))
-    roles = [obj for obj in rendered if obj["kind"] in ("ClusterRole", "Role")]
-    bindings = [obj for obj in rendered if obj["kind"] in ("ClusterRoleBinding", "RoleBinding")]
-    ours = {access for access in site.requests if access.user.startswith("system:serviceaccount:dra-system:")}
-    assert {access.user.rpartition(":")[2] for access in ours} == {"dra-operator", "dra-plugin"}
-    assert refused(ours, roles, bindings) == []
-    less = [
-        {**role, "rules": [rule for rule in role["rules"] if "pods/binding" not in rule["resources"]]} for role in roles
-    ]
-    assert [access.resource for access in refused(ours, less, bindings)] == ["pods/binding"], "a missing rule is found"
 
 
 async def test_the_mounts_are_where_the_plugin_looks(site: Site) -> None:

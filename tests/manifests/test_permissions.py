@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from access import Access, refused
+from access import account, rules_of
+from dra_devcluster.apiserver.authorization import Attributes
 
-RBAC = Path(__file__).resolve().parents[2] / "manifests" / "operator" / "rbac.yaml"
-OPERATOR, DRA = "system:serviceaccount:dra-system:dra-operator", "resource.k8s.io"
+RBAC = rules_of(
+    yaml.safe_load_all((Path(__file__).resolve().parents[2] / "manifests" / "operator" / "rbac.yaml").read_text())
+)
+OPERATOR, DRA = account("dra-operator"), "resource.k8s.io"
 NEEDED = {
     "eviction": [("get", "", "pods"), ("patch", "", "pods/status"), ("delete", "", "pods")],
     "DRADeviceTaintRules": [
@@ -27,11 +30,12 @@ NEEDED = {
 }
 
 
-def denied(*asked: tuple[str, str, str]) -> list[Access]:
-    objects = list(yaml.safe_load_all(RBAC.read_text()))
-    roles = [obj for obj in objects if obj["kind"] == "ClusterRole"]
-    bindings = [obj for obj in objects if obj["kind"] == "ClusterRoleBinding"]
-    return refused([Access(OPERATOR, *each) for each in asked], roles, bindings)
+def denied(*asked: tuple[str, str, str]) -> list[tuple[str, str, str]]:
+    return [
+        (verb, group, resource)
+        for verb, group, resource in asked
+        if not RBAC.decide(Attributes(OPERATOR, verb, group, "*", *resource.split("/"))).allowed
+    ]
 
 
 @pytest.mark.parametrize("use", NEEDED)

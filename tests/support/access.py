@@ -1,43 +1,36 @@
-"""Which requests a user made, as the development cluster was asked to authorize them, and what its roles lack."""
+"""What users asked of development clusters, and what roles allow of it, rule by rule."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-from dra_devcluster.apiserver.authorization import Attributes
+from dra_devcluster.apiserver.authorization import Attributes, Rule, User
+from dra_devcluster.apiserver.authorization.rbac import GROUP, Rbac
+from dra_devcluster.apiserver.store import Store
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, order=True)
-class Access:
-    """One kind of request: ``resource`` with its sub-resource (``pods/status``)."""
-
-    user: str
-    verb: str
-    group: str
-    resource: str
+_PLURALS = {"ClusterRole": "clusterroles", "Role": "roles", "ClusterRoleBinding": "clusterrolebindings",
+            "RoleBinding": "rolebindings"}  # fmt: skip
 
 
 class _Recorder(logging.Handler):
-    def __init__(self, seen: set[Access]) -> None:
+    def __init__(self, seen: set[Attributes]) -> None:
         super().__init__(logging.DEBUG)
         self._seen = seen
 
     def emit(self, record: logging.LogRecord) -> None:
         asked = record.args[0] if isinstance(record.args, tuple) else None
         if isinstance(asked, Attributes) and asked.resource:
-            self._seen.add(Access(asked.user.name, asked.verb, asked.group, asked.full_resource))
+            self._seen.add(asked)
 
 
 @contextmanager
-def recorded() -> Iterator[set[Access]]:
-    """Everything that development clusters of this process are asked for meanwhile."""
-    log, seen = logging.getLogger("dra_devcluster.requests"), set[Access]()
+def recorded() -> Iterator[set[Attributes]]:
+    """Every question about a resource that development clusters of this process answer meanwhile."""
+    log, seen = logging.getLogger("dra_devcluster.requests"), set[Attributes]()
     handler, level = _Recorder(seen), log.level
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)
@@ -50,24 +43,24 @@ def recorded() -> Iterator[set[Access]]:
         log.propagate = True
 
 
-def refused(accesses: Iterable[Access], roles: Iterable[Json], bindings: Iterable[Json]) -> list[Access]:
-    """Those that no ClusterRole allows, going by the ClusterRoleBindings to service accounts."""
-    rules = {role["metadata"]["name"]: role.get("rules") or [] for role in roles}
-    allowed: dict[str, list[Json]] = {}
-    for binding in bindings:
-        for subject in binding.get("subjects") or []:
-            user = f"system:serviceaccount:{subject.get('namespace')}:{subject['name']}"
-            allowed.setdefault(user, []).extend(rules[binding["roleRef"]["name"]])
-    return sorted(
-        access for access in accesses if not any(_allows(rule, access) for rule in allowed.get(access.user, []))
-    )
+def rules_of(objects: Iterable[Json]) -> Rbac:
+    """Roles and bindings, as objects of manifests, as an authorizer; other objects are left out."""
+    store = Store()
+    rbac = Rbac(store)
+    for obj in objects:
+        if obj["kind"] in _PLURALS:
+            store.collection(GROUP, _PLURALS[obj["kind"]]).put({**obj, "metadata": dict(obj["metadata"])}, {})
+    return rbac
 
 
-def _allows(rule: Json, access: Access) -> bool:
-    """Rules for single names do not count: none of our requests is made for one known beforehand."""
-    return (
-        not rule.get("resourceNames")
-        and access.group in rule["apiGroups"]
-        and access.resource in rule["resources"]
-        and access.verb in rule["verbs"]
-    )
+def account(name: str, namespace: str = "dra-system") -> User:
+    """A service account as a user, without its groups."""
+    return User(f"system:serviceaccount:{namespace}:{name}")
+
+
+def single_rules(objects: Iterable[Json]) -> Iterator[Rule]:
+    """What the roles allow, in rules of one verb and one resource."""
+    for obj in objects:
+        if obj["kind"] in ("ClusterRole", "Role"):
+            for rule in obj["rules"]:
+                yield from Rule.of(rule).parts()

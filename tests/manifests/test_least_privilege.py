@@ -1,0 +1,258 @@
+"""The roles of the manifests are what their users need: one verb more is not used, one verb less is missed.
+
+A story that takes everything a user can ask of operator, plugin and ``kubectl dra`` runs where RBAC is enforced, and
+every question to authorization is written down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from access import Json, account, rules_of, single_rules
+from deployment_site import Site, deployment_site
+from dra_devcluster.apiserver.authorization import Rule
+from dra_kube import (
+    DEVICE_TAINT_RULES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_POOL_STATUS_REQUESTS,
+    RESOURCE_SLICES,
+    STORAGE_CLASSES,
+    Api,
+)
+from volume_lab import SELECTED, on_nodes, storage_class, uses, volume
+from waiting import until
+
+DRA, DRIVER = "resource.k8s.io", "simulated.dra.example.com"
+GATES = ["--feature-gates", "DRADeviceTaintRules=true,DRAResourcePoolStatus=true"]
+ROLES = {
+    "dra-operator": ("dra-operator", "dra-operator-leader-election"),
+    "dra-plugin": ("dra-plugin",),
+    "viewer": ("dra-viewer",),
+}
+NOT_IN_THE_STORY = {
+    ("dra-operator", "patch", "events"): "an event that is repeated",
+    (
+        "dra-operator",
+        "update",
+        "pods/finalizers",
+    ): "the admission plugin OwnerReferencesPermissionEnforcement asks for it",
+    ("dra-operator", "delete", "resourcepoolstatusrequests"): "a request goes when it is a day old",
+    ("dra-plugin", "get", "resourceslices"): "after a conflict",
+    ("dra-plugin", "update", "resourceclaims/status"): "drivers that say something of their devices",
+    ("dra-plugin", "patch", "resourceclaims/status"): "drivers that say something of their devices",
+    ("dra-plugin", "associated-node:update", "resourceclaims/driver"): "drivers that say something of their devices",
+    ("dra-plugin", "associated-node:patch", "resourceclaims/driver"): "drivers that say something of their devices",
+}
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with deployment_site() as made:
+        yield made
+
+
+async def test_no_verb_is_missing_and_none_is_too_much(site: Site) -> None:
+    await site.deploy(GATES)
+    await site.kubectl("create", "serviceaccount", "viewer", "--namespace", "dra-system")
+    await site.kubectl("create", "clusterrolebinding", "viewer", "--clusterrole=dra-viewer",
+                       "--serviceaccount=dra-system:viewer")  # fmt: skip
+    await site.runs()
+    async with Api(site.cluster.connection()) as api:
+        await the_story(site, api)
+    objects = await site.rendered()
+    rbac = rules_of([*objects, viewer_binding()])
+    unused, missing, doubled, allowed = [], [], [], set()
+    for name, roles in ROLES.items():
+        asked = [each for each in site.requests if each.user.name == account(name).name]
+        missing += [str(each) for each in asked if not rbac.decide(each).allowed]
+        rules = list(single_rules(obj for obj in objects if obj["metadata"]["name"] in roles))
+        doubled += [str(rule) for rule, times in Counter(rules).items() if times > 1]
+        allowed |= {(name, *words(rule)) for rule in rules}
+        unused += [(name, *words(rule)) for rule in rules if not any(rule.allows(each) for each in asked)]
+    assert missing == []
+    assert doubled == []
+    assert [use for use in unused if use not in NOT_IN_THE_STORY] == []
+    assert set(NOT_IN_THE_STORY) <= allowed, "an exception for what no role allows"
+
+
+def words(rule: Rule) -> tuple[str, str]:
+    """Verb and resource of a single rule."""
+    return rule.verbs[0], rule.resources[0]
+
+
+def viewer_binding() -> Json:
+    subject = {"kind": "ServiceAccount", "name": "viewer", "namespace": "dra-system"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "dra-viewer"}
+    return {"kind": "ClusterRoleBinding", "metadata": {"name": "viewer"}, "roleRef": role, "subjects": [subject]}
+
+
+async def the_story(site: Site, api: Api) -> None:
+    """Examples run, slices are repaired, volumes are reserved, pools are counted, pods end, and the rest is evicted."""
+    await until("slices of the plugins", partial(slices, api))
+    await a_claim_goes_when_its_pod_has_ended(api)
+    await site.kubectl("apply", "-f", "manifests/examples")
+    await site.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s")
+    await slices_are_repaired(api)
+    await volumes_are_reserved_and_requested(api)
+    await pools_are_counted(api)
+    await people_ask_why(site)
+    await everything_is_evicted(api)
+
+
+async def slices(api: Api) -> list[Json]:
+    return [each for each in (await api.list(RESOURCE_SLICES))[0] if each["spec"]["driver"] == DRIVER]
+
+
+async def slices_are_repaired(api: Api) -> None:
+    changed, other = (await slices(api))[:2]
+    wanted = changed["spec"]["devices"]
+    changed["spec"]["devices"] = wanted[:1]
+    await api.update(RESOURCE_SLICES, changed)
+    extra = {**other["spec"], "pool": {**other["spec"]["pool"], "name": "unknown"}}
+    await api.create(RESOURCE_SLICES, {"metadata": {"name": "extra"}, "spec": extra})
+
+    async def as_before() -> bool:
+        now = await slices(api)
+        return "extra" not in {each["metadata"]["name"] for each in now} and all(
+            each["spec"]["devices"] == wanted for each in now
+        )
+
+    await until("slices as they were", as_before)
+
+
+async def volumes_are_reserved_and_requested(api: Api) -> None:
+    """One claim has a volume that waits for it, another needs a new one."""
+    for name, provisioner in (("there", "kubernetes.io/no-provisioner"), ("to-be-made", "csi.example.com")):
+        await api.create(STORAGE_CLASSES, {**storage_class(name, provisioner), "metadata": {"name": name}})
+        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+                 "storageClassName": name}  # fmt: skip
+        await api.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": named(name), "spec": claim})
+        await api.create(PODS, pod(name, volumes=uses(name)))
+    free = volume("free", affinity=on_nodes("node-1"), class_name="there", spec={"hostPath": {"path": "/tmp"}})
+    await api.create(PERSISTENT_VOLUMES, {**free, "metadata": {"name": "free"}})
+    await api.patch(PERSISTENT_VOLUMES, "free", {"status": {"phase": "Available"}}, subresource="status")
+
+    async def reserved() -> bool:
+        return "claimRef" in (await api.get(PERSISTENT_VOLUMES, "free"))["spec"]
+
+    async def requested() -> bool:
+        claim = await api.get(PERSISTENT_VOLUME_CLAIMS, "to-be-made", "default")
+        return SELECTED in claim["metadata"].get("annotations", {})
+
+    await until("the volume is reserved", reserved)
+    await until("a node is selected for the new volume", requested)
+
+
+async def pools_are_counted(api: Api) -> None:
+    await api.create(RESOURCE_POOL_STATUS_REQUESTS, {"metadata": {"name": "all"}, "spec": {"driver": DRIVER}})
+
+    async def counted() -> Any:
+        return (await api.get(RESOURCE_POOL_STATUS_REQUESTS, "all")).get("status")
+
+    await until("the pools are counted", counted)
+
+
+async def a_claim_goes_when_its_pod_has_ended(api: Api) -> None:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "simulated"}}
+    spec = {"spec": {"devices": {"requests": [request]}}}
+    await api.create(RESOURCE_CLAIM_TEMPLATES, {"metadata": named("short"), "spec": spec})
+    ended = pod("short", restartPolicy="Never", resourceClaims=[{"name": "c", "resourceClaimTemplateName": "short"}])
+    await api.create(PODS, ended)
+
+    async def over() -> bool:
+        phase = (await api.get(PODS, "short", "default")).get("status", {}).get("phase")
+        claims = [each["metadata"]["name"] for each in (await api.list(RESOURCE_CLAIMS, "default"))[0]]
+        return phase == "Succeeded" and not any(name.startswith("short-") for name in claims)
+
+    await until("the pod ended and its claim is gone", over)
+    await api.delete(PODS, "short", "default")
+
+
+async def people_ask_why(site: Site) -> None:
+    environment = {**os.environ, "KUBECONFIG": str(await site.account("viewer"))}
+    program = str(Path(sys.executable).parent / "kubectl-dra")
+    for what in ("pod/inline-claim", "claim/external-claim"):
+        process = await asyncio.create_subprocess_exec(
+            program, "why", *what.split("/"), *GATES, env=environment,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        output, _ = await process.communicate()
+        assert process.returncode == 0, output.decode()
+
+
+async def everything_is_evicted(api: Api) -> None:
+    taint = {"key": "dra.example.com/unhealthy", "value": "Down", "effect": "NoExecute"}
+    rule = {"deviceSelector": {"driver": DRIVER}, "taint": taint}
+    await api.create(DEVICE_TAINT_RULES, {"metadata": {"name": "all"}, "spec": rule})
+
+    async def evicted() -> bool:
+        names = {each["metadata"]["name"] for each in (await api.list(PODS, "default"))[0]}
+        status = (await api.get(DEVICE_TAINT_RULES, "all")).get("status")
+        return "inline-claim" not in names and bool(status)
+
+    await until("pods are evicted, and the rule says so", evicted)
+
+
+def named(name: str) -> Json:
+    return {"name": name, "namespace": "default"}
+
+
+def pod(name: str, **spec: Any) -> Json:
+    container: Json = {"name": "main", "image": "busybox:1.37", "command": ["true"]}
+    if "resourceClaims" in spec:
+        container["resources"] = {"claims": [{"name": "c"}]}
+    return {
+        "metadata": named(name),
+        "spec": {"schedulerName": "dra-scheduler", "containers": [container], **spec},
+    }
+
+
+def without(rule: Json, resource: str) -> list[Json]:
+    """The rule, with nothing but reading of the resource."""
+    others = [each for each in rule["resources"] if each != resource]
+    reading = [verb for verb in rule["verbs"] if verb in ("get", "list", "watch")]
+    parts = [{**rule, "resources": others}] if others else []
+    return [*parts, {**rule, "resources": [resource], "verbs": reading}] if reading else parts
+
+
+REMOVED = [
+    ("resourceclaims/binding", "inline-claim.yaml"),
+    ("pods/binding", "external-claim.yaml"),
+    ("resourceclaims", "inline-claim.yaml"),
+]
+"""What the operator is not allowed any more, and an example that needs it."""
+
+
+async def test_a_missing_permission_is_said_in_the_pod_and_its_grant_heals(site: Site) -> None:
+    kubectl = site.kubectl
+    await site.deploy()
+    await site.runs()
+    for resource, file in REMOVED:
+        role = await kubectl.read("clusterrole", "dra-operator")
+        role["rules"] = [part for rule in role["rules"] for part in without(rule, resource)]
+        await kubectl("replace", "-f", "-", stdin=yaml.safe_dump(role))
+        await kubectl("apply", "-f", f"manifests/examples/{file}")
+        name = file.removesuffix(".yaml")
+
+        async def said(name: str = name, resource: str = resource) -> bool:
+            pod = await kubectl.read("pod", name)
+            events = await kubectl("events", "--for", f"pod/{name}")
+            return f'resource "{resource}" in API group' in str(pod.get("status", {}).get("conditions")) + events
+
+        await until(f"{name} says that {resource} is not allowed", said)
+        await kubectl("apply", "-k", "manifests/operator")
+        await kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
+        await kubectl("delete", "-f", f"manifests/examples/{file}", "--timeout=60s")
