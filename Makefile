@@ -19,6 +19,7 @@ help:  ## show this list
 install: $(VENV)/.installed  ## make .venv with everything in it (does nothing when it is up to date)
 
 $(VENV)/.installed: pyproject.toml requirements.lock
+	@command -v $(PYTHON) > /dev/null || { echo "there is no $(PYTHON): try make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "kopf-dra needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "Making $(VENV) with $$($(PYTHON) --version); this takes a minute or two"

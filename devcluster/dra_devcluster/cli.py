@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
+from collections.abc import Callable
 
 from dra_api.version import VERSION
 
 EXTRA = {"cryptography", "inotify_simple", "jsonpatch", "jsonpointer", "jwt", "orjson"}
 """Modules that only this command needs; the distribution's extra ``devcluster`` installs them."""
+
+
+MAX_NODES = 1000
+MAX_DEVICES = 10_000
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,19 +48,39 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="run a cluster until SIGINT or SIGTERM")
-    up.add_argument("--nodes", type=_count, default=1, metavar="N", help="simulated nodes (default 1)")
+    up.add_argument(
+        "--nodes",
+        type=_up_to(MAX_NODES),
+        default=1,
+        metavar="N",
+        help=f"simulated nodes (default 1, at most {MAX_NODES})",
+    )
     up.add_argument(
         "--devices",
-        type=_count,
+        type=_up_to(MAX_DEVICES),
         default=0,
         metavar="M",
-        help="devices of the simulated driver on each node (default 0)",
+        help=f"devices of the simulated driver on each node (default 0, at most {MAX_DEVICES})",
     )
     up.add_argument(
-        "--port", type=_port, default=0, metavar="P", help="port of the API server (default 0: any free one)"
+        "--port",
+        type=_up_to(65535, "is not a port: choose one from 0 (any free one) to {}"),
+        default=0,
+        metavar="P",
+        help="port of the API server (default 0: any free one)",
     )
     up.add_argument(
-        "--kubeconfig", default="dra-devcluster.kubeconfig", metavar="FILE", help="written when the cluster is ready"
+        "--kubeconfig",
+        default="dra-devcluster.kubeconfig",
+        metavar="FILE",
+        help="written when the cluster is ready; other clusters in it stay (default dra-devcluster.kubeconfig)",
+    )
+    up.add_argument(
+        "--name",
+        type=_name,
+        default="dra-devcluster",
+        metavar="NAME",
+        help="of cluster, user and context in the kubeconfig (default dra-devcluster)",
     )
     up.add_argument(
         "--snapshot", metavar="FILE", help="load the objects from this file at the start, and save them at the end"
@@ -75,18 +101,19 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is negative")
+def _up_to(limit: int, what: str = "is not a number from 0 to {}") -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) > limit:
+            raise argparse.ArgumentTypeError(f"{text!r} {what.format(limit)}")
+        return int(text)
+
     return number
 
 
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{number} is not a port: choose one from 0 (any free one) to 65535")
-    return number
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name: use letters, digits, '-', '_' and '.', at most 63")
+    return text
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ The operator is not part of it: it runs *on* a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from dra_kube import Api, Connection, connection
 
 from .agent import AgentSettings, NodeAgent
 from .apiserver import DevApiServer, Mode
+from .apiserver.kubeconfig import NAME
 from .processes import ChildProcess, command
 
 DRIVER = "simulated.dra.example.com"
@@ -56,7 +57,8 @@ class DevCluster:
     """An API server and ``nodes`` nodes named node-1, node-2, ...; an async context manager.
 
     With ``devices`` above 0 each node has a process of the simulated driver with that many devices. All files are
-    below ``folder``, whose path must be short: unix sockets allow 107 bytes in all. Raises ServerError, UnknownGate.
+    below ``folder``, whose path must be short: unix sockets allow 107 bytes in all. ``progress`` is told how many of
+    how many nodes are up. Raises ServerError, UnknownGate.
     """
 
     def __init__(
@@ -69,16 +71,19 @@ class DevCluster:
         feature_gates: Mapping[str, bool] | None = None,
         snapshot: Path | None = None,
         authorization: Mode = "always-allow",
+        name: str = NAME,
+        progress: Callable[[int, int], None] | None = None,
         agent_settings: AgentSettings = SETTINGS,
     ) -> None:
         self.folder = folder
         self.server = DevApiServer(
-            port=port, feature_gates=feature_gates, snapshot=snapshot, authorization=authorization
+            port=port, feature_gates=feature_gates, snapshot=snapshot, authorization=authorization, name=name
         )
         self.nodes: list[ClusterNode] = []
         self._node_names = [f"node-{number}" for number in range(1, nodes + 1)]
         self._devices = devices
         self._agent_settings = agent_settings
+        self._progress = progress
         self._stack = AsyncExitStack()
 
     @property
@@ -105,6 +110,8 @@ class DevCluster:
                 await stack.enter_async_context(agent)
                 plugin = await stack.enter_async_context(self._plugin(agent)) if self._devices else None
                 self.nodes.append(ClusterNode(agent, plugin))
+                if self._progress is not None:
+                    self._progress(len(self.nodes), len(self._node_names))
             self._stack = stack.pop_all()
         return self
 

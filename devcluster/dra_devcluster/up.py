@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -13,8 +14,12 @@ from tempfile import TemporaryDirectory
 from dra_api.gates import UnknownGate
 
 from .apiserver import ServerError
+from .apiserver.kubeconfig import living, merged, read_kubeconfig, write_kubeconfig
 from .cluster import DevCluster
 from .processes import ProcessFailed
+
+_MANY_NODES = 100
+"""From so many nodes on the start takes long enough to report progress."""
 
 
 class UsageError(Exception):
@@ -22,10 +27,13 @@ class UsageError(Exception):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run until SIGINT or SIGTERM; returns the exit code."""
+    """Run until SIGINT or SIGTERM; returns the exit code: 2 for settings that cannot be used."""
     try:
         return asyncio.run(_up(arguments, Path(arguments.kubeconfig).absolute()))
-    except (ServerError, UnknownGate, UsageError, ProcessFailed) as error:
+    except (ServerError, UnknownGate, UsageError) as error:
+        print(f"dra-devcluster: {error}", file=sys.stderr)
+        return 2
+    except ProcessFailed as error:
         print(f"dra-devcluster: {error}", file=sys.stderr)
         return 1
 
@@ -46,6 +54,7 @@ async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    _check_kubeconfig(kubeconfig, arguments.name)
     with TemporaryDirectory(prefix="dra-") as folder:
         cluster = DevCluster(
             Path(folder),
@@ -55,6 +64,8 @@ async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
             feature_gates=parse_gates(arguments.feature_gates),
             snapshot=Path(arguments.snapshot) if arguments.snapshot else None,
             authorization=arguments.authorization,
+            name=arguments.name,
+            progress=_progress if arguments.nodes >= _MANY_NODES else None,
         )
         async with cluster:
             _write_kubeconfig(cluster, kubeconfig)
@@ -64,12 +75,37 @@ async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
     return 0
 
 
-def _write_kubeconfig(cluster: DevCluster, path: Path) -> None:
-    """Written last, so that a process that waits for the file finds a usable cluster."""
+def _progress(done: int, wanted: int) -> None:
+    if done % _MANY_NODES == 0 and done < wanted:
+        print(f"{done} of {wanted} nodes are up", flush=True)
+
+
+def _check_kubeconfig(path: Path, name: str) -> None:
+    """Say before the cluster starts that its kubeconfig cannot be written, or is that of one that runs."""
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write the kubeconfig {path}: there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise UsageError(f"cannot write the kubeconfig {path}: it is a folder; name a file with --kubeconfig")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"cannot write the kubeconfig {path}: permission denied; name another with --kubeconfig")
     try:
-        cluster.server.write_kubeconfig(path)
-    except OSError as error:
-        raise UsageError(f"cannot write the kubeconfig {path}: {error}; name another file with --kubeconfig") from error
+        address = living(read_kubeconfig(path), name)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} exists, and {error}: remove it, or name another file with --kubeconfig") from error
+    if address:
+        raise UsageError(
+            f"{path} is the kubeconfig of a cluster {name} that runs at {address}: "
+            "choose another --kubeconfig, or another --name for a second cluster in the same file"
+        )
+
+
+def _write_kubeconfig(cluster: DevCluster, path: Path) -> None:
+    """Written last, so that a process that waits for the file finds a usable cluster. Other clusters in it stay."""
+    try:
+        write_kubeconfig(path, merged(read_kubeconfig(path), cluster.server.kubeconfig))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot write the kubeconfig {path}: {reason}; name another with --kubeconfig") from error
 
 
 async def _until(stop: asyncio.Event, cluster: DevCluster) -> None:
@@ -94,7 +130,7 @@ Nodes, and the folders that stand for their /var/lib/kubelet:
 
 In another shell:
 
-  export KUBECONFIG={kubeconfig}
+  export KUBECONFIG={kubeconfig}    # context {cluster.server.name}
   kubectl get nodes,resourceslices
   dra-operator run                  # generates and allocates claims, places pods of dra-scheduler
 

@@ -87,7 +87,7 @@ def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, co
     if not explicit and "KUBERNETES_SERVICE_HOST" in os.environ:
         kubernetes_config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # the package is untyped
         return "the in-cluster service account"
-    file = str(explicit) if explicit else kubernetes_config.KUBE_CONFIG_DEFAULT_LOCATION
+    file = str(explicit) if explicit else kubernetes_config.KUBE_CONFIG_DEFAULT_LOCATION or "~/.kube/config"
     if not any(Path(part).expanduser().is_file() for part in file.split(os.pathsep)):
         raise kubernetes_config.ConfigException(f"{file} does not exist")
     kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]  # the package is untyped

@@ -1,6 +1,6 @@
 """``dra-kubelet-plugin``: the drivers that come with the library, and the beginning of one of your own.
 
-Exit codes: 0 stopped by a signal, 1 a fatal error or unusable settings (the message says which), 2 wrong usage.
+Exit codes: 0 stopped by a signal, 1 a fatal error, 2 wrong usage or unusable settings (the message says which).
 Spec: plugin-helper.md section 7.1.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 from dra_api.version import VERSION
-from dra_kube import KubeError
+from dra_kube import ConnectionSettingsError, KubeError
 
 from . import Driver, PluginError, PluginSettings, Resources, SettingsError
 from .command import FLAGS, serve_monitored, set_up_logging
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.run(options)
     except (PluginError, KubeError) as error:
         print(f"dra-kubelet-plugin: error: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, SettingsError | ConnectionSettingsError) else 1
     return 0
 
 

@@ -84,8 +84,12 @@ async def monitored(plugin: KubeletPlugin, metrics: Metrics, endpoint: str, path
             missing.insert(0, "not registered")
         return web.Response(status=503, text="\n".join(missing)) if missing else web.Response(text="ok")
 
+    async def front(request: web.Request) -> web.Response:
+        links = "".join(f'<li><a href="{each}">{each}</a>' for each in (path, "/healthz", "/readyz"))
+        return web.Response(text=f"<title>dra-kubelet-plugin</title><ul>{links}</ul>", content_type="text/html")
+
     app = web.Application()
-    app.add_routes([web.get(path, exposed), web.get("/healthz", alive), web.get("/readyz", ready)])
+    app.add_routes([web.get("/", front), web.get(path, exposed), web.get("/healthz", alive), web.get("/readyz", ready)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from command import alive, children, left_in, run, running
+from dra_devcluster.cluster import DevCluster
+from dra_devcluster.up import _progress
 from dra_kube import CONFIG_MAPS, NODES, PODS, RESOURCE_SLICES, Api, connection
+from dra_kube.connection import contexts
 from waiting import until
 
 CONFIG_MAP = {"metadata": {"name": "kept", "namespace": "default"}, "data": {"a": "b"}}
@@ -88,8 +92,9 @@ async def test_a_port_in_use_is_named_and_the_first_cluster_goes_on(home: Path) 
     async with running(up(home, "--nodes", "0"), TMPDIR=home) as first:
         address = (await first.says(r"listens on https://127.0.0.1:(\d+)"))[1]
         before = (home / "kubeconfig").read_text()
-        code, output = await run(up(home, "--nodes", "1", "--port", address), TMPDIR=home)
-        assert code == 1
+        other = ["dra-devcluster", "up", "--kubeconfig", home / "other", "--port", address]
+        code, output = await run(other, TMPDIR=home)
+        assert code == 2
         assert output == (
             f"dra-devcluster: port {address} on 127.0.0.1 is in use: "
             "choose another with --port, or 0 for any free one\n"
@@ -131,11 +136,64 @@ async def test_a_plugin_that_ends_is_reported_and_the_cluster_goes_on(home: Path
     assert "the socket" in cluster.output
 
 
+async def test_two_clusters_live_in_one_kubeconfig(home: Path) -> None:
+    (home / "kubeconfig").write_text(yaml.safe_dump(OTHERS))
+    async with running(up(home, "--nodes", "0"), TMPDIR=home) as first:
+        await first.says("listens on")
+        before = (home / "kubeconfig").read_text()
+        code, output = await run(up(home, "--nodes", "0"), TMPDIR=home)
+        assert code == 2
+        assert "is the kubeconfig of a cluster dra-devcluster that runs at https://127.0.0.1:" in output
+        assert "choose another --kubeconfig, or another --name" in output
+        assert (home / "kubeconfig").read_text() == before
+        async with running(up(home, "--nodes", "1", "--name", "second"), TMPDIR=home) as second:
+            await second.says("context second")
+            for context, nodes in (("dra-devcluster", 0), ("second", 1)):
+                async with Api(connection(home / "kubeconfig", context)) as api:
+                    assert len((await api.list(NODES))[0]) == nodes
+            assert contexts(str(home / "kubeconfig")) == ["mine", "dra-devcluster", "second"]
+            assert await second.end(signal.SIGINT) == 0
+        assert await first.end(signal.SIGINT) == 0
+    async with running(up(home, "--nodes", "0"), TMPDIR=home) as again:
+        await again.says("listens on")
+        assert contexts(str(home / "kubeconfig")) == ["mine", "second", "dra-devcluster"], "a dead one is replaced"
+        assert await again.end(signal.SIGINT) == 0
+    kept = yaml.safe_load((home / "kubeconfig").read_text())
+    assert OTHERS["users"][0] in kept["users"]
+
+
+OTHERS: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "clusters": [{"name": "mine", "cluster": {"server": "https://mine.example.com"}}],
+    "users": [{"name": "mine", "user": {"token": "secret"}}],
+    "contexts": [{"name": "mine", "context": {"cluster": "mine", "user": "mine"}}],
+    "current-context": "mine",
+}
+
+
+async def test_many_nodes_are_counted_while_they_start(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for done in (1, 99, 100, 101, 200, 250):
+        _progress(done, 250)
+    assert capsys.readouterr().out == "100 of 250 nodes are up\n200 of 250 nodes are up\n"
+    told: list[tuple[int, int]] = []
+    async with DevCluster(home, nodes=2, progress=lambda *progress: told.append(progress)):
+        assert told == [(1, 2), (2, 2)]
+
+
 BAD_INPUT = [
     ("a kubeconfig below a file", ["--kubeconfig", "HOME/broken/kubeconfig"],
-     "cannot write the kubeconfig HOME/broken/kubeconfig: [Errno 17] File exists: 'HOME/broken'; name another file"),
+     "cannot write the kubeconfig HOME/broken/kubeconfig: there is no folder HOME/broken; make it first"),
+    ("a kubeconfig in a folder that is missing", ["--kubeconfig", "HOME/missing/kubeconfig"],
+     "cannot write the kubeconfig HOME/missing/kubeconfig: there is no folder HOME/missing; make it first"),
     ("a kubeconfig that is a folder", ["--kubeconfig", "HOME"],
-     "cannot write the kubeconfig HOME: [Errno 21] Is a directory"),
+     "cannot write the kubeconfig HOME: it is a folder; name a file with --kubeconfig"),
+    ("a kubeconfig that is none", ["--kubeconfig", "HOME/broken"],
+     "HOME/broken exists, and it is no YAML: "),
+    ("too many nodes", ["--nodes", "1000000"], "argument --nodes: '1000000' is not a number from 0 to 1000"),
+    ("nodes that are no number", ["--nodes", "abc"], "argument --nodes: 'abc' is not a number from 0 to 1000"),
+    ("fewer nodes than none", ["--nodes=-1"], "argument --nodes: '-1' is not a number from 0 to 1000"),
+    ("a name that is none", ["--name", "a b"], "argument --name: 'a b' is not a name: use letters, digits"),
     ("a snapshot that is no snapshot", ["--snapshot", "HOME/broken"], "HOME/broken is not a snapshot of this server ("),
     ("a snapshot in a folder that is missing", ["--snapshot", "HOME/missing/objects"],
      "cannot write the snapshot HOME/missing/objects: No such file or directory"),
@@ -144,7 +202,7 @@ BAD_INPUT = [
      "unknown feature gates DRANothing; known are DRAAdminAccess, "),
     ("a feature gate without a value", ["--feature-gates", "DRAAdminAccess"],
      "--feature-gates: 'DRAAdminAccess' is not of the form NAME=true or NAME=false"),
-    ("a port beyond all ports", ["--port", "70000"], "70000 is not a port: choose one from 0"),
+    ("a port beyond all ports", ["--port", "70000"], "'70000' is not a port: choose one from 0"),
 ]  # fmt: skip
 
 
@@ -156,7 +214,7 @@ async def test_bad_input_ends_with_one_clear_line(flags: list[str], message: str
     if "--kubeconfig" not in flags:
         words += ["--kubeconfig", str(home / "kubeconfig")]
     async with running(words, TMPDIR=home / "t") as cluster:
-        assert await asyncio.wait_for(cluster.end(), 60) in (1, 2)
+        assert await asyncio.wait_for(cluster.end(), 60) == 2
     (line,) = [line for line in cluster.output.splitlines() if not line.startswith(("usage:", " "))]
     assert line.startswith("dra-devcluster")
     assert message.replace("HOME", str(home)) in line
@@ -170,5 +228,5 @@ async def test_a_port_in_use_by_something_else_is_named(home: Path) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         code, output = await run(up(home, "--port", port), TMPDIR=home)
-    assert code == 1
+    assert code == 2
     assert f"port {port} on 127.0.0.1 is in use" in output

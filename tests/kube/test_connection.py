@@ -87,3 +87,11 @@ def test_contexts_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert contexts() == ["dev", "other"]
     with pytest.raises(ConnectionSettingsError, match="cannot read the kubeconfig"):
         contexts(str(tmp_path / "missing"))
+
+
+def test_an_empty_variable_is_said_like_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KUBECONFIG", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("kubernetes.config.KUBE_CONFIG_DEFAULT_LOCATION", "")  # read from the variable at import
+    with pytest.raises(ConnectionSettingsError, match=r"~/\.kube/config does not exist"):
+        connection()

@@ -239,6 +239,7 @@ async def test_metrics_and_probes(place: Place) -> None:
         async with FakeKubelet(place.settings) as kubelet:
             await kubelet.register()
         assert (await http.get("/readyz")).status == 200
+        assert 'href="/metrics"' in await (await http.get("/")).text()
         text = await (await http.get("/metrics")).text()
     assert 'dra_plugin_slice_writes_total{operation="creates"} 1.0' in text
     method = "/pluginregistration.Registration/GetInfo"
@@ -263,32 +264,33 @@ async def test_an_api_server_out_of_reach_is_waited_for(place: Place) -> None:
 
 
 BAD = [
-    ("no node name", [], "the node name is missing: pass --node-name"),
-    ("a bad driver name", ["--node-name=n", "--drivername=GPU_1"], "the driver name 'GPU_1' is not a DNS subdomain"),
-    ("a driver name that CDI cannot carry", ["--node-name=n", "--drivername=3d.example.com"], "begin with a letter"),
-    ("a missing file", ["--config=/nowhere.yaml"], "cannot read the configuration /nowhere.yaml"),
-    ("a kubeconfig that is missing", ["--node-name=n", "--kubeconfig=/nowhere"], "/nowhere does not exist; pass"),
+    ("no node name", [], "the node name is missing: pass --node-name", 2),
+    ("a bad driver name", ["--node-name=n", "--drivername=GPU_1"], "the driver name 'GPU_1' is not a DNS subdomain", 2),
+    ("a driver name that CDI cannot carry", ["--node-name=n", "--drivername=3d.example.com"], "begin with a letter", 2),
+    ("a missing file", ["--config=/nowhere.yaml"], "cannot read the configuration /nowhere.yaml", 2),
+    ("a kubeconfig that is missing", ["--node-name=n", "--kubeconfig=/nowhere"], "/nowhere does not exist; pass", 2),
     ("no registration directory", ["--node-name=n", "--kubeconfig=KUBECONFIG", "--plugin-registration-path=/nowhere"],
-     "the folder /nowhere for the socket test-driver.cdi.k8s.io-reg.sock does not exist: create or mount it"),
+     "the folder /nowhere for the socket test-driver.cdi.k8s.io-reg.sock does not exist: create or mount it", 1),
     ("a data directory below a file", ["--node-name=n", "--kubeconfig=KUBECONFIG", "--datadir=KUBECONFIG"],
-     "Not a directory"),
-    ("a bad endpoint", ["--node-name=n", "--kubeconfig=KUBECONFIG", "--http-endpoint=nonsense"], "is not host:port"),
+     "Not a directory", 1),
+    ("a bad endpoint", ["--node-name=n", "--kubeconfig=KUBECONFIG", "--http-endpoint=nonsense"], "is not host:port", 2),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("flags", "message"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+@pytest.mark.parametrize(("flags", "message", "code"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
 def test_bad_input_ends_with_one_clear_line(
     short_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     flags: list[str],
     message: str,
+    code: int,
 ) -> None:
     monkeypatch.delenv("NODE_NAME", raising=False)
     kubeconfig = short_path / "kubeconfig"
     kubeconfig.write_text(KUBECONFIG.format(port=1))
     defaults = [f"--{flag}={short_path}" for flag in ("plugin-registration-path", "datadir", "cdi-dir")]
-    assert main(["simulated", *defaults, *(flag.replace("KUBECONFIG", str(kubeconfig)) for flag in flags)]) == 1
+    assert main(["simulated", *defaults, *(flag.replace("KUBECONFIG", str(kubeconfig)) for flag in flags)]) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("dra-kubelet-plugin: error: ")
     assert message in line
@@ -299,7 +301,7 @@ def test_an_error_is_the_exit_code_of_the_process(short_path: Path) -> None:
     command = [sys.executable, "-m", "dra_kubeletplugin.cli", "simulated"]
     environment = {"HOME": str(short_path)}  # no NODE_NAME
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert ended.stderr.startswith("dra-kubelet-plugin: error: the node name is missing")
 
 

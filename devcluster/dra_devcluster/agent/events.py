@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -75,7 +75,7 @@ class EventRecorder:
                 return
             except NotFound:
                 count = 0  # it has expired
-        name = f"{event.name}.{uuid.uuid4().hex[:16]}"
+        name = f"{event.name}.{time.time_ns():x}"  # as client-go: names in the order of time
         involved = {"apiVersion": "v1", "kind": "Pod", "namespace": event.namespace, "name": event.name}
         body = {
             "apiVersion": "v1",

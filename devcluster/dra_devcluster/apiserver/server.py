@@ -41,7 +41,7 @@ from .controllers import (
 )
 from .errors import ServerError
 from .gates import gates_of
-from .kubeconfig import kubeconfig, write_kubeconfig
+from .kubeconfig import NAME, kubeconfig, write_kubeconfig
 from .registry import Registry
 from .tokens import Tokens
 
@@ -64,7 +64,8 @@ class DevApiServer:
     ``port`` 0 takes any free one. ``feature_gates`` change the defaults of Kubernetes 1.36.
     ``api_versions`` switches versions off, as in ``{"resource.k8s.io/v1": False}``; all are on. With ``snapshot`` the
     objects are loaded from that file, and saved to it at the end. ``authorization`` is ``always-allow`` or ``rbac``
-    (`authorization`). Raises ServerError and UnknownGate.
+    (`authorization`). ``name`` is that of cluster, user and context in its kubeconfig. Raises ServerError and
+    UnknownGate.
     """
 
     def __init__(
@@ -76,10 +77,12 @@ class DevApiServer:
         api_versions: Mapping[str, bool] | None = None,
         snapshot: Path | None = None,
         authorization: Mode = "always-allow",
+        name: str = NAME,
         token: str | None = None,
     ) -> None:
         self.host = host
         self.port = port
+        self.name = name
         self.registry = Registry(gates_of(feature_gates or {}), api_versions or {}, authorization)
         self.tokens = Tokens(self.registry.store, token)
         self._snapshot = snapshot
@@ -119,7 +122,7 @@ class DevApiServer:
     @property
     def kubeconfig(self) -> dict[str, Any]:
         """The content of a kubeconfig for the administrator."""
-        return kubeconfig(self.url, self.ca, self.token)
+        return kubeconfig(self.url, self.ca, self.token, name=self.name)
 
     def write_kubeconfig(self, path: Path) -> Path:
         """Write the kubeconfig (in one step, mode 600) and return its path."""

@@ -29,6 +29,7 @@ def save(registry: Registry, path: Path) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise SnapshotError(f"cannot write the snapshot {path}: {error.strerror or error}") from error
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from dra_devcluster.agent.runtime import LocalRuntime
-from dra_kube import CONFIG_MAPS, LEASES, NODES, SECRETS, ApiError
+from dra_kube import CONFIG_MAPS, EVENTS, LEASES, NODES, SECRETS, ApiError
 from one_node import OneNode
 from waiting import becomes, until
 
@@ -57,6 +57,17 @@ def program_of(pid: int) -> str:
 
 
 # --- the node itself ---
+
+
+async def test_events_are_named_in_the_order_of_time(node: OneNode) -> None:
+    await node.pod("first", "exit 0")
+    await node.event("first", "Started")
+    events, _ = await node.api.list(EVENTS, "default")
+    in_time = sorted(events, key=lambda event: int(event["metadata"]["resourceVersion"]))
+    names = [event["metadata"]["name"] for event in in_time if event["involvedObject"]["name"] == "first"]
+    assert len(names) > 1
+    assert names == sorted(names)
+    assert all(int(name.rpartition(".")[2], 16) > 10**18 for name in names), "nanoseconds since 1970, as of client-go"
 
 
 async def test_a_node_is_ready_and_renews_its_lease(node: OneNode) -> None:

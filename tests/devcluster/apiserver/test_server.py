@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import socket
 import ssl
@@ -39,7 +41,7 @@ WIDGET = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name":
 
 
 async def test_a_kubeconfig_is_all_a_client_needs(server: DevApiServer, tmp_path: Path) -> None:
-    path = server.write_kubeconfig(tmp_path / "deep" / "config")
+    path = server.write_kubeconfig(tmp_path / "config")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert yaml.safe_load(path.read_text()) == server.kubeconfig
     async with Api(connection(path)) as api:
@@ -179,3 +181,19 @@ async def test_versions_can_be_switched_off() -> None:
 def test_unknown_versions_are_refused() -> None:
     with pytest.raises(ServerError, match="unknown API versions apps/v9; known are "):
         DevApiServer(api_versions={"apps/v9": True})
+
+
+async def test_a_full_disk_leaves_the_snapshot_of_before_and_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "snapshot"
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(ServerError, match=r"cannot write the snapshot .*: No space left on device"):
+        async with DevApiServer(snapshot=file):
+            before = file.read_bytes()
+            monkeypatch.setattr("dra_devcluster.apiserver.snapshot.os.fsync", full)
+    assert os.listdir(tmp_path) == ["snapshot"]
+    assert file.read_bytes() == before
