@@ -7,6 +7,7 @@ from .default_roles import ensure_default_roles
 from .definitions import DefinitionController
 from .deployments import DeploymentController
 from .namespaces import NamespaceController, ensure_namespaces
+from .quotas import QuotaController
 from .replicasets import ReplicaSetController
 from .scheduler import DefaultScheduler
 
@@ -18,6 +19,7 @@ __all__ = [
     "DeploymentController",
     "GarbageCollector",
     "NamespaceController",
+    "QuotaController",
     "ReplicaSetController",
     "ensure_default_roles",
     "ensure_namespaces",

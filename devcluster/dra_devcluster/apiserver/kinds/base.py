@@ -15,6 +15,7 @@ from dra_devcluster.apiserver import metadata
 from dra_devcluster.apiserver.admission import AdmissionRequest, Operation, Policies
 from dra_devcluster.apiserver.authorization import ADMIN, Attributes, User
 from dra_devcluster.apiserver.errors import Json
+from dra_devcluster.apiserver.quota import check_quotas
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.structure import Fault, Resource
 
@@ -55,6 +56,8 @@ class Write:
         place = (self.resource, self.subresource, self.namespace, meta.get("name", ""))
         more = (posted, self.dry_run, self.generated and operation == "CREATE")
         self.warnings += self.policies.check(AdmissionRequest(operation, *place, self.user, obj, old, *more))
+        if obj is not None and not self.subresource and posted is None:
+            check_quotas(self.registry, self.resource, self.namespace, obj, old)
 
 
 class Kind:
