@@ -106,7 +106,7 @@ class Transport:
                     if kind == "ERROR":
                         raise error_of(int(obj.get("code") or 500), obj)
                     yield kind, obj
-            except (aiohttp.ClientError, TimeoutError) as error:
+            except (aiohttp.ClientError, TimeoutError, RuntimeError) as error:  # the last: closed before it was read
                 raise Unreachable(f"the watch of {self.connection.host}{path} was interrupted: {error!r}") from error
             finally:
                 # Otherwise a stream that is left early waits for the end of TLS, even after the loop has ended.

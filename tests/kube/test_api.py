@@ -8,7 +8,7 @@ from typing import Any
 
 import dra_kube
 import pytest
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.test_utils import TestServer
 from dra_api.core import Node
 from dra_api.resource import ResourceClaim
@@ -173,6 +173,29 @@ async def test_a_watch_is_bounded_so_that_a_server_that_vanished_is_noticed(
             pass
     hanging.set()
     assert asked == ["0"]
+
+
+async def test_a_connection_that_closed_before_it_was_read_is_an_interruption(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiohttp raises a RuntimeError then; it happens with a thousand clients on one machine."""
+    hanging = asyncio.Event()
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await hanging.wait()
+        return response
+
+    async def closed(*_: object) -> None:
+        raise RuntimeError("Connection closed.")
+
+    api = await serve({"GET /api/v1/pods": silent})
+    monkeypatch.setattr(StreamReader, "_wait", closed)
+    with pytest.raises(dra_kube.Unreachable, match=r"the watch of .* was interrupted: RuntimeError"):
+        async for _event in api.watch(PODS, resource_version="5"):
+            pass
+    hanging.set()
 
 
 async def test_nobody_listening_is_reported_with_the_address(unused_tcp_port: int) -> None:
