@@ -16,6 +16,7 @@ from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
 from dra_proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from dra_proto.registration.v1 import api_pb2 as registration
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
+from fake_health import FakeHealth
 
 
 class FakePlugin:
@@ -46,6 +47,7 @@ class FakePlugin:
         self.statuses: list[tuple[bool, str]] = []
         self.infos = 0
         self.results: Callable[[dict[str, Any]], dict[str, Any]] = lambda results: results
+        self.health = FakeHealth()
         self._servers: dict[Path, grpc.aio.Server] = {}
 
     # --- life ---
@@ -68,6 +70,8 @@ class FakePlugin:
             v1_grpc.add_DRAPluginServicer_to_server(_Dra(self, v1), server)
         if "v1beta1.DRAPlugin" in self.services:
             v1beta1_grpc.add_DRAPluginServicer_to_server(_Dra(self, v1beta1), server)
+        health = [service for service in self.services if service.endswith(".DRAResourceHealth")]
+        server.add_generic_rpc_handlers([self.health.handler(service) for service in health])
         await self._begin(self.service_socket, server)
 
     async def register(self) -> None:

@@ -90,6 +90,7 @@ class NodeAgent:
         cdi = CdiDirectory(self.cdi_root)
         node = Node(self.node_name, ADDRESS, self._api, settings, manager, runtime, cdi, events)
         pods = Pods(node)
+        manager.pods_changed = pods.refresh
         server_key = secrets.token_urlsafe()
         server = await stack.enter_async_context(NodeServer(pods, runtime, server_key))
         presence = NodePresence(

@@ -11,7 +11,6 @@ kubelet ignores it, and a kubelet's file has none.
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +21,7 @@ from dra_api.resource import DeviceAllocationResult
 
 from .claims import ClaimInfo, PreparedDevice
 from .errors import CheckpointCorrupted
+from .files import write_whole
 
 API_VERSION = "checkpoint.dra.kubelet.k8s.io/v1"
 FILE_NAME = "dra_manager_state"
@@ -79,10 +79,7 @@ class CheckpointFile:
 
     def store(self, claims: Iterable[ClaimInfo]) -> None:
         """Replace the file in one step. Raises OSError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
-        temporary.write_bytes(encode(claims))
-        os.replace(temporary, self.path)
+        write_whole(self.path, encode(claims))
 
 
 def _claim_to_json(claim: ClaimInfo) -> dict[str, Any]:

@@ -11,7 +11,7 @@ devices that are no longer its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from dra_api.resource import DeviceAllocationResult, DeviceRequestAllocationResult, ResourceClaim
@@ -98,6 +98,15 @@ class ClaimCache:
     def of_pod(self, pod_uid: str) -> list[ClaimInfo]:
         """The claims to which the pod refers."""
         return [claim for claim in self if pod_uid in claim.pods]
+
+    def pods_with(self, driver: str, devices: Container[tuple[str, str]]) -> set[str]:
+        """UIDs of the pods whose claims contain one of these devices (pool, device) of the driver (KM-25)."""
+        return {
+            uid
+            for claim in self
+            if any((device.pool, device.device) in devices for device in claim.drivers.get(driver, ()))
+            for uid in claim.pods
+        }
 
     def pods(self) -> set[str]:
         """UIDs of all pods that refer to a claim."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dra_api.core import Container, Pod
 from dra_api.references import ClaimReferenceError, claim_name
 
-from .claims import ClaimCache, ClaimInfo
+from .claims import ClaimCache, ClaimInfo, PreparedDevice
 from .errors import ClaimError
 
 
@@ -21,7 +21,8 @@ def cdi_devices(pod: Pod, container: Container, cache: ClaimCache) -> list[str]:
         claim = cache.get(pod.metadata.namespace, name)
         if claim is None:
             raise ClaimError(f"ResourceClaim {name} is not prepared on this node")
-        ids.update(dict.fromkeys(_matching(claim, request)))
+        for _, device in matching(claim, request):
+            ids.update(dict.fromkeys(device.cdi_ids))
     return list(ids)
 
 
@@ -45,8 +46,9 @@ def claim_requests(pod: Pod, container: Container) -> Iterator[tuple[str, str]]:
             yield extended.resource_claim_name, mapping.request_name
 
 
-def _matching(claim: ClaimInfo, request: str) -> Iterator[str]:
-    for devices in claim.drivers.values():
+def matching(claim: ClaimInfo, request: str) -> Iterator[tuple[str, PreparedDevice]]:
+    """The devices of a claim that serve a request, each with its driver; an empty request is the whole claim."""
+    for driver, devices in claim.drivers.items():
         for device in devices:
             if not request or not device.requests or request in device.requests:
-                yield from device.cdi_ids
+                yield driver, device

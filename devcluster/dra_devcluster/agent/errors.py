@@ -6,6 +6,7 @@
     ├── CheckpointCorrupted    the claim checkpoint cannot be trusted: the agent does not start
     ├── ClaimError             a pod's claims cannot be prepared, unprepared or found; tried again later
     ├── RegistrationError      a plugin's registration is refused or failed
+    ├── HealthStreamEnded      a plugin reports no health any more; tried again later
     └── ContainerError         a container cannot be started; ``reason`` is what the pod's status shows
 """
 
@@ -26,6 +27,10 @@ class ClaimError(AgentError):
 
 class RegistrationError(AgentError):
     """A plugin cannot be registered (KM-04, KM-06, KM-07)."""
+
+
+class HealthStreamEnded(AgentError):
+    """The stream of health reports of a plugin has ended, or never began (KM-22)."""
 
 
 class ContainerError(AgentError):

@@ -16,6 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 from dra_api.codec import DecodeError, convert
@@ -28,8 +29,11 @@ from .checkpoint import FILE_NAME, CheckpointFile
 from .claims import ClaimCache, ClaimInfo, results_of
 from .devices import cdi_devices
 from .errors import ClaimError
+from .health import Key
+from .health_monitor import HealthMonitor
 from .plugin import ClaimRef, DraPlugin
-from .plugin_instances import PluginInstances, choose_service
+from .plugin_instances import PluginInstances, choose_health_service, choose_service
+from .resources_status import resources_status
 from .settings import AgentSettings
 from .wiping import SliceWiper
 
@@ -39,6 +43,7 @@ logger = logging.getLogger(__name__)
 class DraManager:
     """Plugins and claims of one node; also the registration handler for plugins of type ``DRAPlugin``.
 
+    ``pods_changed`` is called with the UIDs of pods whose status has to show another health of their devices.
     Raises CheckpointCorrupted when the node's checkpoint is damaged.
     """
 
@@ -49,12 +54,15 @@ class DraManager:
         self._settings = settings
         self._checkpoint = CheckpointFile(root / FILE_NAME)
         self.cache = ClaimCache(self._checkpoint.load())
+        self.health = HealthMonitor(root, settings, self._health_changed)
+        self.pods_changed: Callable[[set[str]], None] = lambda pods: None
         # A lock lives as long as a task holds it or waits for it.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def close(self) -> None:
         """Close all connections; the claims stay as the checkpoint has them."""
         await self.wiper.close()
+        await self.health.close()
         await asyncio.gather(*(plugin.close() for plugin in self.plugins.instances()))
 
     # --- plugins (section 4) ---
@@ -66,7 +74,10 @@ class DraManager:
     async def register(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
         """Add an instance of a driver; one per endpoint, several may run side by side (KM-07)."""
         self.plugins.check_free(name, endpoint)
-        self.plugins.add(DraPlugin(name, endpoint, choose_service(versions), self._plugin_changed))
+        health = choose_health_service(versions) if self._settings.resource_health_status else ""
+        plugin = DraPlugin(name, endpoint, choose_service(versions), self._plugin_changed, health_service=health)
+        self.plugins.add(plugin)
+        self.health.follow(plugin)
         self._driver_changed(name)
 
     async def deregister(self, name: str, endpoint: str) -> None:
@@ -74,6 +85,7 @@ class DraManager:
         plugin = self.plugins.remove(name, endpoint)
         if plugin is not None:
             self._driver_changed(name)
+            await self.health.leave(plugin)
             await plugin.close()
 
     def _plugin_changed(self, plugin: DraPlugin) -> None:
@@ -81,6 +93,9 @@ class DraManager:
 
     def _driver_changed(self, driver: str) -> None:
         self.wiper.update(driver, self.plugins.is_usable(driver))
+
+    def _health_changed(self, driver: str, devices: set[Key]) -> None:
+        self.pods_changed(self.cache.pods_with(driver, devices))
 
     # --- pods ---
 
@@ -122,6 +137,15 @@ class DraManager:
     def cdi_devices(self, pod: Pod, container: Container) -> list[str]:
         """The CDI ids for a container (KM-17). Raises ClaimError."""
         return cdi_devices(pod, container, self.cache)
+
+    def resources_status(self, pod: Pod, container: Container) -> list[dict[str, Any]]:
+        """The health of the container's devices, for its status; empty when the gate is off (KM-27)."""
+        settings = self._settings
+        if not settings.resource_health_status:
+            return []
+        return resources_status(
+            pod, container, self.cache, self.health.get, messages=settings.resource_health_status_message
+        )
 
     async def reconcile(self, active: Callable[[], set[str]]) -> None:
         """Unprepare for every pod in the cache that is not active on the node (KM-20)."""

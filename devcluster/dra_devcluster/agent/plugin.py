@@ -1,14 +1,15 @@
 """The connection to one plugin instance: its state, and the calls of the DRA service.
 
 One channel per instance is used for everything, connects at once and again after every loss (KM-07). The
-messages of v1 and v1beta1 differ only in ``share_id``, so one code path serves both.
+messages of v1 and v1beta1 differ only in ``share_id``, and those of the two versions of the health service not at all,
+so one code path serves both of each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, NamedTuple
 
 import grpc
@@ -16,9 +17,10 @@ from dra_proto.dra.v1 import api_pb2 as v1
 from dra_proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
 from dra_proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
+from dra_proto.health.v1alpha1 import api_pb2 as health
 
 from .claims import ClaimInfo, PreparedDevice
-from .errors import ClaimError
+from .errors import ClaimError, HealthStreamEnded
 
 _OPTIONS = [
     # Some servers reject the percent-encoded path that would be the authority of a unix socket (plugin-helper.md 9.5).
@@ -68,13 +70,23 @@ _SERVICES = {
 class DraPlugin:
     """One registered instance of a driver's plugin.
 
-    ``changed`` is called after every gain or loss of the connection.
+    ``changed`` is called after every gain or loss of the connection. ``health_service`` is empty for an instance that
+    reports no health.
     """
 
-    def __init__(self, driver: str, endpoint: str, service: str, changed: Callable[[DraPlugin], None]) -> None:
+    def __init__(
+        self,
+        driver: str,
+        endpoint: str,
+        service: str,
+        changed: Callable[[DraPlugin], None],
+        *,
+        health_service: str = "",
+    ) -> None:
         self.driver = driver
         self.endpoint = endpoint
         self.service = service
+        self.health_service = health_service
         self.connected = False
         self._changed = changed
         self._messages = _SERVICES[service].messages
@@ -107,6 +119,24 @@ class DraPlugin:
         """Unprepare the devices of these claims (KM-19). Raises ClaimError."""
         await self._call("NodeUnprepareResources", list(claims), timeout)
 
+    async def watch_health(self) -> AsyncIterator[health.NodeWatchResourcesResponse]:
+        """The health reports of the instance, each a full list (KM-22). Raises HealthStreamEnded in the end."""
+        watch = self._channel.unary_stream(
+            f"/{self.health_service}/NodeWatchResources",
+            request_serializer=health.NodeWatchResourcesRequest.SerializeToString,
+            response_deserializer=health.NodeWatchResourcesResponse.FromString,
+        )
+        try:
+            async for message in watch(health.NodeWatchResourcesRequest()):
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise HealthStreamEnded(describe(error)) from error
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise HealthStreamEnded("the connection was closed") from None
+        raise HealthStreamEnded("the plugin ended the stream")
+
     async def _call(self, method: str, claims: list[ClaimRef], timeout: float) -> dict[str, Any]:
         """The results by claim UID, after the checks that both calls share."""
         request = getattr(self._messages, f"{method}Request")(
@@ -117,9 +147,7 @@ class DraPlugin:
         except grpc.aio.AioRpcError as error:
             raise ClaimError(f"{method}: {describe(error)}") from error
         except asyncio.CancelledError:
-            # Closing the channel cancels the call, not this task: the caller gets a failed call.
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _is_cancelled():
                 raise
             raise ClaimError(f"{method}: DRA driver {self.driver} was unregistered meanwhile") from None
         names = {ref.uid: ref.name for ref in claims}
@@ -131,6 +159,12 @@ class DraPlugin:
         if len(response.claims) < len(claims):
             raise ClaimError(f"{method} skipped {len(claims) - len(response.claims)} ResourceClaims")
         return dict(response.claims)
+
+
+def _is_cancelled() -> bool:
+    """Whether the task itself is cancelled. Closing a channel cancels its calls, which must end as failed calls."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _device(message: Any) -> PreparedDevice:

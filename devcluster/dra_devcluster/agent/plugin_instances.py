@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from .errors import ClaimError, RegistrationError
 
 SERVICES = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 
 def choose_service(offered: Sequence[str]) -> str:
@@ -25,6 +26,11 @@ def choose_service(offered: Sequence[str]) -> str:
         f"none of the supported gRPC services of the plugin ({', '.join(offered)}) "
         f"is supported by the node ({', '.join(SERVICES)})"
     )
+
+
+def choose_health_service(offered: Sequence[str]) -> str:
+    """The newest health service that the plugin offers; empty if it offers none (KM-22)."""
+    return next((service for service in HEALTH_SERVICES if service in offered), "")
 
 
 class Instance(Protocol):

@@ -7,7 +7,7 @@ differs from the pod, so that an unchanged status is not written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .podspec import RunContainer, RunPod
@@ -34,11 +34,15 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """All data of the status. ``over`` is set when no container will run again and all claims are unprepared."""
+    """All data of the status. ``over`` is set when no container will run again and all claims are unprepared.
+
+    ``resources`` is the health of the devices of regular containers.
+    """
 
     pod: RunPod
     states: Mapping[str, ContainerState]
     waiting: Mapping[str, Waiting]
+    resources: Mapping[str, list[Json]] = field(default_factory=dict)
     has_sandbox: bool = False
     over: bool = False
     ending: Ending | None = None
@@ -175,6 +179,8 @@ def _container_status(view: PodView, container: RunContainer) -> Json:
         "state": _current(view, container, state),
         "lastState": {},
     }
+    if resources := view.resources.get(container.name):
+        status["allocatedResourcesStatus"] = resources
     if state is None:
         return status
     status["containerID"] = f"local://{state.current.id}"

@@ -43,7 +43,7 @@ class PodWorker:
         self._node = node
         self._uid = self.pod.metadata.uid
         self._keepers = {
-            container.name: ContainerKeeper(node, lambda: self.pod, container, self._changed)
+            container.name: ContainerKeeper(node, lambda: self.pod, container, self.refresh)
             for container in self.pod.all_containers
         }
         self._start_time = (obj.get("status") or {}).get("startTime") or _now()
@@ -129,7 +129,7 @@ class PodWorker:
 
     async def _live(self) -> None:
         """Prepare, then containers; returns when all have ended for good."""
-        self._changed()
+        self.refresh()
         fresh = not self._node.runtime.has_sandbox(self._uid)
         if fresh:
             if self._ended_before():
@@ -200,7 +200,7 @@ class PodWorker:
                 task.cancel()
             await asyncio.gather(*self._stopping, return_exceptions=True)
             self._stopping.clear()
-        self._changed()
+        self.refresh()
 
     async def _stop_all(self, grace: float) -> None:
         """Regular containers together, then sidecars in reverse order."""
@@ -233,7 +233,8 @@ class PodWorker:
 
     # --- status ---
 
-    def _changed(self) -> None:
+    def refresh(self) -> None:
+        """Something that the status shows may have changed."""
         self._reporter.dirty.set()
 
     async def _keep_reporting(self) -> None:
@@ -260,6 +261,10 @@ class PodWorker:
         return PodView(
             pod=self.pod,
             states={name: state for name, state in states.items() if state is not None},
+            resources={
+                container.name: self._node.manager.resources_status(self.pod, container)
+                for container in self.pod.spec.containers or ()
+            },
             waiting={name: keeper.waiting for name, keeper in self._keepers.items() if keeper.waiting},
             has_sandbox=runtime.has_sandbox(self._uid),
             over=self._over,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from dra_api.codec import DecodeError
@@ -38,6 +39,12 @@ class Pods:
             if (meta.namespace, meta.name) == (namespace, name):
                 return worker
         return None
+
+    def refresh(self, uids: Iterable[str]) -> None:
+        """The status of these pods may have changed; pods that are not here are fine."""
+        for uid in uids:
+            if uid in self._workers:
+                self._workers[uid].refresh()
 
     async def run(self) -> None:
         """Follow the API until cancelled; then the workers end, too, without touching their pods."""

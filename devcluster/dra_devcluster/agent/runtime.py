@@ -11,7 +11,6 @@ running, as a kubelet does after its restart.
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import uuid
@@ -25,6 +24,7 @@ from typing import Self
 import msgspec
 
 from .errors import ContainerError
+from .files import write_whole
 from .logs import LogFile
 from .process import ContainerProcess, signal_group, start_ticks
 
@@ -189,10 +189,7 @@ class LocalRuntime:
 
     def _keep(self, key: Key, state: ContainerState) -> None:
         self._states[key] = state
-        file = self.folder(*key) / "state.json"
-        temporary = file.with_suffix(".tmp")
-        temporary.write_bytes(msgspec.json.encode(state))
-        os.replace(temporary, file)
+        write_whole(self.folder(*key) / "state.json", msgspec.json.encode(state))
 
     def _take_over(self, key: Key, state: ContainerState) -> None:
         """Take over the state of an earlier runtime: processes that run according to it are leftovers of a crash."""

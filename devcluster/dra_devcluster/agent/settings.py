@@ -40,6 +40,13 @@ class AgentSettings:
     wipe_attempts: int = 100
     claim_period: float = 60.0
 
+    # Device health (KM-22, KM-23): the gates of Kubernetes, the time for which a report counts, the pause after the end
+    # of a stream.
+    resource_health_status: bool = True
+    resource_health_status_message: bool = True
+    health_timeout: float = 30.0
+    health_retry: float = 5.0
+
     # Pods: the next try after a failed step, and the restarts of containers.
     pod_retry: float = 10.0
     restart_backoff: Backoff = Backoff(10.0, 300.0)
