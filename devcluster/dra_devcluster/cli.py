@@ -97,6 +97,12 @@ def parser() -> argparse.ArgumentParser:
         default="always-allow",
         help="rbac: users may do what roles and bindings grant; always-allow (default): everything",
     )
+    up.add_argument(
+        "--kubelet-defects",
+        default="",
+        metavar="A,B",
+        help="known defects of the kubelet of Kubernetes 1.36 that the nodes shall have (docs/node-agent.md)",
+    )
     commands.add_parser("demo", help="run pods with devices from start to end, and print each step")
     return parser
 

@@ -21,6 +21,7 @@ import yaml
 from dra_kube import Api, Connection, connection
 
 from .agent import AgentSettings, NodeAgent
+from .agent.gates import with_gates
 from .apiserver import DevApiServer, Mode
 from .apiserver.kubeconfig import NAME
 from .processes import ChildProcess, command
@@ -76,13 +77,13 @@ class DevCluster:
         agent_settings: AgentSettings = SETTINGS,
     ) -> None:
         self.folder = folder
+        self._agent_settings, server_gates = with_gates(agent_settings, feature_gates or {})
         self.server = DevApiServer(
-            port=port, feature_gates=feature_gates, snapshot=snapshot, authorization=authorization, name=name
+            port=port, feature_gates=server_gates, snapshot=snapshot, authorization=authorization, name=name
         )
         self.nodes: list[ClusterNode] = []
         self._node_names = [f"node-{number}" for number in range(1, nodes + 1)]
         self._devices = devices
-        self._agent_settings = agent_settings
         self._progress = progress
         self._stack = AsyncExitStack()
 

@@ -8,14 +8,16 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dra_api.gates import UnknownGate
 
+from .agent import KubeletDefect
 from .apiserver import ServerError
 from .apiserver.kubeconfig import living, merged, read_kubeconfig, write_kubeconfig
-from .cluster import DevCluster
+from .cluster import SETTINGS, DevCluster
 from .processes import ProcessFailed
 
 _MANY_NODES = 100
@@ -49,6 +51,17 @@ def parse_gates(text: str) -> dict[str, bool]:
     return gates
 
 
+def parse_defects(text: str) -> frozenset[KubeletDefect]:
+    """``a,b`` as defects. Raises UsageError."""
+    names = frozenset(part.strip() for part in text.split(",") if part.strip())
+    known = {defect.value for defect in KubeletDefect}
+    if unknown := sorted(names - known):
+        raise UsageError(
+            f"--kubelet-defects: {', '.join(unknown)} is not known; choose from {', '.join(sorted(known))}"
+        )
+    return frozenset(map(KubeletDefect, names))
+
+
 async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -66,6 +79,7 @@ async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
             authorization=arguments.authorization,
             name=arguments.name,
             progress=_progress if arguments.nodes >= _MANY_NODES else None,
+            agent_settings=replace(SETTINGS, defects=parse_defects(arguments.kubelet_defects)),
         )
         async with cluster:
             _write_kubeconfig(cluster, kubeconfig)

@@ -200,6 +200,8 @@ BAD_INPUT = [
     ("a snapshot that is a folder", ["--snapshot", "HOME"], "cannot read the snapshot HOME: Is a directory"),
     ("a feature gate that does not exist", ["--feature-gates", "DRANothing=true"],
      "unknown feature gates DRANothing; known are DRAAdminAccess, "),
+    ("a defect that no kubelet has", ["--kubelet-defects", "accumulated-cdi-ids, clumsiness"],
+     "--kubelet-defects: clumsiness is not known; choose from accumulated-cdi-ids, "),
     ("a feature gate without a value", ["--feature-gates", "DRAAdminAccess"],
      "--feature-gates: 'DRAAdminAccess' is not of the form NAME=true or NAME=false"),
     ("a port beyond all ports", ["--port", "70000"], "'70000' is not a port: choose one from 0"),

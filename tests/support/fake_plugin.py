@@ -18,6 +18,8 @@ from dra_proto.registration.v1 import api_pb2 as registration
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
 from fake_health import FakeHealth
 
+LEGACY = "v1alpha3.NodeService"
+
 
 class FakePlugin:
     """A driver's plugin: a registration socket and a service socket.
@@ -70,6 +72,8 @@ class FakePlugin:
             v1_grpc.add_DRAPluginServicer_to_server(_Dra(self, v1), server)
         if "v1beta1.DRAPlugin" in self.services:
             v1beta1_grpc.add_DRAPluginServicer_to_server(_Dra(self, v1beta1), server)
+        if LEGACY in self.services:
+            server.add_generic_rpc_handlers([_legacy(_Dra(self, v1beta1))])
         health = [service for service in self.services if service.endswith(".DRAResourceHealth")]
         server.add_generic_rpc_handlers([self.health.handler(service) for service in health])
         await self._begin(self.service_socket, server)
@@ -158,6 +162,21 @@ class _Dra(v1_grpc.DRAPluginServicer, v1beta1_grpc.DRAPluginServicer):
 
     async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802  (name of the RPC)
         return await self._plugin.unprepare(request, self._messages)
+
+
+def _legacy(dra: _Dra) -> grpc.GenericRpcHandler[Any, Any]:
+    """The service of Kubernetes before 1.32: that of v1beta1 under another name."""
+    pairs: dict[str, tuple[Any, Any]] = {
+        "NodePrepareResources": (v1beta1.NodePrepareResourcesRequest, v1beta1.NodePrepareResourcesResponse),
+        "NodeUnprepareResources": (v1beta1.NodeUnprepareResourcesRequest, v1beta1.NodeUnprepareResourcesResponse),
+    }
+    methods = {
+        name: grpc.unary_unary_rpc_method_handler(
+            getattr(dra, name), request_deserializer=ask.FromString, response_serializer=answer.SerializeToString
+        )
+        for name, (ask, answer) in pairs.items()
+    }
+    return grpc.method_handlers_generic_handler("v1alpha3.Node", methods)
 
 
 class _Registration(registration_grpc.RegistrationServicer):

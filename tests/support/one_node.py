@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 from dra_devcluster.agent import AgentSettings, LocalRuntime, NodeAgent
-from dra_kube import EVENTS, PODS, RESOURCE_CLAIMS, Api, NotFound
+from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
+from dra_kube import EVENTS, NODES, PODS, RESOURCE_CLAIMS, Api, NotFound
 from waiting import until
 
 Json = dict[str, Any]
@@ -127,6 +129,15 @@ class OneNode:
             return None
 
         return await until(f"event {reason} on pod {pod}", find)
+
+    async def metrics(self) -> str:
+        """The metrics of the node's own server, as its API server would ask for them."""
+        node = await self.api.get(NODES, self.name)
+        port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        headers = {"Authorization": f"Bearer {node['metadata']['annotations'][SERVER_KEY_ANNOTATION]}"}
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/metrics", headers=headers) as answer:
+                return await answer.text()
 
     async def log(self, pod: str, **query: str) -> str:
         """The pod's log through the API server."""

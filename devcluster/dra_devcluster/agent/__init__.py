@@ -5,8 +5,17 @@ async with NodeAgent(api, "node-1", root=Path("/tmp/node-1")) as agent:
 """
 
 from .agent import NodeAgent
+from .defects import KubeletDefect
 from .errors import AgentError, CheckpointCorrupted
 from .runtime import LocalRuntime
 from .settings import AgentSettings, Backoff
 
-__all__ = ["AgentError", "AgentSettings", "Backoff", "CheckpointCorrupted", "LocalRuntime", "NodeAgent"]
+__all__ = [
+    "AgentError",
+    "AgentSettings",
+    "Backoff",
+    "CheckpointCorrupted",
+    "KubeletDefect",
+    "LocalRuntime",
+    "NodeAgent",
+]

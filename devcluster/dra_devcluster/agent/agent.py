@@ -23,7 +23,9 @@ from dra_kube import Api
 from .containers import Node
 from .events import EventRecorder
 from .manager import DraManager
+from .metrics import ClaimsInUse, NodeMetrics, PluginSocketCount
 from .node import NodePresence
+from .pod_resources import PodResources
 from .pods import Pods
 from .registration import Registrar
 from .runtime import LocalRuntime
@@ -80,7 +82,8 @@ class NodeAgent:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         settings = self.settings
-        manager = DraManager(self._api, self.node_name, self.root, settings)
+        metrics = NodeMetrics()
+        manager = DraManager(self._api, self.node_name, self.root, settings, metrics)
         stack.push_async_callback(manager.close)
         runtime = self._runtime
         if runtime is None:
@@ -92,7 +95,8 @@ class NodeAgent:
         pods = Pods(node)
         manager.pods_changed = pods.refresh
         server_key = secrets.token_urlsafe()
-        server = await stack.enter_async_context(NodeServer(pods, runtime, server_key))
+        server = await stack.enter_async_context(NodeServer(pods, runtime, server_key, metrics.registry))
+        await stack.enter_async_context(PodResources(self.root, pods.running, manager.cache, settings))
         presence = NodePresence(
             self._api,
             self.node_name,
@@ -103,8 +107,10 @@ class NodeAgent:
             server_key=server_key,
         )
         await presence.register()
-        manager.wiper.start()
-        registrar = Registrar(self.registration_directory, {"DRAPlugin": manager}, settings)
+        manager.plugins.wiper.start()
+        registrar = Registrar(self.registration_directory, {"DRAPlugin": manager.plugins}, settings)
+        metrics.registry.register(ClaimsInUse(manager.cache))
+        metrics.registry.register(PluginSocketCount(registrar.sockets))
         loops: dict[str, Callable[[], Awaitable[None]]] = {
             "events": events.run,
             "node": presence.run,

@@ -68,11 +68,11 @@ class ClaimCache:
         """The claim of that name, if the node holds it."""
         return self._claims.get((namespace, name))
 
-    def refer(self, pod_uid: str, claim: ResourceClaim) -> ClaimInfo:
+    def refer(self, pod_uid: str, claim: ResourceClaim, *, may_be_stale: bool = False) -> ClaimInfo:
         """Note that a pod uses a claim; every driver of its allocation gets an entry (KM-13).
 
         Raises ClaimError while a claim of the same name and another UID is still held (KM-21), and while the devices of
-        an earlier allocation are.
+        an earlier allocation are, unless the claim ``may_be_stale``.
         """
         meta, allocation = claim.metadata, _allocation(claim)
         key = (meta.namespace, meta.name)
@@ -84,13 +84,13 @@ class ClaimCache:
                 f"old ResourceClaim with same name {meta.name} and different UID {info.uid} still exists "
                 "(previous pod force-deleted?!)"
             )
-        elif info.is_stale(claim):
+        elif info.is_stale(claim) and not may_be_stale:
             raise ClaimError(
                 f"ResourceClaim {meta.name} was allocated anew ({_names(allocation)}), but this node still holds "
                 f"{_names(info.allocation)}: waiting for the pods that use them to end"
             )
         info.pods.add(pod_uid)
-        info.allocation = allocation
+        info.allocation = allocation if info.allocation is None else info.allocation
         for result in results_of(claim):
             info.drivers.setdefault(result.driver, ())
         return info

@@ -12,18 +12,18 @@ from .errors import ClaimError
 
 
 def cdi_devices(pod: Pod, container: Container, cache: ClaimCache) -> list[str]:
-    """The CDI ids for a container, in the order of its claim references, each once.
+    """The CDI ids for a container, in the order of its claim references.
 
     Raises ClaimError when a claim of the container is not held by the node.
     """
-    ids: dict[str, None] = {}
+    ids: list[str] = []
     for name, request in claim_requests(pod, container):
         claim = cache.get(pod.metadata.namespace, name)
         if claim is None:
             raise ClaimError(f"ResourceClaim {name} is not prepared on this node")
         for _, device in matching(claim, request):
-            ids.update(dict.fromkeys(device.cdi_ids))
-    return list(ids)
+            ids += device.cdi_ids
+    return ids
 
 
 def claim_requests(pod: Pod, container: Container) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .defects import KubeletDefect
 from .errors import HealthStreamEnded
 from .health import DeviceHealth, HealthCache, Key, Reports, Status, shortened
 from .health_file import FILE_NAME, HealthFile
@@ -97,6 +98,9 @@ class HealthMonitor:
         return reports
 
     def _forget(self, plugin: DraPlugin) -> None:
+        if KubeletDefect.HEALTH_BY_DRIVER in self._settings.defects:
+            self._cache.forget_driver(plugin.driver)
+            return
         self._note({plugin.driver: self._cache.forget(plugin.driver, plugin, self._clock())})
 
     def _expire(self) -> None:

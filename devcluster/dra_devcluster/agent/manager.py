@@ -21,122 +21,118 @@ from weakref import WeakValueDictionary
 
 from dra_api.codec import DecodeError, convert
 from dra_api.core import Container, Pod
-from dra_api.references import ClaimName, ClaimReferenceError, check_owned_by, claim_name, is_reserved_for
+from dra_api.references import (
+    ClaimName,
+    ClaimReferenceError,
+    check_owned_by,
+    claim_name,
+    claims_of_pod,
+    is_reserved_for,
+)
 from dra_api.resource import ResourceClaim
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError
 
 from .checkpoint import FILE_NAME, CheckpointFile
 from .claims import ClaimCache, ClaimInfo, results_of
+from .defects import KubeletDefect
 from .devices import cdi_devices
+from .dra_plugins import DraPlugins
 from .errors import ClaimError
 from .health import Key
-from .health_monitor import HealthMonitor
-from .plugin import ClaimRef, DraPlugin
-from .plugin_instances import PluginInstances, choose_health_service, choose_service
+from .metrics import NodeMetrics
+from .plugin import ClaimRef
 from .resources_status import resources_status
 from .settings import AgentSettings
-from .wiping import SliceWiper
 
 logger = logging.getLogger(__name__)
 
 
 class DraManager:
-    """Plugins and claims of one node; also the registration handler for plugins of type ``DRAPlugin``.
+    """The claims of one node, and the plugins of their drivers.
 
     ``pods_changed`` is called with the UIDs of pods whose status has to show another health of their devices.
     Raises CheckpointCorrupted when the node's checkpoint is damaged.
     """
 
-    def __init__(self, api: Api, node_name: str, root: Path, settings: AgentSettings) -> None:
-        self.plugins: PluginInstances[DraPlugin] = PluginInstances()
-        self.wiper = SliceWiper(api, node_name, settings)
+    def __init__(
+        self, api: Api, node_name: str, root: Path, settings: AgentSettings, metrics: NodeMetrics | None = None
+    ) -> None:
+        self.pods_changed: Callable[[set[str]], None] = lambda pods: None
         self._api = api
         self._settings = settings
+        self._metrics = metrics or NodeMetrics()
         self._checkpoint = CheckpointFile(root / FILE_NAME)
         self.cache = ClaimCache(self._checkpoint.load())
-        self.health = HealthMonitor(root, settings, self._health_changed)
-        self.pods_changed: Callable[[set[str]], None] = lambda pods: None
+        self.plugins = DraPlugins(api, node_name, root, settings, self._metrics, self._health_changed)
         # A lock lives as long as a task holds it or waits for it.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def close(self) -> None:
         """Close all connections; the claims stay as the checkpoint has them."""
-        await self.wiper.close()
-        await self.health.close()
-        await asyncio.gather(*(plugin.close() for plugin in self.plugins.instances()))
-
-    # --- plugins (section 4) ---
-
-    def validate(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
-        """Raises RegistrationError when the plugin offers no service that the node agent speaks (KM-06)."""
-        choose_service(versions)
-
-    async def register(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
-        """Add an instance of a driver; one per endpoint, several may run side by side (KM-07)."""
-        self.plugins.check_free(name, endpoint)
-        health = choose_health_service(versions) if self._settings.resource_health_status else ""
-        plugin = DraPlugin(name, endpoint, choose_service(versions), self._plugin_changed, health_service=health)
-        self.plugins.add(plugin)
-        self.health.follow(plugin)
-        self._driver_changed(name)
-
-    async def deregister(self, name: str, endpoint: str) -> None:
-        """Remove this instance and close its connection; does nothing for an unknown one (KM-08)."""
-        plugin = self.plugins.remove(name, endpoint)
-        if plugin is not None:
-            self._driver_changed(name)
-            await self.health.leave(plugin)
-            await plugin.close()
-
-    def _plugin_changed(self, plugin: DraPlugin) -> None:
-        self._driver_changed(plugin.driver)
-
-    def _driver_changed(self, driver: str) -> None:
-        self.wiper.update(driver, self.plugins.is_usable(driver))
+        await self.plugins.close()
 
     def _health_changed(self, driver: str, devices: set[Key]) -> None:
         self.pods_changed(self.cache.pods_with(driver, devices))
+
+    def _has(self, defect: KubeletDefect) -> bool:
+        return defect in self._settings.defects
 
     # --- pods ---
 
     async def prepare(self, pod: Pod) -> None:
         """Make the devices of all claims of the pod ready. Raises ClaimError; repeating is safe."""
         try:
-            wanted = [await self._checked(pod, target) for target in _targets(pod)]
-            async with self._locked(claim.metadata.uid for claim in wanted):
-                await self._hand_back_stale(pod, wanted)
-                claims = self._refer(pod, wanted)
-                fresh = [claim for claim in claims if not claim.prepared]
-                await self._ask_drivers(fresh)
-                for claim in fresh:
-                    claim.prepared = True
-                if fresh:
-                    self._save()
+            with self._metrics.operation("PrepareResources"):
+                await self._prepare(pod)
         except ClaimError as error:
             raise ClaimError(f"prepare dynamic resources: {error}") from error
 
-    async def unprepare(self, pod_uid: str) -> None:
+    async def _prepare(self, pod: Pod) -> None:
+        wanted = [await self._checked(pod, target) for target in _targets(pod)]
+        async with self._locked(claim.metadata.uid for claim in wanted):
+            await self._hand_back_stale(pod, wanted)
+            claims = self._refer(pod, wanted)
+            fresh = [claim for claim in claims if not claim.prepared]
+            await self._ask_drivers(fresh)
+            for claim in fresh:
+                claim.prepared = True
+            if fresh:
+                self._save()
+
+    async def unprepare(self, pod_uid: str, pod: Pod | None = None) -> None:
         """Drop the pod's references; unprepare claims that no other pod uses (KM-18, KM-19).
 
-        Raises ClaimError; claims that failed stay referenced, so repeating is safe and necessary.
+        ``pod`` is None for a pod that is gone. Raises ClaimError; claims that failed stay referenced, so repeating is
+        safe and necessary.
         """
-        async with self._locked([claim.uid for claim in self.cache.of_pod(pod_uid)]):
-            held = self.cache.of_pod(pod_uid)
-            last = [claim for claim in held if len(claim.pods) == 1]
-            for claim in held:
-                if len(claim.pods) > 1:
-                    claim.pods.discard(pod_uid)
-            if held:
-                self._save()
-            await self._hand_back(last)
+        with self._metrics.operation("UnprepareResources"):
+            async with self._locked([claim.uid for claim in self._held_by(pod_uid, pod)]):
+                held = self._held_by(pod_uid, pod)
+                last = [claim for claim in held if len(claim.pods) == 1]
+                for claim in held:
+                    if len(claim.pods) > 1:
+                        claim.pods.discard(pod_uid)
+                if held:
+                    self._save()
+                await self._hand_back(last)
+
+    def _held_by(self, pod_uid: str, pod: Pod | None) -> list[ClaimInfo]:
+        """The claims to which the pod refers. With the defect also those of the same names that one other pod holds."""
+        held = self.cache.of_pod(pod_uid)
+        if pod is not None and self._has(KubeletDefect.FOREIGN_UNPREPARE):
+            names = [use.name for use in claims_of_pod(pod)]
+            named = (self.cache.get(pod.metadata.namespace, name) for name in names)
+            held += [claim for claim in named if claim and claim not in held and len(claim.pods) == 1]
+        return held
 
     def holds_claims_for(self, pod_uid: str) -> bool:
         """Whether the pod still holds claims, so that it must not be reported as ended."""
         return bool(self.cache.of_pod(pod_uid))
 
     def cdi_devices(self, pod: Pod, container: Container) -> list[str]:
-        """The CDI ids for a container (KM-17). Raises ClaimError."""
-        return cdi_devices(pod, container, self.cache)
+        """The CDI ids for a container, each once (KM-17). Raises ClaimError."""
+        ids = cdi_devices(pod, container, self.cache)
+        return ids if self._has(KubeletDefect.DUPLICATED_DEVICES) else list(dict.fromkeys(ids))
 
     def resources_status(self, pod: Pod, container: Container) -> list[dict[str, Any]]:
         """The health of the container's devices, for its status; empty when the gate is off (KM-27)."""
@@ -144,7 +140,7 @@ class DraManager:
         if not settings.resource_health_status:
             return []
         return resources_status(
-            pod, container, self.cache, self.health.get, messages=settings.resource_health_status_message
+            pod, container, self.cache, self.plugins.health.get, messages=settings.resource_health_status_message
         )
 
     async def reconcile(self, active: Callable[[], set[str]]) -> None:
@@ -181,10 +177,10 @@ class DraManager:
             raise ClaimError(f"fetch ResourceClaim {name}: {error}") from error
         if target.must_check_owner:
             try:
-                check_owned_by(pod, claim)
+                check_owned_by(pod, claim, workload_claims=self._settings.workload_resource_claims)
             except ClaimReferenceError as error:
                 raise ClaimError(str(error)) from error
-        if not is_reserved_for(pod, claim):
+        if not is_reserved_for(pod, claim, workload_claims=self._settings.workload_resource_claims):
             raise ClaimError(
                 f"pod {pod.metadata.name} ({pod.metadata.uid}) is not allowed to use "
                 f"ResourceClaim {name} ({claim.metadata.uid})"
@@ -200,6 +196,8 @@ class DraManager:
 
         No container of the pod runs while it is prepared. A claim that other pods use is refused by ``_refer``.
         """
+        if self._has(KubeletDefect.UNNOTICED_REALLOCATION):
+            return
         held = ((self.cache.get(claim.metadata.namespace, claim.metadata.name), claim) for claim in wanted)
         await self._hand_back(
             [info for info, claim in held if info and info.is_stale(claim) and info.pods <= {pod.metadata.uid}]
@@ -208,9 +206,10 @@ class DraManager:
     def _refer(self, pod: Pod, wanted: Iterable[ResourceClaim]) -> list[ClaimInfo]:
         """Phase 2: references noted before a failure stay, and ``unprepare`` removes them (KM-13)."""
         claims: dict[tuple[str, str], ClaimInfo] = {}
+        may_be_stale = self._has(KubeletDefect.UNNOTICED_REALLOCATION)
         try:
             for claim in wanted:
-                info = self.cache.refer(pod.metadata.uid, claim)
+                info = self.cache.refer(pod.metadata.uid, claim, may_be_stale=may_be_stale)
                 claims[info.key] = info
         finally:
             if claims:
@@ -223,7 +222,8 @@ class DraManager:
             plugin = self.plugins.get(driver)
             results = await plugin.prepare(map(ClaimRef.of, batch), self._settings.call_timeout)
             for claim in batch:
-                claim.drivers[driver] = results[claim.uid]
+                earlier = claim.drivers[driver] if self._has(KubeletDefect.DUPLICATED_DEVICES) else ()
+                claim.drivers[driver] = earlier + results[claim.uid]
 
     # --- shared ---
 

@@ -8,19 +8,19 @@ so one code path serves both of each.
 from __future__ import annotations
 
 import asyncio
-import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, NamedTuple
 
 import grpc
 from dra_proto.dra.v1 import api_pb2 as v1
-from dra_proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
-from dra_proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from dra_proto.health.v1alpha1 import api_pb2 as health
 
 from .claims import ClaimInfo, PreparedDevice
 from .errors import ClaimError, HealthStreamEnded
+from .metrics import NodeMetrics, code_name
+from .plugin_instances import LEGACY_SERVICE
 
 _OPTIONS = [
     # Some servers reject the percent-encoded path that would be the authority of a unix socket (plugin-helper.md 9.5).
@@ -39,8 +39,7 @@ def open_channel(path: str) -> grpc.aio.Channel:
 
 def describe(error: grpc.aio.AioRpcError) -> str:
     """A failed call as kubelet users know it: ``rpc error: code = Unavailable desc = ...``."""
-    code = re.sub(r"(?:^|_)([a-z])", lambda match: match[1].upper(), error.code().name.lower())
-    return f"rpc error: code = {code} desc = {error.details()}"
+    return f"rpc error: code = {code_name(error.code())} desc = {error.details()}"
 
 
 class ClaimRef(NamedTuple):
@@ -57,13 +56,16 @@ class ClaimRef(NamedTuple):
 
 
 class _Service(NamedTuple):
-    stub: Callable[[grpc.aio.Channel], Any]
+    """A service on the wire; that of Kubernetes before 1.32 has the messages of its successor."""
+
+    name: str
     messages: Any
 
 
 _SERVICES = {
-    "v1.DRAPlugin": _Service(v1_grpc.DRAPluginStub, v1),
-    "v1beta1.DRAPlugin": _Service(v1beta1_grpc.DRAPluginStub, v1beta1),
+    "v1.DRAPlugin": _Service("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", v1),
+    "v1beta1.DRAPlugin": _Service("k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin", v1beta1),
+    LEGACY_SERVICE: _Service("v1alpha3.Node", v1beta1),
 }
 
 
@@ -80,6 +82,7 @@ class DraPlugin:
         endpoint: str,
         service: str,
         changed: Callable[[DraPlugin], None],
+        metrics: NodeMetrics | None = None,
         *,
         health_service: str = "",
     ) -> None:
@@ -89,9 +92,9 @@ class DraPlugin:
         self.health_service = health_service
         self.connected = False
         self._changed = changed
-        self._messages = _SERVICES[service].messages
+        self._service = _SERVICES[service]
+        self._metrics = metrics
         self._channel = open_channel(endpoint)
-        self._stub = _SERVICES[service].stub(self._channel)
         self._watch = asyncio.create_task(self._watch_connection(), name=f"connection of {driver}")
 
     async def close(self) -> None:
@@ -139,11 +142,12 @@ class DraPlugin:
 
     async def _call(self, method: str, claims: list[ClaimRef], timeout: float) -> dict[str, Any]:
         """The results by claim UID, after the checks that both calls share."""
-        request = getattr(self._messages, f"{method}Request")(
-            claims=[self._messages.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name) for ref in claims]
+        messages = self._service.messages
+        request = getattr(messages, f"{method}Request")(
+            claims=[messages.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name) for ref in claims]
         )
         try:
-            response = await getattr(self._stub, method)(request, timeout=timeout)
+            response = await self._timed(method, request, timeout)
         except grpc.aio.AioRpcError as error:
             raise ClaimError(f"{method}: {describe(error)}") from error
         except asyncio.CancelledError:
@@ -159,6 +163,25 @@ class DraPlugin:
         if len(response.claims) < len(claims):
             raise ClaimError(f"{method} skipped {len(claims) - len(response.claims)} ResourceClaims")
         return dict(response.claims)
+
+    async def _timed(self, method: str, request: Any, timeout: float) -> Any:
+        path = f"/{self._service.name}/{method}"
+        call = self._channel.unary_unary(
+            path,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=getattr(self._service.messages, f"{method}Response").FromString,
+        )
+        start, code = time.monotonic(), grpc.StatusCode.CANCELLED
+        try:
+            response = await call(request, timeout=timeout)
+            code = grpc.StatusCode.OK
+        except grpc.aio.AioRpcError as error:
+            code = error.code()
+            raise
+        finally:
+            if self._metrics is not None:
+                self._metrics.called(self.driver, path, code, time.monotonic() - start)
+        return response
 
 
 def _is_cancelled() -> bool:

@@ -12,13 +12,15 @@ from typing import Generic, Protocol, TypeVar
 from .errors import ClaimError, RegistrationError
 
 SERVICES = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+_NO_SERVICES = "empty list of supported gRPC services (aka supported versions)"
+LEGACY_SERVICE = "v1alpha3.NodeService"
 HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 
 def choose_service(offered: Sequence[str]) -> str:
     """The first service in the plugin's order that we speak (KM-06). Raises RegistrationError."""
     if not offered:
-        raise RegistrationError("empty list of supported gRPC services (aka supported versions)")
+        raise RegistrationError(_NO_SERVICES)
     for service in offered:
         if service in SERVICES:
             return service
@@ -26,6 +28,16 @@ def choose_service(offered: Sequence[str]) -> str:
         f"none of the supported gRPC services of the plugin ({', '.join(offered)}) "
         f"is supported by the node ({', '.join(SERVICES)})"
     )
+
+
+def choose_legacy_service(offered: Sequence[str]) -> str:
+    """What a kubelet of Kubernetes 1.32 chooses: its own newest, and the legacy service of plugins that offer none.
+
+    Old plugins gave version numbers instead of services. Raises RegistrationError.
+    """
+    if not offered:
+        raise RegistrationError(_NO_SERVICES)
+    return "v1beta1.DRAPlugin" if "v1beta1.DRAPlugin" in offered else LEGACY_SERVICE
 
 
 def choose_health_service(offered: Sequence[str]) -> str:

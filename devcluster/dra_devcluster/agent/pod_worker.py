@@ -219,7 +219,7 @@ class PodWorker:
     async def _give_back(self) -> None:
         while True:
             try:
-                return await self._node.manager.unprepare(self._uid)
+                return await self._node.manager.unprepare(self._uid, self.pod)
             except ClaimError as error:
                 logger.warning("pod %s: unprepare dynamic resources: %s", self.pod.key, error)
                 await self._pause()

@@ -12,6 +12,7 @@ from dra_kube import PODS, Gone, KubeError
 
 from .containers import Node
 from .pod_worker import PodWorker
+from .podspec import RunPod
 
 logger = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -31,6 +32,10 @@ class Pods:
     def active(self) -> set[str]:
         """UIDs of the pods whose workers handle their claims."""
         return {uid for uid, task in self._tasks.items() if not task.done()}
+
+    def running(self) -> list[RunPod]:
+        """The pods that have not ended."""
+        return [worker.pod for worker in self._workers.values() if not worker.pod.is_terminal]
 
     def find(self, namespace: str, name: str) -> PodWorker | None:
         """The worker of the pod of that name; of several, the latest."""

@@ -6,6 +6,7 @@ annotation of its Node object: a client that may read the Node may use the API s
 ===================================================  ==========================================================
 ``GET /containerLogs/<ns>/<pod>/<container>``         log text; query as for ``pods/log``
 ``GET /exec/<ns>/<pod>/<container>``                  websocket, sub-protocol ``v5.channel.k8s.io`` or ``v4``
+``GET /metrics``                                      metrics in the Prometheus format
 ``GET /healthz``                                      ``ok``
 ===================================================  ==========================================================
 """
@@ -20,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from dra_devcluster.node_protocol import EXEC_PROTOCOLS
 
@@ -37,15 +39,17 @@ _SHUTDOWN_SECONDS = 0.5
 class NodeServer:
     """An async context manager; ``port`` is known once it is entered."""
 
-    def __init__(self, pods: Pods, runtime: LocalRuntime, key: str) -> None:
+    def __init__(self, pods: Pods, runtime: LocalRuntime, key: str, metrics: CollectorRegistry) -> None:
         self.port = 0
         self._pods = pods
         self._runtime = runtime
         self._key = f"Bearer {key}".encode()
+        self._metrics = metrics
         self._closing = asyncio.Event()
         app = web.Application(middlewares=[self._authorize])
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)
+        app.router.add_get("/metrics", self._expose)
         app.router.add_get("/healthz", self._healthz)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
 
@@ -72,6 +76,9 @@ class NodeServer:
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
+
+    async def _expose(self, request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def _worker(self, request: web.Request) -> PodWorker:
         """The worker of the pod. Raises HTTPNotFound."""

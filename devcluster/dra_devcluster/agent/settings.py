@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .defects import KubeletDefect
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -33,6 +35,12 @@ class AgentSettings:
     registration_backoff: Backoff = Backoff(0.5, 122.0)
     call_timeout: float = 45.0
 
+    # Speak the services that a kubelet of Kubernetes 1.32 spoke, and choose among them as it did.
+    legacy_service: bool = False
+
+    # Claims that are reserved for the PodGroup of a pod: a gate of Kubernetes.
+    workload_resource_claims: bool = False
+
     # Stale slices (KM-10) and stale claims (KM-20).
     wipe_delay: float = 30.0
     wipe_backoff: Backoff = Backoff(1.0, 300.0)
@@ -56,6 +64,9 @@ class AgentSettings:
     # The node object.
     lease_period: float = 10.0
     node_status_period: float = 300.0
+
+    # What a kubelet does wrong and this agent does not, unless it is asked to.
+    defects: frozenset[KubeletDefect] = frozenset()
 
     # Search path of containers whose pod sets none.
     search_path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,58 +15,9 @@ from dra_devcluster.agent import AgentSettings
 from dra_devcluster.agent.claims import PreparedDevice
 from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.manager import DraManager
-from dra_kube import NotFound
 from fake_plugin import FakePlugin, MakePlugin
+from plain_claims import DRIVER, OTHER, Claims, pod_with
 from waiting import becomes
-
-DRIVER = "gpu.example.com"
-OTHER = "nic.example.com"
-
-
-class Claims:
-    """The claims of the API server, and nothing else of it."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, dict[str, Any]] = {}
-
-    async def get(self, resource: Any, name: str, namespace: str | None = None) -> dict[str, Any]:
-        if name not in self.objects:
-            raise NotFound(404, "NotFound", f'resourceclaims.resource.k8s.io "{name}" not found')
-        return self.objects[name]
-
-    def add(
-        self, name: str, *pods: str, drivers: tuple[str, ...] = (DRIVER,), device: str = "device", **changes: Any
-    ) -> None:
-        results = [
-            {"request": "req", "driver": driver, "pool": "pool", "device": f"{device}-{index}"}
-            for index, driver in enumerate(drivers)
-        ]
-        status = {
-            "allocation": {"devices": {"results": results}},
-            "reservedFor": [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"} for pod in pods],
-        }
-        metadata = {"name": name, "namespace": "default", "uid": changes.pop("uid", f"uid-of-{name}")}
-        owner = changes.pop("owner", None)
-        if owner:
-            metadata["ownerReferences"] = [
-                {"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": f"uid-{owner}", "controller": True}
-            ]
-        self.objects[name] = {"metadata": metadata, "status": status | changes}
-
-
-def pod_with(name: str, *claims: str, **status: Any) -> Pod:
-    entries = [{"name": claim, "resourceClaimName": claim} for claim in claims]
-    return convert(
-        Pod,
-        {
-            "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
-            "spec": {
-                "resourceClaims": entries,
-                "containers": [{"name": "c", "resources": {"claims": [{"name": claim} for claim in claims]}}],
-            },
-            "status": status,
-        },
-    )
 
 
 @pytest.fixture
@@ -87,11 +39,11 @@ async def plugin(manager: DraManager, make_plugin: MakePlugin) -> FakePlugin:
 
 async def _registered(manager: DraManager, plugin: FakePlugin) -> FakePlugin:
     await plugin.serve()
-    await manager.register(plugin.driver, str(plugin.service_socket), plugin.services)
+    await manager.plugins.register(plugin.driver, str(plugin.service_socket), plugin.services)
     return plugin
 
 
-def restarted(manager: DraManager, claims: Claims, tmp_path: Path, settings: AgentSettings) -> DraManager:
+def restarted(claims: Claims, tmp_path: Path, settings: AgentSettings) -> DraManager:
     return DraManager(claims, "node-1", tmp_path, settings)  # type: ignore[arg-type]  # reads claims, nothing else
 
 
@@ -170,9 +122,41 @@ async def test_km12_an_unregistered_driver_fails_even_a_prepared_claim(
 ) -> None:
     claims.add("gpu", "pod-a", "pod-b")
     await manager.prepare(pod_with("pod-a", "gpu"))
-    await manager.deregister(DRIVER, str(plugin.service_socket))
+    await manager.plugins.deregister(DRIVER, str(plugin.service_socket))
     message = await refused(manager.prepare(pod_with("pod-b", "gpu")))
     assert message == f"DRA driver {DRIVER} is not registered"
+
+
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("claim", ["shared by name", "made for the group"])
+async def test_e2e067_e2e068_a_claim_that_is_reserved_for_the_podgroup_of_the_pod(
+    gate: bool, claim: str, claims: Claims, tmp_path: Path, fast: AgentSettings, make_plugin: MakePlugin
+) -> None:
+    settings = replace(fast, workload_resource_claims=gate)
+    manager = restarted(claims, tmp_path, settings)
+    plugin = await _registered(manager, make_plugin(DRIVER))
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "group", "uid": "uid-group"}
+    claims.add("gpu", reservedFor=[group])
+    owner = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "name": "group", "controller": True}
+    claims.objects["gpu"]["metadata"]["ownerReferences"] = [owner | {"uid": "uid-group"}]
+    entry = {"name": "gpu"} | (
+        {"resourceClaimName": "gpu"} if claim == "shared by name" else {"resourceClaimTemplateName": "template"}
+    )
+    pod = convert(
+        Pod,
+        {
+            "metadata": {"name": "pod-a", "namespace": "default", "uid": "uid-pod-a"},
+            "spec": {"resourceClaims": [entry], "schedulingGroup": {"podGroupName": "group"}},
+            "status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "gpu"}]},
+        },
+    )
+    if gate:
+        await manager.prepare(pod)
+        assert plugin.prepared == [["gpu"]]
+    else:
+        wanted = "is not allowed to use" if claim == "shared by name" else "was not created for Pod"
+        assert wanted in await refused(manager.prepare(pod))
+    await manager.close()
 
 
 # --- phases 2 to 4 ---
@@ -192,7 +176,7 @@ async def test_km14_devices_are_kept_as_the_driver_reports_them(
     ]
     claims.add("gpu", "pod-a")
     await manager.prepare(pod_with("pod-a", "gpu"))
-    again = restarted(manager, claims, tmp_path, fast)
+    again = restarted(claims, tmp_path, fast)
     for known in (manager, again):
         claim = known.cache.get("default", "gpu")
         assert claim is not None
@@ -347,7 +331,7 @@ async def test_km14_a_server_without_the_service_gives_a_clear_error(
 ) -> None:
     plugin = make_plugin(OTHER, services=("v1beta1.DRAPlugin",))
     await plugin.serve()
-    await manager.register(OTHER, str(plugin.service_socket), ("v1.DRAPlugin",))
+    await manager.plugins.register(OTHER, str(plugin.service_socket), ("v1.DRAPlugin",))
     claims.add("nic", "pod-a", drivers=(OTHER,))
     message = await refused(manager.prepare(pod_with("pod-a", "nic")))
     assert message.startswith("NodePrepareResources: rpc error: code = Unimplemented")
@@ -430,8 +414,8 @@ async def test_prj019_a_claim_allocated_anew_waits_until_its_earlier_devices_are
     await manager.prepare(pod_with("pod-a", "gpu"))
     claims.add("gpu", "pod-b", device="other")
     if restarts:
-        manager = restarted(manager, claims, tmp_path, fast)
-        await manager.register(DRIVER, str(plugin.service_socket), plugin.services)
+        manager = restarted(claims, tmp_path, fast)
+        await manager.plugins.register(DRIVER, str(plugin.service_socket), plugin.services)
     for _ in range(2):
         assert await refused(manager.prepare(pod_with("pod-b", "gpu"))) == REFUSED
     assert not manager.holds_claims_for("uid-pod-b")
@@ -520,9 +504,9 @@ async def test_km19_an_unregistered_driver_blocks_unprepare(
 ) -> None:
     claims.add("gpu", "pod-a")
     await manager.prepare(pod_with("pod-a", "gpu"))
-    await manager.deregister(DRIVER, str(plugin.service_socket))
+    await manager.plugins.deregister(DRIVER, str(plugin.service_socket))
     assert await refused(manager.unprepare("uid-pod-a")) == f"DRA driver {DRIVER} is not registered"
-    await manager.register(DRIVER, str(plugin.service_socket), plugin.services)
+    await manager.plugins.register(DRIVER, str(plugin.service_socket), plugin.services)
     await manager.unprepare("uid-pod-a")
 
 
@@ -553,8 +537,8 @@ async def test_a_restart_prepares_again_because_prepared_is_in_memory_only(
 ) -> None:
     claims.add("gpu", "pod-a")
     await manager.prepare(pod_with("pod-a", "gpu"))
-    again = restarted(manager, claims, tmp_path, fast)
-    await again.register(DRIVER, str(plugin.service_socket), plugin.services)
+    again = restarted(claims, tmp_path, fast)
+    await again.plugins.register(DRIVER, str(plugin.service_socket), plugin.services)
     await again.prepare(pod_with("pod-a", "gpu"))
     await again.unprepare("uid-pod-a")
     await again.close()
@@ -585,7 +569,7 @@ async def test_km07_a_plugin_whose_service_comes_later_is_called_once_it_is_ther
     claims: Claims, manager: DraManager, make_plugin: MakePlugin
 ) -> None:
     late = make_plugin(OTHER)
-    await manager.register(OTHER, str(late.service_socket), late.services)
+    await manager.plugins.register(OTHER, str(late.service_socket), late.services)
     claims.add("nic", "pod-a", drivers=(OTHER,))
     assert "code = Unavailable" in await refused(manager.prepare(pod_with("pod-a", "nic")))
     await late.serve()
