@@ -22,6 +22,7 @@ from dra_kube import Api
 
 from .containers import Node
 from .events import EventRecorder
+from .host_paths import HostPaths
 from .manager import DraManager
 from .metrics import ClaimsInUse, NodeMetrics, PluginSocketCount
 from .node import NodePresence
@@ -91,7 +92,8 @@ class NodeAgent:
             runtime = await stack.enter_async_context(own)
         events = EventRecorder(self._api, self.node_name)
         cdi = CdiDirectory(self.cdi_root)
-        node = Node(self.node_name, ADDRESS, self._api, settings, manager, runtime, cdi, events)
+        paths = HostPaths(self.root, self.cdi_root)
+        node = Node(self.node_name, ADDRESS, self._api, settings, manager, runtime, cdi, events, paths)
         pods = Pods(node)
         manager.pods_changed = pods.refresh
         server_key = secrets.token_urlsafe()
@@ -108,7 +110,7 @@ class NodeAgent:
         )
         await presence.register()
         manager.plugins.wiper.start()
-        registrar = Registrar(self.registration_directory, {"DRAPlugin": manager.plugins}, settings)
+        registrar = Registrar(self.registration_directory, {"DRAPlugin": manager.plugins}, settings, paths)
         metrics.registry.register(ClaimsInUse(manager.cache))
         metrics.registry.register(PluginSocketCount(registrar.sockets))
         loops: dict[str, Callable[[], Awaitable[None]]] = {

@@ -17,15 +17,18 @@ from dra_cdi import CdiDirectory, CdiError, ContainerEdits
 from dra_kube import Api
 
 from .cdi import missing_on_host, not_carried_out
-from .environment import pod_environment
+from .environment import basic_environment, pod_environment
 from .errors import ClaimError, ContainerError
 from .events import EventRecorder
+from .host_paths import HostPaths
 from .images import command_of
 from .manager import DraManager
 from .pod_status import Waiting
 from .podspec import RunContainer, RunPod
 from .runtime import ContainerRecord, LocalRuntime
+from .sandbox import why_impossible
 from .settings import AgentSettings
+from .volumes import PodVolumes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Node:
     runtime: LocalRuntime
     cdi: CdiDirectory
     events: EventRecorder
+    paths: HostPaths
 
 
 class ContainerKeeper:
@@ -50,8 +54,14 @@ class ContainerKeeper:
     """
 
     def __init__(
-        self, node: Node, pod: Callable[[], RunPod], container: RunContainer, changed: Callable[[], None]
+        self,
+        node: Node,
+        pod: Callable[[], RunPod],
+        container: RunContainer,
+        volumes: PodVolumes,
+        changed: Callable[[], None],
     ) -> None:
+        self._volumes = volumes
         self.container = container
         self.waiting: Waiting | None = None
         self.started = asyncio.Event()
@@ -127,21 +137,33 @@ class ContainerKeeper:
     async def _try_to_start(self) -> None:
         node, pod, container = self._node, self._pod(), self.container
         ids, edits = self._devices(pod)
-        environment = {"PATH": node.settings.search_path, "HOSTNAME": pod.metadata.name}
+        environment = basic_environment(node.api, node.settings.search_path, pod.metadata.name)
         environment |= await pod_environment(node.api, pod, container, node.address)
+        mounts = self._volumes.mounts(container, environment)
         environment |= edits.environment()
         if edits != ContainerEdits(env=edits.env):
             environment["CDI_FACTS"] = self._write_facts(ids, edits)
         command = command_of(container, environment)
+        obstacle = await asyncio.to_thread(why_impossible) if mounts else ""
         try:
-            node.runtime.start(self._uid, container.name, command, environment, container.working_dir)
+            node.runtime.start(
+                self._uid, container.name, command, environment, container.working_dir, () if obstacle else mounts
+            )
         except OSError as error:
             raise ContainerError("CreateContainerError", f"the node cannot keep the container: {error}") from error
-        if ignored := [*container.not_carried_out, *not_carried_out(edits)]:
-            message = f"The development cluster runs containers as plain processes, without their {', '.join(ignored)}"
-            node.events.warning(pod, "NotCarriedOut", message, container.name)
+        self._say_what_is_left_out(pod, edits, obstacle)
         node.events.normal(pod, "Created", f"Created container: {container.name}", container.name)
         node.events.normal(pod, "Started", f"Started container {container.name}", container.name)
+
+    def _say_what_is_left_out(self, pod: RunPod, edits: ContainerEdits, obstacle: str) -> None:
+        container = self.container
+        left_out = [*container.not_carried_out, *not_carried_out(edits)]
+        left_out += [f"volume {name} (of an unsupported kind)" for name in self._volumes.not_provided(container)]
+        if obstacle:
+            left_out.append(f"volumeMounts (this machine forbids mount namespaces: {obstacle})")
+        if left_out:
+            message = f"The development cluster runs containers as plain processes, without their {', '.join(left_out)}"
+            self._node.events.warning(pod, "NotCarriedOut", message, container.name)
 
     def _devices(self, pod: RunPod) -> tuple[list[str], ContainerEdits]:
         try:

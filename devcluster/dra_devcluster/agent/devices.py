@@ -11,8 +11,8 @@ from .claims import ClaimCache, ClaimInfo, PreparedDevice
 from .errors import ClaimError
 
 
-def cdi_devices(pod: Pod, container: Container, cache: ClaimCache) -> list[str]:
-    """The CDI ids for a container, in the order of its claim references.
+def cdi_devices(pod: Pod, container: Container, cache: ClaimCache, *, repeat: bool = False) -> list[str]:
+    """The CDI ids for a container, in the order of its claim references, each once unless they may ``repeat``.
 
     Raises ClaimError when a claim of the container is not held by the node.
     """
@@ -23,7 +23,7 @@ def cdi_devices(pod: Pod, container: Container, cache: ClaimCache) -> list[str]:
             raise ClaimError(f"ResourceClaim {name} is not prepared on this node")
         for _, device in matching(claim, request):
             ids += device.cdi_ids
-    return ids
+    return ids if repeat else list(dict.fromkeys(ids))
 
 
 def claim_requests(pod: Pod, container: Container) -> Iterator[tuple[str, str]]:

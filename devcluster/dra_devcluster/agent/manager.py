@@ -130,9 +130,8 @@ class DraManager:
         return bool(self.cache.of_pod(pod_uid))
 
     def cdi_devices(self, pod: Pod, container: Container) -> list[str]:
-        """The CDI ids for a container, each once (KM-17). Raises ClaimError."""
-        ids = cdi_devices(pod, container, self.cache)
-        return ids if self._has(KubeletDefect.DUPLICATED_DEVICES) else list(dict.fromkeys(ids))
+        """The CDI ids for a container (KM-17). Raises ClaimError."""
+        return cdi_devices(pod, container, self.cache, repeat=self._has(KubeletDefect.DUPLICATED_DEVICES))
 
     def resources_status(self, pod: Pod, container: Container) -> list[dict[str, Any]]:
         """The health of the container's devices, for its status; empty when the gate is off (KM-27)."""

@@ -2,8 +2,8 @@
 
 ::
 
-    prepare claims -> init containers -> containers -> stop what runs -> unprepare claims -> terminal status
-                                                                            -> (deleted:) remove the object
+    volumes -> prepare claims -> init containers -> containers -> stop what runs -> unprepare claims
+                                                         -> terminal status -> (deleted:) remove the object
 
 Whatever ends a pod (its containers are done, it is deleted, its deadline passes, it vanishes from the API)
 leads to the same last steps. The worker reports a terminal status and removes the object only after the claims are
@@ -24,10 +24,11 @@ from dra_api.codec import DecodeError, convert
 from dra_kube import PODS, Conflict, KubeError, NotFound
 
 from .containers import ContainerKeeper, Node
-from .errors import ClaimError
+from .errors import ClaimError, VolumeError
 from .pod_reporter import PodReporter
 from .pod_status import Ending, PodView
 from .podspec import RunPod
+from .volumes import PodVolumes
 
 logger = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -42,8 +43,10 @@ class PodWorker:
         self._obj = obj
         self._node = node
         self._uid = self.pod.metadata.uid
+        folder = node.runtime.volumes_folder(self._uid)
+        self._volumes = PodVolumes(node.api, node.address, node.paths, lambda: self.pod, folder)
         self._keepers = {
-            container.name: ContainerKeeper(node, lambda: self.pod, container, self.refresh)
+            container.name: ContainerKeeper(node, lambda: self.pod, container, self._volumes, self.refresh)
             for container in self.pod.all_containers
         }
         self._start_time = (obj.get("status") or {}).get("startTime") or _now()
@@ -131,13 +134,15 @@ class PodWorker:
         """Prepare, then containers; returns when all have ended for good."""
         self.refresh()
         fresh = not self._node.runtime.has_sandbox(self._uid)
+        if fresh and self._ended_before():
+            return
+        await self._set_up_volumes()
         if fresh:
-            if self._ended_before():
-                return
             await self._prepare()
             self._node.runtime.open_sandbox(self._uid)
         sidecars: list[asyncio.Task[int]] = []
         tasks: list[asyncio.Task[int]] = []
+        refreshing = asyncio.create_task(self._refresh_volumes(), name=f"volumes of pod {self.pod.key}")
         try:
             if not await self._initialize(fresh, sidecars):
                 return
@@ -147,9 +152,9 @@ class PodWorker:
             ]
             await asyncio.gather(*tasks)
         finally:
-            for task in (*tasks, *sidecars):
+            for task in (refreshing, *tasks, *sidecars):
                 task.cancel()
-            await asyncio.gather(*tasks, *sidecars, return_exceptions=True)
+            await asyncio.gather(refreshing, *tasks, *sidecars, return_exceptions=True)
 
     def _ended_before(self) -> bool:
         """Whether all containers ended for good under an earlier node agent."""
@@ -177,6 +182,23 @@ class PodWorker:
             elif await keeper.keep(is_init=True, again=again) != 0:
                 return False
         return True
+
+    async def _set_up_volumes(self) -> None:
+        while True:
+            try:
+                return await self._volumes.set_up()
+            except VolumeError as error:
+                self._node.events.warning(self.pod, "FailedMount", str(error))
+                await self._pause()
+
+    async def _refresh_volumes(self) -> None:
+        """Write the content of volumes anew from time to time; what fails keeps its old content."""
+        while True:
+            await asyncio.sleep(self._node.settings.volume_period)
+            try:
+                await self._volumes.refresh()
+            except VolumeError as error:
+                self._node.events.warning(self.pod, "FailedMount", str(error))
 
     async def _prepare(self) -> None:
         while True:

@@ -7,8 +7,10 @@ from typing import Any
 from dra_api.core import Container, Pod, PodSpec
 from dra_api.meta import Part
 
-# An API server mounts the service account's token into every container.
-_TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+from .volumespec import FieldRef, ResourceFieldRef, RunVolume
+
+# Where containers find the token of their service account, by a mount that an API server adds to every container.
+TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class KeyRef(Part, frozen=True):
@@ -19,16 +21,11 @@ class KeyRef(Part, frozen=True):
     optional: bool = False
 
 
-class FieldRef(Part, frozen=True):
-    """A field of the pod itself, such as ``metadata.name``."""
-
-    field_path: str = ""
-
-
 class EnvSource(Part, frozen=True):
     """Where a variable's value comes from; one field is set."""
 
     field_ref: FieldRef | None = None
+    resource_field_ref: ResourceFieldRef | None = None
     config_map_key_ref: KeyRef | None = None
     secret_key_ref: KeyRef | None = None
 
@@ -55,7 +52,13 @@ class EnvFrom(Part, frozen=True):
 
 
 class VolumeMount(Part, frozen=True):
+    """Where a container sees a volume, or the part of it at ``sub_path``."""
+
+    name: str = ""
     mount_path: str = ""
+    read_only: bool = False
+    sub_path: str = ""
+    sub_path_expr: str = ""
 
 
 class RunContainer(Container, frozen=True):
@@ -77,9 +80,7 @@ class RunContainer(Container, frozen=True):
     @property
     def not_carried_out(self) -> list[str]:
         """Fields that ask for what a plain process cannot have."""
-        mounts = [mount for mount in self.volume_mounts or () if mount.mount_path != _TOKEN_PATH]
         wishes = {
-            "volumeMounts": mounts,
             "volumeDevices": self.volume_devices,
             "startupProbe": self.startup_probe,
             "readinessProbe": self.readiness_probe,
@@ -100,6 +101,8 @@ class RunPodSpec(PodSpec, frozen=True):
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
     service_account_name: str = ""
+    automount_service_account_token: bool | None = None
+    volumes: tuple[RunVolume, ...] | None = None
 
 
 class RunPod(Pod, frozen=True):
@@ -111,6 +114,12 @@ class RunPod(Pod, frozen=True):
     def all_containers(self) -> tuple[RunContainer, ...]:
         """Init containers first, in the order of the specification."""
         return (self.spec.init_containers or ()) + (self.spec.containers or ())
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether the containers need a token: for a service account of their own, unless the pod says no."""
+        spec = self.spec
+        return spec.service_account_name not in ("", "default") and spec.automount_service_account_token is not False
 
     @property
     def grace_seconds(self) -> float:

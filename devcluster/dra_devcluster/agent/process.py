@@ -20,6 +20,7 @@ from typing import IO
 
 from .errors import ContainerError
 from .logs import LogFile, StreamToLog
+from .sandbox import Mount, enter, join
 
 _SETPRIV = shutil.which("setpriv")
 _DRAIN_SECONDS = 1.0
@@ -27,22 +28,36 @@ _POLL_SECONDS = 0.05
 
 
 class ContainerProcess:
-    """Starts the process; its output goes to the log. Raises ContainerError(RunContainerError)."""
+    """Starts the process; its output goes to the log. Raises ContainerError(RunContainerError).
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], folder: Path, log: LogFile) -> None:
+    With ``mounts`` it gets a view of the machine's files of its own; ``root`` is an empty folder for that.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        log: LogFile,
+        *,
+        mounts: Sequence[Mount] = (),
+        root: Path | None = None,
+    ) -> None:
         self.over = asyncio.Event()
         self._environment = dict(environment)
         self._folder = folder
         self._log = log
         self._joined: set[int] = set()
+        self._has_mounts = bool(mounts)
+        command = enter(root, mounts, folder, argv) if mounts and root is not None else argv
         try:
             self._process = subprocess.Popen(
-                command_line(argv, environment),
+                command_line(command, environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=self._environment,
-                cwd=folder,
+                cwd=Path("/") if self._has_mounts else folder,
                 start_new_session=True,
                 bufsize=0,
             )
@@ -80,14 +95,15 @@ class ContainerProcess:
     async def execute(self, argv: Sequence[str], *, stdin: bool) -> asyncio.subprocess.Process:
         """Start another program in the container's environment. Raises ContainerError(RunContainerError)."""
         pipe = asyncio.subprocess.PIPE
+        command = join(self.pid, self._folder, argv) if self._has_mounts else argv
         try:
             process = await asyncio.create_subprocess_exec(
-                *command_line(argv, self._environment),
+                *command_line(command, self._environment),
                 stdin=pipe if stdin else asyncio.subprocess.DEVNULL,
                 stdout=pipe,
                 stderr=pipe,
                 env=self._environment,
-                cwd=self._folder,
+                cwd=Path("/") if self._has_mounts else self._folder,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:

@@ -17,6 +17,7 @@ from dra_proto.registration.v1 import api_pb2, api_pb2_grpc
 
 from .discovery import PluginSockets, Registered
 from .errors import RegistrationError
+from .host_paths import HostPaths
 from .plugin import describe, open_channel
 from .settings import AgentSettings
 from .watcher import SocketWatcher
@@ -40,11 +41,18 @@ class PluginHandler(Protocol):
 class Registrar:
     """Keeps registrations in step with the sockets in one directory."""
 
-    def __init__(self, directory: Path, handlers: Mapping[str, PluginHandler], settings: AgentSettings) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        handlers: Mapping[str, PluginHandler],
+        settings: AgentSettings,
+        paths: HostPaths | None = None,
+    ) -> None:
         self.sockets = PluginSockets(settings.registration_backoff)
         self._directory = directory
         self._handlers = handlers
         self._settings = settings
+        self._paths = paths
         self._operations: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -103,6 +111,9 @@ class Registrar:
             stub = api_pb2_grpc.RegistrationStub(channel)
             info = await self._ask(stub.GetInfo, api_pb2.InfoRequest(), self._settings.info_timeout)
             endpoint = info.endpoint or path
+            if self._paths is not None:
+                # A plugin in a container knows the paths of the node, not those of this machine.
+                endpoint = str(self._paths.real(endpoint))
             plugin = Registered(identity, info.type, info.name, endpoint)
             try:
                 await self._admit(path, plugin, tuple(info.supported_versions))

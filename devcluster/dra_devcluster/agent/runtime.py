@@ -27,6 +27,7 @@ from .errors import ContainerError
 from .files import write_whole
 from .logs import LogFile
 from .process import ContainerProcess, signal_group, start_ticks
+from .sandbox import Mount
 
 Key = tuple[str, str]
 
@@ -127,12 +128,22 @@ class LocalRuntime:
         """Where the container's files are kept."""
         return self._root / pod_uid / name
 
+    def volumes_folder(self, pod_uid: str) -> Path:
+        """Where the content of the pod's volumes is kept. No container can have this name."""
+        return self._root / pod_uid / ".volumes"
+
     def log_path(self, pod_uid: str, name: str, attempt: int) -> Path:
         """The log of one run; those of the latest two are kept."""
         return self.folder(pod_uid, name) / f"{attempt}.log"
 
     def start(
-        self, pod_uid: str, name: str, argv: Sequence[str], environment: Mapping[str, str], cwd: str = ""
+        self,
+        pod_uid: str,
+        name: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: str = "",
+        mounts: Sequence[Mount] = (),
     ) -> ContainerRecord:
         """Start or restart the container, by default in a directory of its own.
 
@@ -141,11 +152,13 @@ class LocalRuntime:
         key = (pod_uid, name)
         last = self._states[key].current if key in self._states else None
         attempt = last.attempt + 1 if last else 0
-        work = self.folder(pod_uid, name) / "work"
-        work.mkdir(parents=True, exist_ok=True)
+        work, root = self.folder(pod_uid, name) / "work", self.folder(pod_uid, name) / "root"
+        for folder in (work, root):
+            folder.mkdir(parents=True, exist_ok=True)
         log = LogFile(self.log_path(pod_uid, name, attempt))
         try:
-            process = ContainerProcess(argv, environment, Path(cwd) if cwd else work, log)
+            folder = Path(cwd) if cwd else work
+            process = ContainerProcess(argv, environment, folder, log, mounts=mounts, root=root)
         except ContainerError:
             log.close()
             raise

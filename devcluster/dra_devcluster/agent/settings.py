@@ -55,8 +55,9 @@ class AgentSettings:
     health_timeout: float = 30.0
     health_retry: float = 5.0
 
-    # Pods: the next try after a failed step, and the restarts of containers.
+    # Pods: the next try after a failed step, how long a volume shows old content, and the restarts of containers.
     pod_retry: float = 10.0
+    volume_period: float = 60.0
     restart_backoff: Backoff = Backoff(10.0, 300.0)
     restart_forgiven: float = 600.0
     shutdown_grace: float = 2.0

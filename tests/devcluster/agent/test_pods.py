@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 from dra_devcluster.agent.runtime import LocalRuntime
 from dra_kube import CONFIG_MAPS, EVENTS, LEASES, NODES, SECRETS, ApiError
+from node_exec import execute, http_client
 from one_node import OneNode
 from waiting import becomes, until
 
@@ -233,6 +234,9 @@ async def test_a_container_gets_exactly_the_environment_that_the_pod_asks_for(no
     await node.phase("pod-a", "Succeeded")
     lines = dict(line.split("=", 1) for line in (await node.log("pod-a")).splitlines())
     assert lines.pop("PATH") == node.settings.search_path
+    server = urlsplit(node.api.connection.host)
+    assert lines.pop("KUBERNETES_SERVICE_HOST") == server.hostname
+    assert lines.pop("KUBERNETES_SERVICE_PORT") == str(server.port)
     assert lines == {
         "HOSTNAME": "pod-a",
         "PLAIN": "x",
@@ -287,11 +291,10 @@ async def _counted(node: OneNode, pod: str, reason: str) -> bool:
 
 async def test_what_a_plain_process_cannot_have_is_said_in_an_event(node: OneNode) -> None:
     probe = {"exec": {"command": ["true"]}}
-    mounts = [{"name": "data", "mountPath": "/data"}]
-    one = container("c", "exit 0", livenessProbe=probe, volumeMounts=mounts)
-    await node.pod("pod-a", containers=[one], volumes=[{"name": "data", "emptyDir": {}}])
+    one = container("c", "exit 0", livenessProbe=probe)
+    await node.pod("pod-a", containers=[one])
     await node.phase("pod-a", "Succeeded")
-    assert (await node.event("pod-a", "NotCarriedOut"))["message"].endswith("without their volumeMounts, livenessProbe")
+    assert (await node.event("pod-a", "NotCarriedOut"))["message"].endswith("without their livenessProbe")
 
 
 async def test_an_image_with_a_shell_runs_the_arguments(node: OneNode) -> None:
@@ -468,31 +471,6 @@ async def test_the_log_of_a_container_that_never_ran_says_what_it_waits_for(node
 
 
 # --- exec ---
-
-
-def http_client(node: OneNode) -> aiohttp.ClientSession:
-    """A client with the node's own credentials, for what the API does not offer."""
-    link = node.api.connection
-    connector = aiohttp.TCPConnector(ssl=link.tls or True)
-    return aiohttp.ClientSession(link.host, headers={"Authorization": link.authorization() or ""}, connector=connector)
-
-
-async def execute(
-    node: OneNode, *command: str, stdin: bytes = b"", protocol: str = "v5.channel.k8s.io"
-) -> tuple[bytes, Json]:
-    """Standard output, and the Status at the end."""
-    query = [("command", word) for word in command] + [("stdout", "true"), ("stdin", "true" if stdin else "false")]
-    url = "/api/v1/namespaces/default/pods/pod-a/exec"
-    async with http_client(node) as session:
-        async with session.ws_connect(url, params=query, protocols=[protocol]) as socket:
-            assert socket.protocol == protocol
-            if stdin:
-                await socket.send_bytes(b"\0" + stdin)
-                await socket.send_bytes(b"\xff\0")
-            output: dict[int, bytes] = {}
-            async for message in socket:
-                output[message.data[0]] = output.get(message.data[0], b"") + message.data[1:]
-            return output.get(1, b""), json.loads(output[3])
 
 
 async def test_exec_runs_a_program_in_the_environment_of_the_container(node: OneNode) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from dra_devcluster.agent import AgentSettings, watcher
 from dra_devcluster.agent.errors import RegistrationError
+from dra_devcluster.agent.host_paths import HostPaths
 from dra_devcluster.agent.registration import Registrar
 from dra_kube import RESOURCE_SLICES
 from fake_plugin import FakePlugin, MakePlugin
@@ -55,11 +56,15 @@ async def registrar(
 ) -> AsyncIterator[Registrar]:
     if request.param == "no inotify":
         monkeypatch.setattr(watcher, "inotify_simple", None)
-    registrar = Registrar(short_path / "plugins_registry", {"DRAPlugin": handler}, fast)
+    registrar = registrar_at(short_path, handler, fast)
     task = asyncio.create_task(registrar.run())
     yield registrar
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def registrar_at(root: Path, handler: Handler, settings: AgentSettings) -> Registrar:
+    return Registrar(root / "plugins_registry", {"DRAPlugin": handler}, settings, HostPaths(root, root / "cdi"))
 
 
 @pytest.fixture
@@ -81,9 +86,18 @@ async def test_km01_sockets_that_lie_there_at_the_start_are_registered(
     plugin: FakePlugin, short_path: Path, handler: Handler, fast: AgentSettings
 ) -> None:
     await plugin.register()
-    task = asyncio.create_task(Registrar(short_path / "plugins_registry", {"DRAPlugin": handler}, fast).run())
+    task = asyncio.create_task(registrar_at(short_path, handler, fast).run())
     await becomes(lambda: plugin.statuses == [(True, "")])
     task.cancel()
+
+
+async def test_a_plugin_in_a_container_may_give_its_endpoint_as_the_node_sees_it(
+    registrar: Registrar, handler: Handler, plugin: FakePlugin, short_path: Path
+) -> None:
+    plugin.endpoint = "/var/lib/kubelet/plugins/gpu/dra.sock"
+    await plugin.register()
+    await becomes(lambda: plugin.statuses == [(True, "")])
+    assert handler.calls[-1] == ("register", str(short_path / "plugins" / "gpu" / "dra.sock"))
 
 
 async def test_km01_sockets_in_new_sub_directories_count_and_other_files_do_not(

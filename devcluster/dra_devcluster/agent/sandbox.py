@@ -1,0 +1,59 @@
+"""How a container gets its mounts: the command line that starts its program in a mount namespace of its own.
+
+It needs no rights, but the machine may forbid it: some distributions and most containers allow namespaces to root only.
+``why_impossible`` finds out.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from . import sandbox_entry
+
+_PROBE_SECONDS = 10.0
+
+
+class Mount(NamedTuple):
+    """A folder or file of this machine, and where a container sees it."""
+
+    source: Path
+    target: str
+    read_only: bool = False
+
+
+def enter(root: Path, mounts: Sequence[Mount], cwd: Path, argv: Sequence[str]) -> list[str]:
+    """The command line that runs a program with these mounts. ``root`` is an empty folder for it alone."""
+    bound = [(str(one.source), one.target, one.read_only) for one in mounts]
+    return _command({"root": str(root), "mounts": bound, "cwd": str(cwd)}, argv)
+
+
+def join(pid: int, cwd: Path, argv: Sequence[str]) -> list[str]:
+    """The command line that runs a program beside one that was started by ``enter``."""
+    return _command({"join": pid, "cwd": str(cwd)}, argv)
+
+
+@cache
+def why_impossible() -> str:
+    """Why this machine lets no process have mounts of its own; empty if it does. Takes a moment when asked first."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, source = Path(folder) / "root", Path(folder) / "source"
+        root.mkdir()
+        source.mkdir()
+        command = enter(root, [Mount(source, "/devcluster/probe", read_only=True)], Path("/"), ["true"])
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        return "" if done.returncode == 0 else done.stderr.strip().rpartition("\n")[2]
+
+
+def _command(plan: dict[str, object], argv: Sequence[str]) -> list[str]:
+    # -I and -S: nothing of the environment or the installed packages can disturb the start, or slow it down.
+    return [sys.executable, "-I", "-S", str(sandbox_entry.__file__), json.dumps(plan), *argv]

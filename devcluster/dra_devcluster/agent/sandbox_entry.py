@@ -1,0 +1,151 @@
+"""Runs a program with mounts of its own: ``python sandbox_entry.py PLAN PROGRAM ARGUMENT...``.
+
+PLAN is JSON, either ``{"root": EMPTY_FOLDER, "mounts": [[SOURCE, TARGET, READ_ONLY], ...], "cwd": FOLDER}``, or
+``{"join": PID, "cwd": FOLDER}`` for a program beside one that runs so already.
+
+Root may have a mount namespace, and every other user one inside a user namespace of its own. The program sees
+the files of the machine, with the sources bound over the targets. A target that does not exist cannot be made on the
+machine. Its nearest parent is replaced by an empty file system in memory, in which everything that the parent has is
+bound again, and which can get new names.
+
+This file is run as a program and imports nothing but the standard library, since it starts with every container.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import stat
+import sys
+from collections.abc import Sequence
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
+_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x40000
+# What a file system forbids (statvfs) has to be repeated when it is mounted again: nosuid, nodev, noexec, ...
+_KEPT = {0x2: 0x2, 0x4: 0x4, 0x8: 0x8, 0x400: 0x400, 0x800: 0x800, 0x1000: 0x200000}
+_DIE_WITH_PARENT, _KILL = 1, 9
+CANNOT_RUN = 128
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Replace this process by the program; ends with ``CANNOT_RUN`` and a line on stderr if that fails."""
+    plan, argv = json.loads(arguments[0]), list(arguments[1:])
+    try:
+        if "join" in plan:
+            _join(plan["join"])
+        else:
+            _isolate()
+            _build(plan["root"], plan["mounts"])
+            os.chroot(plan["root"])
+        os.chdir(plan["cwd"])
+        _libc.prctl(_DIE_WITH_PARENT, _KILL, 0, 0, 0)
+    except OSError as error:
+        _end(f"cannot set up the mounts of the container: {error}")
+    try:
+        os.execvp(argv[0], argv)
+    except FileNotFoundError:
+        _end(f'exec: "{argv[0]}": executable file not found in $PATH')
+    except OSError as error:
+        _end(f'exec: "{argv[0]}": {error.strerror}')
+
+
+def _end(message: str) -> None:
+    print(message, file=sys.stderr)
+    sys.exit(CANNOT_RUN)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    arguments = (source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())
+    _check(_libc.mount(*arguments), f"mount {source} at {target}")
+
+
+def _isolate() -> None:
+    """A mount namespace, and if we may not have that alone, a user namespace in which we are who we are."""
+    user, group = os.geteuid(), os.getegid()
+    if _libc.unshare(_NEW_MOUNTS) != 0:
+        _check(_libc.unshare(_NEW_MOUNTS | _NEW_USER), "unshare")
+        for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{file}", "w") as mapping:
+                mapping.write(text)
+    _mount("none", "/", "", _RECURSIVE | _PRIVATE)
+
+
+def _join(pid: int) -> None:
+    """Enter the namespaces and the root of a process."""
+    root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY)
+    kinds = [("user", _NEW_USER), ("mnt", _NEW_MOUNTS)]
+    other = [(kind, flag) for kind, flag in kinds if os.readlink(f"/proc/{pid}/ns/{kind}") != _own(kind)]
+    for namespace, flag in [(os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY), flag) for kind, flag in other]:
+        _check(_libc.setns(namespace, flag), "setns")
+        os.close(namespace)
+    os.fchdir(root)
+    os.chroot(".")
+    os.close(root)
+
+
+def _own(kind: str) -> str:
+    return os.readlink(f"/proc/self/ns/{kind}")
+
+
+def _build(root: str, mounts: Sequence[tuple[str, str, bool]]) -> None:
+    _mount("/", root, "", _BIND | _RECURSIVE)
+    bound: list[str] = []
+    mirrors: set[int] = set()
+    for source, wanted, read_only in sorted(mounts, key=lambda mount: mount[1]):
+        target = os.path.realpath(wanted)
+        if not os.path.lexists(root + target):
+            _make(root, target, bound, mirrors, directory=os.path.isdir(source))
+        _mount(source, root + target, "", _BIND | _RECURSIVE)
+        if read_only:
+            allowed = os.statvfs(root + target).f_flag
+            kept = sum(flag for bit, flag in _KEPT.items() if allowed & bit)
+            _mount("none", root + target, "", _BIND | _REMOUNT | _READ_ONLY | kept)
+        bound.append(target)
+
+
+def _make(root: str, target: str, bound: Sequence[str], mirrors: set[int], *, directory: bool) -> None:
+    """Make a target in a volume that is bound already, or in a mirror, but never in a folder of the machine.
+
+    ``mirrors`` are the device numbers of the mirrors: a folder of the machine that is bound in one has another number.
+    """
+    parent = os.path.dirname(target)
+    while not os.path.lexists(root + parent):
+        parent = os.path.dirname(parent)
+    in_volume = any(parent == volume or parent.startswith(volume + "/") for volume in bound)
+    if not in_volume and os.stat(root + parent).st_dev not in mirrors:
+        _mirror(root + parent)
+        mirrors.add(os.stat(root + parent).st_dev)
+    os.makedirs(root + (target if directory else os.path.dirname(target)), exist_ok=True)
+    if not directory:
+        open(root + target, "a").close()
+
+
+def _mirror(folder: str) -> None:
+    """Put an empty file system over a folder, and what the folder has into it."""
+    original = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    mode = stat.S_IMODE(os.fstat(original).st_mode)
+    _mount("tmpfs", folder, "tmpfs", 0, f"mode={mode:o}")
+    for name in os.listdir(original):
+        old, new = f"/proc/self/fd/{original}/{name}", f"{folder}/{name}"
+        kind = os.lstat(old).st_mode
+        if stat.S_ISLNK(kind):
+            os.symlink(os.readlink(old), new)
+            continue
+        if stat.S_ISDIR(kind):
+            os.mkdir(new)
+        else:
+            open(new, "x").close()
+        _mount(old, new, "", _BIND | _RECURSIVE)
+    os.close(original)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
