@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 from dra_devcluster.agent import AgentSettings, LocalRuntime, NodeAgent
 from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
-from dra_kube import EVENTS, NODES, PODS, RESOURCE_CLAIMS, Api, NotFound
+from dra_kube import EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, NotFound
 from waiting import until
 
 Json = dict[str, Any]
@@ -129,6 +129,25 @@ class OneNode:
             return None
 
         return await until(f"event {reason} on pod {pod}", find)
+
+    async def publish(self, name: str, driver: str = "gpu.example.com", node_name: str = "node-1") -> None:
+        """A slice of one device; without a node it is for all of them."""
+        spec: Json = {
+            "driver": driver,
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "device-0"}],
+        }
+        spec |= {"nodeName": node_name} if node_name else {"allNodes": True}
+        await self.api.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
+
+    async def shows_slices(self, *names: str) -> None:
+        """Wait until there are exactly these slices."""
+
+        async def reached() -> bool:
+            found, _ = await self.api.list(RESOURCE_SLICES)
+            return {one["metadata"]["name"] for one in found} == set(names)
+
+        await until(f"slices {names}", reached)
 
     async def metrics(self) -> str:
         """The metrics of the node's own server, as its API server would ask for them."""

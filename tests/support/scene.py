@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dra_devcluster.agent import NodeAgent
@@ -98,7 +98,7 @@ class Scene:
             pool = [device(f"device-{index:02}") for index in range(devices)]
             await self.start_plugin(number, {self.node_names[number]: Pool.of(pool)})
 
-    async def start_plugin(self, number: int, resources: Resources) -> RunningPlugin | None:
+    async def start_plugin(self, number: int, resources: Resources, **settings_of_plugin: Any) -> RunningPlugin | None:
         """The driver on one node; without kubelet only its slices."""
         if not self.kubelet:
             await self.publish_objects(number, resources)
@@ -110,6 +110,7 @@ class Scene:
             registry_dir=agent.registration_directory,
             data_dir=agent.root / "plugins" / self.driver_name,
             cdi_dir=agent.cdi_root,
+            **settings_of_plugin,
         )
         recorder, faults, stack = CallRecorder(), Faults(), AsyncExitStack()
         plugin = KubeletPlugin(SimulatedDriver(self.driver_name), settings, self.api, interceptors=[recorder, faults])
@@ -161,6 +162,11 @@ class Scene:
         """A ResourceClaim."""
         body = {"metadata": {"name": name, "namespace": self.namespace}, "spec": spec or self.claim_spec()}
         return await self.api.create(RESOURCE_CLAIMS, body)
+
+    async def post(self, resource: Resource, version: str, body: Object) -> None:
+        """Create an object in an older version of its kind."""
+        old = replace(resource, versions=(version,))
+        await self.api.create(old, body)
 
     async def create_template(self, name: str = "template", spec: Object | None = None) -> Object:
         """A ResourceClaimTemplate."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from counting_socket import CountingSocket
 from dra_devcluster.agent import LocalRuntime
+from dra_devcluster.agent.checkpoint import decode
 from fake_plugin import FakePlugin, MakePlugin
 from one_node import OneNode
 from waiting import becomes, until
@@ -191,16 +193,67 @@ async def test_nod015_a_service_socket_among_the_registration_sockets_is_harmles
         await node.phase("pod-a", "Succeeded")
 
 
-async def test_nod016_a_service_that_stopped_after_prepare_gives_back_after_its_restart(
-    node: OneNode, plugin: FakePlugin
+@pytest.mark.parametrize("wipe_delay", [0.05])
+@pytest.mark.parametrize("common", [False, True], ids=["nod016 separate directories", "nod017 common directory"])
+async def test_nod016_nod017_a_service_that_stopped_after_prepare_gives_back_after_its_restart(
+    common: bool, node: OneNode, make_plugin: MakePlugin
 ) -> None:
+    plugin = make_plugin(root=node.root)
+    plugin.cdi_root = node.cdi_root
+    if common:
+        plugin.service_socket = plugin.registration_socket.with_name("service.sock")
+    async with plugin:
+        await becomes(lambda: plugin.statuses == [(True, "")])
+        await node.publish("slice")
+        await make_pod(node, "")
+        await node.phase("pod-a", "Running")
+        await plugin.stop_serving()
+        await node.shows_slices()
+        await node.delete("pod-a")
+        await plugin.serve()
+        await node.gone("pod-a")
+        assert plugin.unprepared == [["gpu"]]
+
+
+async def test_nod020_two_pods_in_sequence_are_served_over_one_connection(
+    node: OneNode, make_plugin: MakePlugin
+) -> None:
+    plugin = make_plugin(root=node.root)
+    plugin.cdi_root = node.cdi_root
+    await plugin.serve()
+    async with CountingSocket(plugin.service_socket.with_name("front.sock"), plugin.service_socket) as front:
+        plugin.endpoint = str(front.path)
+        await plugin.register()
+        for name in ("pod-a", "pod-b"):
+            await node.pod(name, "true", claims=(f"gpu-of-{name}",))
+            await node.claim(f"gpu-of-{name}", name)
+            await node.phase(name, "Succeeded")
+        assert (front.connections, len(plugin.prepared), len(plugin.unprepared)) == (1, 2, 2)
+
+
+SHARES: dict[str, list[str | None]] = {
+    "nod057 no share id": [None],
+    "nod058 one share id": ["11111111-0000-4000-8000-000000000001"],
+    "nod059 two share ids of one device": [
+        "11111111-0000-4000-8000-000000000001",
+        "11111111-0000-4000-8000-000000000002",
+    ],
+}
+
+
+@pytest.mark.parametrize("case", SHARES)
+async def test_nod057_nod058_nod059_devices_keep_the_share_ids_that_the_driver_reports(
+    case: str, node: OneNode, plugin: FakePlugin
+) -> None:
+    one = {"pool_name": "pool", "device_name": "device-0"}
+    plugin.devices["gpu"] = [one | ({"share_id": share} if share else {}) for share in SHARES[case]]
     await make_pod(node, "")
     await node.phase("pod-a", "Running")
-    await plugin.stop_serving()
+    (claim,) = decode((node.root / "dra_manager_state").read_bytes())
+    assert [device.share_id for device in claim.drivers["gpu.example.com"]] == SHARES[case]
     await node.delete("pod-a")
-    await plugin.serve()
     await node.gone("pod-a")
-    assert plugin.unprepared == [["gpu"]]
+    assert (plugin.prepared, plugin.unprepared) == ([["gpu"]], [["gpu"]])
 
 
 async def test_e2e013_a_pod_deleted_by_force_gives_its_claims_back(node: OneNode, plugin: FakePlugin) -> None:

@@ -6,17 +6,15 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from dra_devcluster.agent import AgentSettings, watcher
 from dra_devcluster.agent.errors import RegistrationError
 from dra_devcluster.agent.host_paths import HostPaths
 from dra_devcluster.agent.registration import Registrar
-from dra_kube import RESOURCE_SLICES
 from fake_plugin import FakePlugin, MakePlugin
 from one_node import OneNode
-from waiting import becomes, until
+from waiting import becomes
 
 
 class Handler:
@@ -184,42 +182,21 @@ async def test_km03_a_socket_on_which_nobody_listens_does_not_hold_up_others(
 # --- slices (KM-10) ---
 
 
-async def publish(node: OneNode, name: str, driver: str = "gpu.example.com", node_name: str = "node-1") -> None:
-    spec: dict[str, Any] = {
-        "driver": driver,
-        "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-        "devices": [{"name": "device-0"}],
-    }
-    spec |= {"nodeName": node_name} if node_name else {"allNodes": True}
-    await node.api.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
-
-
-async def slices(node: OneNode) -> set[str]:
-    found, _ = await node.api.list(RESOURCE_SLICES)
-    return {one["metadata"]["name"] for one in found}
-
-
-async def became(node: OneNode, *names: str) -> None:
-    async def reached() -> bool:
-        return await slices(node) == set(names)
-
-    await until(f"slices {names}", reached)
-
-
 async def test_nod040_at_the_start_the_slices_of_this_node_go_and_no_others(node: OneNode) -> None:
-    await became(node)
+    await node.shows_slices()
     await node.stop()
-    await publish(node, "own")
-    await publish(node, "other-driver", driver="nic.example.com")
-    await publish(node, "other-node", node_name="node-2")
-    await publish(node, "network", node_name="")
+    await node.publish("own")
+    await node.publish("other-driver", driver="nic.example.com")
+    await node.publish("other-node", node_name="node-2")
+    await node.publish("network", node_name="")
     await node.start()
-    await became(node, "other-node", "network")
+    await node.shows_slices("other-node", "network")
 
 
 LOSSES: dict[str, Callable[[FakePlugin], Awaitable[None]]] = {
     "nod041 the plugin unregisters": lambda plugin: plugin.unregister(),
     "nod042 the service stops": lambda plugin: plugin.stop_serving(),
+    "nod043 the service stops, common directory": lambda plugin: plugin.stop_serving(),
 }
 
 
@@ -227,46 +204,59 @@ LOSSES: dict[str, Callable[[FakePlugin], Awaitable[None]]] = {
 async def test_slices_of_a_driver_go_when_its_last_instance_is_lost(
     case: str, node: OneNode, make_plugin: MakePlugin
 ) -> None:
-    async with make_plugin(root=node.root) as plugin:
+    plugin = make_plugin(root=node.root)
+    in_directory(plugin, common=case.endswith("common directory"))
+    async with plugin:
         await becomes(lambda: plugin.statuses)
-        await publish(node, "gpu")
-        await publish(node, "nic", driver="nic.example.com")
+        await node.publish("gpu")
+        await node.publish("nic", driver="nic.example.com")
         await LOSSES[case](plugin)
-        await became(node, "nic")
+        await node.shows_slices("nic")
+
+
+def in_directory(plugin: FakePlugin, *, common: bool) -> None:
+    """Put the service socket beside the registration socket, where the node sees it as a plugin, too."""
+    if common:
+        plugin.service_socket = plugin.registration_socket.with_name("service.sock")
 
 
 async def test_nod044_slices_of_a_driver_that_is_never_reachable_go(node: OneNode, make_plugin: MakePlugin) -> None:
     plugin = make_plugin(root=node.root)
     await plugin.register()
     await becomes(lambda: plugin.statuses)
-    await publish(node, "gpu")
-    await became(node)
+    await node.publish("gpu")
+    await node.shows_slices()
 
 
 @pytest.mark.parametrize("wipe_delay", [3.0])  # a busy machine may need some time for the service to come back
-async def test_nod045_slices_stay_when_the_service_comes_back_in_time(node: OneNode, make_plugin: MakePlugin) -> None:
-    async with make_plugin(root=node.root) as plugin:
+@pytest.mark.parametrize("common", [False, True], ids=["nod045 separate directories", "nod046 common directory"])
+async def test_nod045_nod046_slices_stay_when_the_service_comes_back_in_time(
+    common: bool, node: OneNode, make_plugin: MakePlugin
+) -> None:
+    plugin = make_plugin(root=node.root)
+    in_directory(plugin, common=common)
+    async with plugin:
         other = make_plugin("nic.example.com", root=node.root)
         async with other:
             await becomes(lambda: plugin.statuses and other.statuses)
-            await publish(node, "gpu")
+            await node.publish("gpu")
             await plugin.stop_serving()
             await plugin.serve()
             # The other driver's loss starts later: when its slices are gone, the first one's time is over, too.
-            await publish(node, "nic", driver="nic.example.com")
+            await node.publish("nic", driver="nic.example.com")
             await other.unregister()
-            await became(node, "gpu")
+            await node.shows_slices("gpu")
 
 
 async def test_e2e031_a_rolling_update_wipes_nothing(node: OneNode, make_plugin: MakePlugin) -> None:
     async with make_plugin(root=node.root) as old:
         await becomes(lambda: old.statuses)
-        await publish(node, "gpu")
+        await node.publish("gpu")
         async with make_plugin(root=node.root, instance="-new") as new:
             await becomes(lambda: new.statuses)
             await old.unregister()
             await old.stop_serving()
-            await publish(node, "nic", driver="nic.example.com")
+            await node.publish("nic", driver="nic.example.com")
             marker = make_plugin("nic.example.com", root=node.root)
             await marker.register()  # never served: its slices mark the time of a wipe
-            await became(node, "gpu")
+            await node.shows_slices("gpu")
