@@ -9,3 +9,6 @@ SERVER_KEY_ANNOTATION: Final = "devcluster.kopf-dra/server-key"
 
 # Sub-protocols of the websocket of ``exec``, best first.
 EXEC_PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+
+# Sub-protocols of the websocket of ``portforward``: SPDY inside of it.
+PORT_FORWARD_PROTOCOLS: Final = ("SPDY/3.1+portforward.k8s.io",)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from dra_devcluster.agent import AgentSettings, LocalRuntime, NodeAgent
-from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
-from dra_kube import EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, NotFound
+from dra_kube import EVENTS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, NotFound
 from waiting import until
 
 Json = dict[str, Any]
@@ -150,13 +148,8 @@ class OneNode:
         await until(f"slices {names}", reached)
 
     async def metrics(self) -> str:
-        """The metrics of the node's own server, as its API server would ask for them."""
-        node = await self.api.get(NODES, self.name)
-        port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
-        headers = {"Authorization": f"Bearer {node['metadata']['annotations'][SERVER_KEY_ANNOTATION]}"}
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/metrics", headers=headers) as answer:
-                return await answer.text()
+        """The metrics of the node through the API server."""
+        return await self.api.raw_text(f"/api/v1/nodes/{self.name}/proxy/metrics")
 
     async def log(self, pod: str, **query: str) -> str:
         """The pod's log through the API server."""

@@ -6,6 +6,7 @@ annotation of its Node object: a client that may read the Node may use the API s
 ===================================================  ==========================================================
 ``GET /containerLogs/<ns>/<pod>/<container>``         log text; query as for ``pods/log``
 ``GET /exec/<ns>/<pod>/<container>``                  websocket, sub-protocol ``v5.channel.k8s.io`` or ``v4``
+``GET /portForward/<ns>/<pod>``                       websocket, sub-protocol ``SPDY/3.1+portforward.k8s.io``
 ``GET /metrics``                                      metrics in the Prometheus format
 ``GET /healthz``                                      ``ok``
 ===================================================  ==========================================================
@@ -23,13 +24,14 @@ from typing import Self
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from dra_devcluster.node_protocol import EXEC_PROTOCOLS
+from dra_devcluster.node_protocol import EXEC_PROTOCOLS, PORT_FORWARD_PROTOCOLS
 
 from .errors import ContainerError
 from .exec import refuse, run_session
 from .logs import LogQuery, read_log
 from .pod_worker import PodWorker
 from .pods import Pods
+from .port_forward import PortForward
 from .runtime import LocalRuntime
 
 ADDRESS = "127.0.0.1"
@@ -49,6 +51,7 @@ class NodeServer:
         app = web.Application(middlewares=[self._authorize])
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)
+        app.router.add_get("/portForward/{namespace}/{pod}", self._port_forward)
         app.router.add_get("/metrics", self._expose)
         app.router.add_get("/healthz", self._healthz)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
@@ -128,6 +131,15 @@ class NodeServer:
             await run_session(socket, process)
         finally:
             container.leave(process)
+        return socket
+
+    async def _port_forward(self, request: web.Request) -> web.StreamResponse:
+        pod = self._worker(request).pod
+        if not self._runtime.has_sandbox(pod.metadata.uid):
+            raise web.HTTPBadRequest(text=f"unable to forward port because pod is not running: {pod.metadata.name}")
+        socket = web.WebSocketResponse(protocols=PORT_FORWARD_PROTOCOLS, max_msg_size=0)
+        await socket.prepare(request)
+        await PortForward(socket, ADDRESS).run()
         return socket
 
 

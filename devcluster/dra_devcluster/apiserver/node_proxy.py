@@ -1,19 +1,19 @@
-"""Passes ``pods/log`` and ``pods/exec`` on to the server of the pod's node.
+"""Passes ``pods/log``, ``pods/exec``, ``pods/portforward`` and ``nodes/proxy`` on to the server of the pod's node.
 
 The Node object has the address of that server and the key for it (``status.addresses``,
-``status.daemonEndpoints``, and an annotation). Terminals, ``attach`` and ``portforward`` are not offered.
+``status.daemonEndpoints``, and an annotation). Terminals and ``attach`` are not offered.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import quote
 
 import aiohttp
 from aiohttp import WSMsgType, web
 
-from dra_devcluster.node_protocol import EXEC_PROTOCOLS, SERVER_KEY_ANNOTATION
+from dra_devcluster.node_protocol import EXEC_PROTOCOLS, PORT_FORWARD_PROTOCOLS, SERVER_KEY_ANNOTATION
 
 from .call import Call
 from .errors import Json, StatusError, bad_request, internal
@@ -30,7 +30,7 @@ async def log(call: Call) -> web.StreamResponse:
     _container(pod, call.query.get("container", ""))
     if not pod["spec"].get("nodeName"):
         return web.Response(status=204)  # nothing has been written yet
-    url, headers = _node_url(call, "containerLogs")
+    url, headers = _container_url(call, "containerLogs")
     query = call.request.query
     async with _session() as session, await _open(session.get(url, headers=headers, params=query)) as node:
         if node.status != 200:
@@ -47,16 +47,29 @@ async def log(call: Call) -> web.StreamResponse:
 
 async def execute(call: Call) -> web.StreamResponse:
     """A program in a container, over a websocket."""
-    call.need("get" if call.request.method == "GET" else "create")
-    url, headers = _node_url(call, "exec")
     if call.query.get("tty", "").lower() in ("true", "1"):
         raise _not_implemented("the development cluster does not support exec with a terminal: leave out --tty")
+    call.need("get" if call.request.method == "GET" else "create")
+    url, headers = _container_url(call, "exec")
+    return await _websocket(call, url, headers, EXEC_PROTOCOLS)
+
+
+async def port_forward(call: Call) -> web.StreamResponse:
+    """Connections to the ports of a pod, over a websocket."""
+    call.need("get" if call.request.method == "GET" else "create")
+    url, headers = _node_url(call, _pod(call), "portForward")
+    return await _websocket(call, url, headers, PORT_FORWARD_PROTOCOLS)
+
+
+async def _websocket(call: Call, url: str, headers: dict[str, str], offered: Sequence[str]) -> web.StreamResponse:
+    """Join the client with the node; both speak the first of the ``offered`` sub-protocols that the client names."""
+    what = call.target.subresource
     if call.request.headers.get("Upgrade", "").lower() != "websocket":
-        raise _not_implemented("exec is supported over websockets only: use kubectl 1.30 or newer")
+        raise _not_implemented(f"{what} is supported over websockets only: use kubectl 1.31 or newer")
     asked = call.request.headers.get("Sec-WebSocket-Protocol", "")
-    protocols = [name for name in (part.strip() for part in asked.split(",")) if name in EXEC_PROTOCOLS]
+    protocols = [name for name in (part.strip() for part in asked.split(",")) if name in offered]
     if not protocols:
-        raise bad_request(f"exec needs one of the sub-protocols {', '.join(EXEC_PROTOCOLS)}, not {asked or 'none'}")
+        raise bad_request(f"{what} needs one of the sub-protocols {', '.join(offered)}, not {asked or 'none'}")
     async with _session() as session:
         try:
             async with session.ws_connect(
@@ -70,8 +83,20 @@ async def execute(call: Call) -> web.StreamResponse:
             raise internal(f"the node does not answer: {error}") from error
 
 
+async def proxy(call: Call) -> web.StreamResponse:
+    """``nodes/<name>/proxy/metrics`` and ``/healthz``: what the node's own server answers."""
+    call.need("get")
+    tail = call.target.tail
+    if call.resource.plural != "nodes" or tail not in ("metrics", "healthz"):
+        raise _not_implemented("the development cluster passes on nodes/proxy/metrics and nodes/proxy/healthz only")
+    url, headers = _server(call, call.target.name)
+    async with _session() as session, await _open(session.get(f"{url}/{tail}", headers=headers)) as node:
+        kind = node.headers.get("Content-Type", "text/plain")
+        return web.Response(status=node.status, body=await node.read(), headers={"Content-Type": kind})
+
+
 async def unsupported(call: Call) -> web.StreamResponse:
-    """``attach``, ``portforward``: a clear refusal."""
+    """``attach``: a clear refusal."""
     _host_of(_pod(call))
     raise _not_implemented(f"{call.target.subresource} is not supported by the development cluster")
 
@@ -80,7 +105,8 @@ NODE_SUBRESOURCES: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = 
     "log": log,
     "exec": execute,
     "attach": unsupported,
-    "portforward": unsupported,
+    "proxy": proxy,
+    "portforward": port_forward,
 }
 
 
@@ -119,12 +145,22 @@ async def _pump(source: _Socket, sink: _Socket) -> None:
             await sink.send_str(message.data)
 
 
-def _node_url(call: Call, what: str) -> tuple[str, dict[str, str]]:
+def _container_url(call: Call, what: str) -> tuple[str, dict[str, str]]:
     """Where the node serves ``what`` for the container, and the headers it wants. Raises 400, 404."""
-    target = call.target
     pod = _pod(call)
-    container = _container(pod, call.query.get("container", ""))
-    node_name = _host_of(pod)
+    return _node_url(call, pod, what, _container(pod, call.query.get("container", "")))
+
+
+def _node_url(call: Call, pod: Json, what: str, *tail: str) -> tuple[str, dict[str, str]]:
+    """Where the node serves ``what`` for the pod. Raises 400, 404."""
+    url, headers = _server(call, _host_of(pod))
+    target = call.target
+    path = "/".join(quote(part, safe="") for part in (what, target.namespace, target.name, *tail))
+    return f"{url}/{path}", headers
+
+
+def _server(call: Call, node_name: str) -> tuple[str, dict[str, str]]:
+    """The node's own server, and the headers that it wants. Raises 400, 404."""
     node = get(call.registry, call.registry.resource("", "v1", "nodes"), "", node_name).decode()
     status = node.get("status") or {}
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
@@ -132,8 +168,7 @@ def _node_url(call: Call, what: str) -> tuple[str, dict[str, str]]:
     key = (node["metadata"].get("annotations") or {}).get(SERVER_KEY_ANNOTATION)
     if not (port and address and key):
         raise bad_request(f"node {node_name} does not serve logs and exec: no node agent has registered it")
-    path = "/".join(quote(part, safe="") for part in (what, target.namespace, target.name, container))
-    return f"http://{address}:{port}/{path}", {"Authorization": f"Bearer {key}"}
+    return f"http://{address}:{port}", {"Authorization": f"Bearer {key}"}
 
 
 def _pod(call: Call) -> Json:

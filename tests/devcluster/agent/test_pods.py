@@ -489,8 +489,9 @@ async def test_what_is_not_offered_is_refused_clearly(node: OneNode) -> None:
     await node.pod("pod-a")
     await node.phase("pod-a", "Running")
     async with http_client(node) as session:
-        for path in ("attach", "portforward", "exec?command=sh&tty=true"):
-            async with session.get(f"/api/v1/namespaces/default/pods/pod-a/{path}") as answer:
+        paths = ("attach", "portforward", "exec?command=sh", "exec?command=sh&tty=true", "proxy/")
+        for path in (*(f"namespaces/default/pods/pod-a/{path}" for path in paths), "nodes/node-1/proxy/configz"):
+            async with session.get(f"/api/v1/{path}") as answer:
                 assert answer.status == 501
                 assert (await answer.json())["kind"] == "Status"
 
