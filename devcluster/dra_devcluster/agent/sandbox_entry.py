@@ -18,6 +18,7 @@ import json
 import os
 import stat
 import sys
+import time
 from collections.abc import Sequence
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -27,6 +28,7 @@ _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0
 _KEPT = {0x2: 0x2, 0x4: 0x4, 0x8: 0x8, 0x400: 0x400, 0x800: 0x800, 0x1000: 0x200000}
 _DIE_WITH_PARENT, _KILL = 1, 9
 CANNOT_RUN = 128
+_PAUSE = 0.01
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -79,7 +81,9 @@ def _isolate() -> None:
 
 
 def _join(pid: int) -> None:
-    """Enter the namespaces and the root of a process."""
+    """Enter the namespaces and the root of a process, once it has its mounts and runs its program."""
+    while os.fsencode(__file__) in _command_line(pid):
+        time.sleep(_PAUSE)
     root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY)
     kinds = [("user", _NEW_USER), ("mnt", _NEW_MOUNTS)]
     other = [(kind, flag) for kind, flag in kinds if os.readlink(f"/proc/{pid}/ns/{kind}") != _own(kind)]
@@ -89,6 +93,11 @@ def _join(pid: int) -> None:
     os.fchdir(root)
     os.chroot(".")
     os.close(root)
+
+
+def _command_line(pid: int) -> list[bytes]:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().split(b"\0")
 
 
 def _own(kind: str) -> str:
