@@ -82,3 +82,29 @@ async def test_the_plugin_overlaps_with_its_successor_on_every_node(kubectl: Kub
         "the folders of other drivers are not its business"
     )
     assert [path for path in paths if f'"{Path(path).name}"' in str(driver)], "its own is"
+
+
+EXAMPLES = [
+    pod
+    for path in sorted((MANIFESTS / "examples").glob("*.yaml"))
+    for pod in yaml.safe_load_all(path.read_text())
+    if pod["kind"] == "Pod"
+]
+
+
+@pytest.mark.parametrize("pod", EXAMPLES, ids=[pod["metadata"]["name"] for pod in EXAMPLES])
+def test_a_namespace_that_enforces_restricted_takes_the_examples(pod: dict[str, Any]) -> None:
+    """The rules of the Pod Security Standard "restricted" that concern what the examples have."""
+    security = pod["spec"]["securityContext"]
+    assert security["runAsNonRoot"]
+    assert security["runAsUser"] > 0
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["spec"]["containers"]:
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+async def test_the_plugin_may_mount_folders_of_its_node(kubectl: Kubectl) -> None:
+    objects = await rendered(kubectl, "manifests")
+    namespace = objects["DaemonSet", "dra-plugin"]["metadata"]["namespace"]
+    labels = objects["Namespace", namespace]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
