@@ -14,7 +14,7 @@ STORY = [
     r"plugin on node-2 registered and published device-00, device-01",
     r"operator started, process \d+",
     r"claim own-1-device-\w+ generated, allocated (node-[12]/device-0[01]), reserved for own-1",
-    r"prepared on node-[12]: simulated\.dra\.example\.com-[-0-9a-f]+-device\.json",
+    r"prepared on node-[12]: simulated\.dra\.example\.com-[-0-9a-f]+-device-0\.json",
     r"inside pod own-1: admin_color=green, claim_own_1_device_\w+_device=true, user_purpose=demo",
     r"claim shared allocated node-[12]/device-0[01], reserved for shared-1 and shared-2, both on node-[12]",
     r"pod impossible is pending: 0/2 nodes are available: .*impossible-device-\w+ request \"device\" .*none of",
