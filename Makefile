@@ -16,16 +16,18 @@ COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py candidates.py refu
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
+INSTALL = --constraint requirements.lock --editable '.[dev]'
+
 install: $(VENV)/.installed  ## make .venv with everything in it (does nothing when it is up to date)
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@command -v $(PYTHON) > /dev/null || { echo "there is no $(PYTHON): try make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "kopf-dra needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "Making $(VENV) with $$($(PYTHON) --version); this takes a minute or two"
+	@echo "Making $(VENV) with $$($(PYTHON) --version); this takes a moment"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --constraint requirements.lock \
-	  --editable '.[dev]' | { grep --line-buffered -E '^(Collecting|Building|Installing)' || true; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
+	@$(BIN)/uv pip install --python $(BIN)/python $(INSTALL) || $(BIN)/python -m pip install $(INSTALL)  # pip.conf counts
 	@touch $@
 	@echo "$(VENV) is ready"
 
