@@ -60,7 +60,7 @@ def test_its_permissions_are_those_of_the_drivers_that_ship_with_the_library(tmp
 
 def test_files_that_exist_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "pod.yaml").write_text("mine")
-    assert main(["new", "gpu.example.com", str(tmp_path)]) == 1
+    assert main(["new", "gpu.example.com", str(tmp_path)]) == 2
     assert f"{tmp_path}/pod.yaml exists: choose another folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["pod.yaml"]
 
