@@ -100,6 +100,9 @@ async def test_the_second_one_is_alive_and_not_ready_and_says_who_leads(pair: tu
     assert code == 503
     assert text.startswith("standing by, the leader is first_")
     assert await second.probe("/readyz?exclude=leading") == (200, "ok\n"), "it would take over"
+    status = 'leader_election_master_status{name="dra-scheduler"}'
+    assert f"{status} 1.0\n" in (await first.probe("/metrics"))[1]
+    assert f"{status} 0.0\n" in (await second.probe("/metrics"))[1]
     assert second.writes(0) == []
     assert first.writes(0) != []
 

@@ -93,6 +93,11 @@ class Leader:
         """The guard of the operator's writes. Raises NotLeading."""
         return self._election.allowance()
 
+    @property
+    def leads(self) -> bool:
+        """Whether the lease is this process's, and its renewals are answered."""
+        return self._election.leads and not self._trouble
+
     def obstacles(self) -> list[str]:
         """Why this process neither leads nor stands by, for the readiness probe."""
         if self._trouble:

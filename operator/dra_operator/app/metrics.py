@@ -59,7 +59,7 @@ class LeaderGauge(Collector):
     def collect(self) -> Iterator[Metric]:
         """One sample, for the Lease."""
         gauge = GaugeMetricFamily("leader_election_master_status", "1 while this process leads", labels=["name"])
-        gauge.add_metric([self._name], 0 if self._leader.obstacles() else 1)
+        gauge.add_metric([self._name], int(self._leader.leads))
         yield gauge
 
 
