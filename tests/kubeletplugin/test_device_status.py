@@ -21,7 +21,7 @@ READY = Condition(type="Ready", status="True", reason="Up", message="runs")
 
 
 class Idle(Driver):
-    """Nobody calls it here."""
+    """No kubelet calls it here."""
 
     async def prepare(self, claim: ResourceClaim) -> Prepared:
         return []

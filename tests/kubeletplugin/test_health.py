@@ -84,7 +84,7 @@ async def test_a_kubelet_that_comes_later_hears_the_latest_report_at_once(
     assert await heard(second) == [("gpu-0", health_pb2.HEALTHY, "", 0)]
     driver.reports.put_nowait([BAD])
     assert await heard(first) == await heard(second)
-    assert driver.begun == 1, "the driver is asked once, whoever listens"
+    assert driver.begun == 1, "the driver is asked once, however many listen"
 
 
 @pytest.mark.parametrize(("timeout", "of_kubelet"), [(0, 0.1), (1, 300)], ids=["the kubelet's", "the device's"])

@@ -136,7 +136,7 @@ async def files_of_others_stay(bench: Bench) -> None:
 
 @check("TD-02")
 async def files_are_not_open_to_all(bench: Bench) -> None:
-    """CDI files can be written by their owner alone; whoever writes one decides what containers get to see."""
+    """CDI files can be written by their owner alone: they decide what containers get to see."""
     for path, mode in await _modes(bench):
         if mode & 0o022:
             raise Finding(f"{path} has mode {mode:o}: use 644")

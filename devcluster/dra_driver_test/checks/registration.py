@@ -235,7 +235,7 @@ async def follows_each_start(bench: Bench) -> None:
 async def is_not_open_to_all(bench: Bench) -> None:
     """The sockets are not writable for every user of the node.
 
-    Whoever can write to a socket can prepare and unprepare claims.
+    A user who can write to a socket can prepare and unprepare claims.
     """
     for path in (bench.registration.socket, Path(bench.registration.endpoint)):
         if path.stat().st_mode & 0o002:

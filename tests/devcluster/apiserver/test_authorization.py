@@ -36,7 +36,7 @@ async def test_requests_are_answered_as_the_real_server_does(server_with_roles: 
             assert answer.code != 403, (asked, answer.body)
 
 
-async def test_nobody_hands_on_more_than_they_have(server_with_roles: Client) -> None:
+async def test_users_hand_on_no_more_than_they_have(server_with_roles: Client) -> None:
     for granted in GRANTS:
         client = server_with_roles.impersonating(granted.user) if granted.user else server_with_roles
         answer = await create(client, granted.obj)
@@ -122,8 +122,8 @@ async def test_impersonation_needs_a_permission_for_each_thing_that_is_taken_ove
 
 
 async def test_without_a_token_the_user_is_anonymous_and_a_wrong_token_is_refused(admin: Client) -> None:
-    nobody, wrong = admin.with_token(""), admin.with_token("wrong")
-    assert [await nobody.code(path) for path in ("/version", "/readyz", "/api", PODS)] == [200, 200, 403, 403]
+    anonymous, wrong = admin.with_token(""), admin.with_token("wrong")
+    assert [await anonymous.code(path) for path in ("/version", "/readyz", "/api", PODS)] == [200, 200, 403, 403]
     assert [await wrong.code(path) for path in ("/version", "/readyz", "/api", PODS)] == [401] * 4
     assert (await wrong.call("GET", PODS)).message == "Unauthorized"
 
