@@ -70,12 +70,34 @@ def test_its_components_are_those_of_kustomize(tmp_path: Path) -> None:
 
 
 @needs_helm
-def test_another_namespace_is_used_everywhere() -> None:
-    text = helm(
-        "template", "release", "manifests/chart", "--namespace", "elsewhere", values={"monitoring": {"enabled": True}}
-    )
-    assert "dra-system" not in text
-    assert {namespace for _, namespace, _ in by_name(text)} == {"", "elsewhere", "kube-system"}
+@pytest.mark.parametrize(
+    ("release", "plugin", "made"),
+    [
+        ("elsewhere", "drivers", {"drivers"}),
+        ("dra-plugins", "dra-system", {"dra-system"}),
+        ("both", "both", set()),
+    ],
+)
+def test_other_namespaces_are_used_everywhere(release: str, plugin: str, made: set[str]) -> None:
+    given = {"plugin": {"namespace": plugin}, "networkPolicy": {"enabled": True}, "monitoring": {"enabled": True}}
+    objects = chart(release, **given)
+    assert {name for kind, _, name in objects if kind == "Namespace"} == made, "helm makes the one of the release"
+    accounts = {name: namespace for kind, namespace, name in objects if kind == "ServiceAccount"}
+    assert accounts == {"dra-operator": release, "dra-plugin": plugin}
+    for (kind, _, name), obj in objects.items():
+        for subject in obj.get("subjects", []):
+            assert subject["namespace"] == accounts[subject["name"]], (kind, name)
+    scraped = objects["PodMonitor", release, "dra"]["spec"]["namespaceSelector"]["matchNames"]
+    assert scraped == [release, plugin]
+    policy = objects["ValidatingAdmissionPolicy", "", "dra-plugin-resourceslices"]["spec"]
+    assert f'"system:serviceaccount:{plugin}:dra-plugin"' in policy["matchConditions"][0]["expression"]
+    assert {namespace for _, namespace, _ in objects} == {"", release, plugin, "kube-system"}
+
+
+@needs_helm
+def test_without_the_plugin_there_is_nothing_of_it() -> None:
+    objects = chart(plugin={"enabled": False}, networkPolicy={"enabled": True})
+    assert [key for key in objects if "plugin" in "".join(key)] == []
 
 
 @needs_helm
@@ -105,11 +127,11 @@ def test_values_change_what_they_name() -> None:
     assert yaml.safe_load(settings) == operator["settings"]
     (mount,) = container["volumeMounts"]
     assert {"name": "DRA_OPERATOR_CONFIG", "value": f"{mount['mountPath']}/settings.yaml"} in container["env"]
-    daemons = objects["DaemonSet", "dra-system", "dra-plugin"]["spec"]["template"]["spec"]
+    daemons = objects["DaemonSet", "dra-plugins", "dra-plugin"]["spec"]["template"]["spec"]
     paths = {volume["hostPath"]["path"] for volume in daemons["volumes"] if "hostPath" in volume}
     assert {"/data/kubelet/plugins_registry", "/var/run/cdi"} < paths
     assert "--plugin-registration-path=/data/kubelet/plugins_registry" in daemons["containers"][0]["command"]
-    assert yaml.safe_load(objects["ConfigMap", "dra-system", "dra-plugin"]["data"]["simulated.yaml"]) == {"pools": []}
+    assert yaml.safe_load(objects["ConfigMap", "dra-plugins", "dra-plugin"]["data"]["simulated.yaml"]) == {"pools": []}
     only = chart(operator={"enabled": False})
     assert not [key for key in only if key[2] == "dra-operator"]
 
@@ -133,6 +155,7 @@ def test_changed_settings_start_the_operator_anew() -> None:
         ({"operator": {"settings": {"metrics-port": 1}}}, "metrics-port"),
         ({"operator": {"setings": {}}}, "setings"),
         ({"plugin": {"kubeletDir": "here"}}, "kubeletDir"),
+        ({"plugin": {"namespace": "Not a name"}}, "namespace"),
         ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
     ],
 )

@@ -47,11 +47,12 @@ async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
     await kubectl("delete", "-f", "manifests/examples", "--timeout=120s")
     async with Api(site.cluster.connection()) as api:
         await until("no claim left", lambda: _none(api, RESOURCE_CLAIMS))
-    # The namespace comes first and may take its content along before kubectl gets there.
+    # The namespaces come first and may take their content along before kubectl gets there.
     await kubectl("delete", "-k", "manifests", "--ignore-not-found", "--timeout=120s")
     async with Api(site.cluster.connection()) as api:
         await until("no pod left", lambda: _none(api, PODS))
-    assert "NotFound" in await kubectl("get", "namespace", "dra-system", code=1)
+    for namespace in ("dra-system", "dra-plugins"):
+        assert "NotFound" in await kubectl("get", "namespace", namespace, code=1)
 
 
 async def _none(api: Api, resource: Any) -> bool:
@@ -63,7 +64,7 @@ async def programs_were_called_as_written(site: Site) -> None:
     deployment = await site.kubectl.read("deployment", "dra-operator", "--namespace", "dra-system")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert {tuple(call["command"]) for call in calls(site.image, "dra-operator")} == {tuple(container["command"])}
-    daemons = await site.kubectl.read("daemonset", "dra-plugin", "--namespace", "dra-system")
+    daemons = await site.kubectl.read("daemonset", "dra-plugin", "--namespace", "dra-plugins")
     (container,) = daemons["spec"]["template"]["spec"]["containers"]
     started = calls(site.image, "dra-kubelet-plugin")
     for call in started:
@@ -81,7 +82,7 @@ async def _published(api: Api) -> bool:
 
 async def test_the_mounts_are_where_the_plugin_looks(site: Site) -> None:
     await site.kubectl("apply", "-k", "manifests")
-    daemons = await site.kubectl.read("daemonset", "dra-plugin", "--namespace", "dra-system")
+    daemons = await site.kubectl.read("daemonset", "dra-plugin", "--namespace", "dra-plugins")
     spec = daemons["spec"]["template"]["spec"]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in spec["containers"][0]["volumeMounts"]}

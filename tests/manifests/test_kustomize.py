@@ -15,6 +15,7 @@ from kubectl import ROOT, Kubectl, kubectl_for
 MANIFESTS = ROOT / "manifests"
 ROOTS = ("manifests", *(f"manifests/overlays/{path.name}" for path in sorted((MANIFESTS / "overlays").iterdir())))
 IMAGE = "ghcr.io/kopf-dra/kopf-dra"
+NAMESPACES = {"dra-system": "restricted", "dra-plugins": "privileged"}
 Objects = dict[tuple[str, str], dict[str, Any]]
 
 
@@ -39,7 +40,8 @@ def variables(container: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.parametrize("root", ROOTS)
 async def test_a_server_accepts_every_object(kubectl: Kubectl, root: str) -> None:
-    await kubectl("create", "namespace", "dra-system")
+    for namespace in NAMESPACES:
+        await kubectl("create", "namespace", namespace)
     answer = await kubectl("apply", "--dry-run=server", "--validate=strict", "-k", root)
     assert answer.count("(server dry run)") == len(await rendered(kubectl, root)), answer
 
@@ -54,7 +56,7 @@ async def test_the_overlays_differ_as_they_say(kubectl: Kubectl) -> None:
     (shown,) = production[operator]["spec"]["template"]["spec"]["containers"]
     assert variables(shown)["DRA_OPERATOR_LOG_FORMAT"] == "json"
     assert production[operator]["spec"]["replicas"] == 2
-    assert production.keys() - base.keys() == {("NetworkPolicy", "dra")}
+    assert production.keys() - base.keys() == {("NetworkPolicy", "dra-operator"), ("NetworkPolicy", "dra-plugin")}
 
 
 async def test_the_operator_runs_beside_itself_and_anywhere(kubectl: Kubectl) -> None:
@@ -103,8 +105,12 @@ def test_a_namespace_that_enforces_restricted_takes_the_examples(pod: dict[str, 
         assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-async def test_the_plugin_may_mount_folders_of_its_node(kubectl: Kubectl) -> None:
+async def test_only_the_plugin_is_where_privileges_are_allowed(kubectl: Kubectl) -> None:
     objects = await rendered(kubectl, "manifests")
-    namespace = objects["DaemonSet", "dra-plugin"]["metadata"]["namespace"]
-    labels = objects["Namespace", namespace]["metadata"]["labels"]
-    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+    labels = {name: obj["metadata"]["labels"] for (kind, name), obj in objects.items() if kind == "Namespace"}
+    assert {name: each["pod-security.kubernetes.io/enforce"] for name, each in labels.items()} == NAMESPACES
+    placed = {obj["metadata"].get("namespace", ""): set[str]() for obj in objects.values()}
+    for (kind, _), obj in objects.items():
+        placed[obj["metadata"].get("namespace", "")].add(kind)
+    assert placed["dra-plugins"] == {"ServiceAccount", "ConfigMap", "DaemonSet"}
+    assert "DaemonSet" not in placed["dra-system"]

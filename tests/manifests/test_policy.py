@@ -13,11 +13,11 @@ from rbac_server import SERVERS, rbac_server
 from waiting import until
 
 PLUGIN = Path(__file__).resolve().parents[2] / "manifests" / "plugin"
-USER = "system:serviceaccount:dra-system:dra-plugin"
-GROUPS = ("system:serviceaccounts", "system:serviceaccounts:dra-system", "system:authenticated")
+USER = "system:serviceaccount:dra-plugins:dra-plugin"
+GROUPS = ("system:serviceaccounts", "system:serviceaccounts:dra-plugins", "system:authenticated")
 SLICES = f"{DRA}/resourceslices"
 PATHS = {
-    "ServiceAccount": "/api/v1/namespaces/dra-system/serviceaccounts",
+    "ServiceAccount": "/api/v1/namespaces/dra-plugins/serviceaccounts",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
@@ -37,7 +37,7 @@ MORE: list[dict[str, Any]] = [
         "kind": "ClusterRoleBinding",
         "metadata": {"name": "more"},
         "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "more"},
-        "subjects": [{"kind": "ServiceAccount", "name": "dra-plugin", "namespace": "dra-system"}],
+        "subjects": [{"kind": "ServiceAccount", "name": "dra-plugin", "namespace": "dra-plugins"}],
     },
 ]  # fmt: skip
 """More than the role of the manifests allows: the policy holds for every way to write."""
@@ -69,7 +69,7 @@ def plugin_on(client: Client, node: str) -> Client:
 async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Client]:
     """With the plugin's objects and one slice of each node and of all nodes, made by the administrator."""
     async with rbac_server(request.param, tmp_path) as client:
-        await client.post(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dra-system"}})
+        await client.post(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dra-plugins"}})
         for file in ("rbac.yaml", "policy.yaml"):
             for obj in yaml.safe_load_all((PLUGIN / file).read_text()):
                 await client.post(PATHS[obj["kind"]], obj)

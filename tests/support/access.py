@@ -53,9 +53,14 @@ def rules_of(objects: Iterable[Json]) -> Rbac:
     return rbac
 
 
-def account(name: str, namespace: str = "dra-system") -> User:
-    """A service account as a user, without its groups."""
-    return User(f"system:serviceaccount:{namespace}:{name}")
+def namespace_of(name: str) -> str:
+    """Where the manifests put what has this name."""
+    return "dra-plugins" if name == "dra-plugin" else "dra-system"
+
+
+def account(name: str) -> User:
+    """A service account of the manifests as a user, without its groups."""
+    return User(f"system:serviceaccount:{namespace_of(name)}:{name}")
 
 
 def single_rules(objects: Iterable[Json]) -> Iterator[Rule]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from access import recorded
+from access import namespace_of, recorded
 from dra_devcluster.agent import AgentSettings, Backoff
 from dra_devcluster.apiserver.authorization import Attributes
 from dra_devcluster.cluster import DevCluster
@@ -51,22 +51,23 @@ class Site:
 
     async def runs(self) -> None:
         """Wait until operator and plugins are ready."""
-        for what in ("deployment/dra-operator", "daemonset/dra-plugin"):
-            await self.kubectl("rollout", "status", what, "--namespace", "dra-system", "--timeout=120s")
+        for kind, name in (("deployment", "dra-operator"), ("daemonset", "dra-plugin")):
+            where = ("--namespace", namespace_of(name))
+            await self.kubectl("rollout", "status", kind, name, *where, "--timeout=120s")
 
     async def rendered(self) -> list[dict[str, Any]]:
         """The objects of the manifests."""
         return list(yaml.safe_load_all(await self.kubectl("kustomize", "manifests")))
 
     async def _plugin_pods(self) -> list[dict[str, Any]] | None:
-        label = "app.kubernetes.io/name=dra-plugin"
-        pods = (await self.kubectl.read("pods", "--namespace", "dra-system", "--selector", label))["items"]
+        where = ("--namespace", namespace_of("dra-plugin"), "--selector", "app.kubernetes.io/name=dra-plugin")
+        pods = (await self.kubectl.read("pods", *where))["items"]
         return pods if len([pod for pod in pods if pod["spec"].get("nodeName")]) == NODES else None
 
     async def account(self, name: str, pod: str = "", file: str = "") -> Path:
         """A kubeconfig for a service account, as its pod would have the token: bound to the pod."""
         bound = ["--bound-object-kind", "Pod", "--bound-object-name", pod] if pod else []
-        token = await self.kubectl("create", "token", name, "--namespace", "dra-system", *bound)
+        token = await self.kubectl("create", "token", name, "--namespace", namespace_of(name), *bound)
         config = self.cluster.server.kubeconfig
         config["users"][0]["user"] = {"token": token.strip()}
         path = self.cluster.folder / f"{file or name}.kubeconfig"
@@ -77,7 +78,7 @@ class Site:
         """The files of a ConfigMap volume."""
         folder = self.cluster.folder / f"config-{name}"
         folder.mkdir()
-        content = await self.kubectl.read("configmap", name, "--namespace", "dra-system")
+        content = await self.kubectl.read("configmap", name, "--namespace", namespace_of(name))
         for key, text in content["data"].items():
             (folder / key).write_text(text)
         return folder

@@ -1,6 +1,6 @@
-{{/* A file of manifests/base, in the namespace of the release. */}}
+{{/* A file of manifests/base, in the namespaces of the release and of the plugin. */}}
 {{- define "kopf-dra.file" -}}
-{{- .root.Files.Get (printf "base/%s" .path) | replace "namespace: dra-system" (printf "namespace: %s" .root.Release.Namespace) | replace "serviceaccount:dra-system:" (printf "serviceaccount:%s:" .root.Release.Namespace) -}}
+{{- .root.Files.Get (printf "base/%s" .path) | replace "dra-system" "<release>" | replace "dra-plugins" .root.Values.plugin.namespace | replace "<release>" .root.Release.Namespace -}}
 {{- end -}}
 
 {{/* What operator and plugin have in common: changes the workload in place. */}}

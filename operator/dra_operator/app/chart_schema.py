@@ -17,6 +17,7 @@ _TEXT = {"type": "string"}
 _SWITCH = {"type": "boolean"}
 _ANY = {"type": "object"}
 _FOLDER = {"type": "string", "pattern": "^/.*[^/]$"}
+_LABEL = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
 _COMMON = {"enabled": _SWITCH, "resources": _ANY, "nodeSelector": _ANY, "podAnnotations": _ANY}
 _BY_MANIFEST = ("kubeconfig", "metrics_host", "metrics_port")  # the Deployment's own: its probes depend on them
 
@@ -43,7 +44,7 @@ def schema() -> dict[str, Any]:
             {
                 "image": _object(image),
                 "operator": _object(operator),
-                "plugin": _object({**_COMMON, "config": _ANY, "kubeletDir": _FOLDER}),
+                "plugin": _object({**_COMMON, "namespace": _LABEL, "config": _ANY, "kubeletDir": _FOLDER}),
                 "monitoring": _object({"enabled": _SWITCH}),
                 "networkPolicy": _object({"enabled": _SWITCH}),
                 "global": _ANY,  # Helm adds it to subcharts
