@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 
 import dra_operator.allocator.search.search as search_module
@@ -20,9 +21,8 @@ from dra_api.core import Node
 from dra_operator.allocator import Allocated, GaveUp, Outcome
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem import makers
-from dra_operator.allocator.problem.domain import Domain
+from dra_operator.allocator.problem.domain import Domain, Wanted
 from dra_operator.allocator.problem.ledger import Ledger, Taker
-from dra_operator.allocator.problem.ledgers import Ledgers
 from dra_operator.allocator.problem.node_state import NodeState
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -125,9 +125,9 @@ def _colour(node: NodeState, number: int) -> Colour:
     return ord(colour.string or "") % 3 if colour is not None else (number * number + number // 2) % 3
 
 
-def maker(kind: Callable[[NodeState], Ledger]) -> Callable[[Ledgers, Domain], Iterable[Ledger]]:
+def maker(kind: Callable[[NodeState], Ledger]) -> Callable[[NodeState, Domain], Iterable[Wanted]]:
     """Gives each problem one ledger of the kind, which all requests fall under."""
-    return lambda ledgers, domain: (ledgers.get(kind, kind),)
+    return lambda node, domain: ((kind, partial(kind, node)),)
 
 
 def decide(made: Lab, node: Node, kind: Callable[[NodeState], Ledger] | None, *, pruning: bool) -> Outcome:
@@ -191,7 +191,11 @@ def test_the_comparison_finds_a_ledger_that_claims_too_much() -> None:
 
     members = (device(f"d{number}", colour=colour, u=number) for number, colour in enumerate("baa"))
     names = [request(f"r{u}", f'device.attributes["drv"].u == {u}') for u in (0, 2, 1)]
-    made = lab(pool(*members), [claim(*names)])
-    assert said(decide(made, make_node("n1"), OnlyBehindItsElder, pruning=True))[0] == "allocated"
-    assert said(decide(made, make_node("n1"), Lies, pruning=False))[0] == "allocated"
-    assert said(decide(made, make_node("n1"), Lies, pruning=True))[0] == "none"
+    slices = pool(*members)
+
+    def kind_of_answer(kind: type[Naive], *, pruning: bool) -> str:
+        return said(decide(lab(slices, [claim(*names)]), make_node("n1"), kind, pruning=pruning))[0]
+
+    assert kind_of_answer(OnlyBehindItsElder, pruning=True) == "allocated"
+    assert kind_of_answer(Lies, pruning=False) == "allocated"
+    assert kind_of_answer(Lies, pruning=True) == "none"

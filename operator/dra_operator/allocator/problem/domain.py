@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -15,41 +14,61 @@ from .ledger import Ledger
 NO_AMOUNTS: Final[Mapping[int, Quantities]] = MappingProxyType({})
 
 
-@dataclass(slots=True)
+Wanted = tuple[Hashable, Callable[[], Ledger]]
+"""The key of a ledger, and what makes one: the domains of a problem that want equal keys share it."""
+
+
 class Domain:
     """One alternative on one node."""
 
-    alternative: Alternative
-    claim: int
-    number: int
-    """Position among all domains of the problem."""
-    usable: int = 0
-    """Devices that pass all filters."""
-    raised: int = 0
-    """Devices on which a selector raised: fatal when the search reaches one."""
-    collected: int = 0
-    """Mode All: the devices that must all be taken."""
-    need: int = 0
-    amounts: Mapping[int, Quantities] = field(default_factory=lambda: NO_AMOUNTS)
-    """What a share consumes of each device that allows multiple allocations, usable or not. Domains with equal requests
-    share the object."""
-    ledgers: tuple[Ledger, ...] = ()
-    """The ledgers of devices that the domain takes, in the order in which they are asked."""
-    comparing: tuple[Ledger, ...] = ()
-    """Those of the ledgers that compare attributes."""
+    __slots__ = (
+        "alternative",
+        "amounts",
+        "claim",
+        "collected",
+        "comparing",
+        "ledgers",
+        "need",
+        "number",
+        "raised",
+        "usable",
+        "wanted",
+    )
 
-    def copy(self) -> Domain:
-        """The same devices, without ledgers."""
-        return Domain(
-            self.alternative,
-            self.claim,
-            self.number,
-            self.usable,
-            self.raised,
-            self.collected,
-            self.need,
-            self.amounts,
-        )
+    def __init__(self, alternative: Alternative, claim: int, number: int) -> None:
+        self.alternative = alternative
+        self.claim = claim
+        self.number = number
+        """Position among all domains of the problem."""
+        self.usable = 0
+        """Devices that pass all filters."""
+        self.raised = 0
+        """Devices on which a selector raised: fatal when the search reaches one."""
+        self.collected = 0
+        """Mode All: the devices that must all be taken."""
+        self.need = 0
+        self.amounts: Mapping[int, Quantities] = NO_AMOUNTS
+        """What a share consumes of each device that allows multiple allocations, usable or not. Domains with equal
+        requests share the object."""
+        self.wanted: tuple[Wanted, ...] = ()
+        """The ledgers that devices of the domain fall under, in the order in which they are asked."""
+        self.ledgers: tuple[Ledger, ...] = ()
+        """Those ledgers, in a problem."""
+        self.comparing: tuple[Ledger, ...] = ()
+        """Those of the ledgers that compare attributes."""
+
+    def in_problem(self, ledgers: dict[Hashable, Ledger]) -> Domain:
+        """The same domain for one problem, which has made these ledgers so far."""
+        own = Domain(self.alternative, self.claim, self.number)
+        own.usable, own.raised, own.collected = self.usable, self.raised, self.collected
+        own.need, own.amounts = self.need, self.amounts
+        if self.wanted:
+            for key, make in self.wanted:
+                if key not in ledgers:
+                    ledgers[key] = make()
+            own.ledgers = tuple([ledgers[key] for key, _ in self.wanted])
+            own.comparing = tuple([one for one in own.ledgers if one.agrees_on or one.differs_in])
+        return own
 
     @property
     def short(self) -> bool:

@@ -13,6 +13,7 @@ from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.basics.errors import ClaimError, PoolError
 from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
 
+from . import makers
 from .domain import Domain, Filtered
 from .filters import CHOOSING, KEEPING, in_use, offer
 from .node_state import NodeState
@@ -63,6 +64,7 @@ class _Filtering:
                 domain.raised = in_use(node, domain, offered.raised)
             for keeps in (*CHOOSING, *KEEPING):
                 domain.usable = keeps(node, domain, domain.usable)
+        domain.wanted = tuple([wanted for concerned in makers.MAKERS for wanted in concerned(node, domain)])
         return domain
 
     def _collect(self, domain: Domain) -> None:

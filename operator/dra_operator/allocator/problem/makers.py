@@ -2,6 +2,8 @@
 
 The order matters for a request for all devices: the first ledger that refuses a device decides how the attempt
 continues. A device that an earlier request shares violates a constraint rather than being used up (section 7).
+
+A node asks once for each request and keeps the answer with what the filters leave; each problem then makes its ledgers.
 """
 
 from __future__ import annotations
@@ -11,49 +13,38 @@ from functools import partial
 
 from dra_operator.allocator.request.claim_program import Comparison
 
-from .constraints import Constraint, Distinct, Match
-from .counters import Counters
-from .domain import Domain
+from .constraints import Distinct, Match
+from .domain import Domain, Wanted
 from .ledger import Ledger
-from .ledgers import Ledgers
 from .node_state import NodeState
 from .shares import Shares
 
 
-def counters(ledgers: Ledgers, domain: Domain) -> Iterable[Ledger]:
+def counters(node: NodeState, domain: Domain) -> Iterable[Wanted]:
     """The counters of the pools whose devices the request may take."""
-    node = ledgers.node
     consuming = domain.usable & node.view.consuming
     if not consuming or node.exempt(domain) or not node.features.partitionable_devices:
         return ()
-    return [ledgers.get((Counters, place), partial(_counters, place)) for place in node.places(consuming)]
+    return [(("counters", place), node.counters(place).copy) for place in node.places(consuming)]
 
 
-def constraints(ledgers: Ledgers, domain: Domain) -> Iterable[Ledger]:
+def constraints(node: NodeState, domain: Domain) -> Iterable[Wanted]:
     """The constraints of its claim, also for admin access."""
     return [
-        ledgers.get((Constraint, domain.claim, comparison.position), partial(_constraint, comparison))
+        (("constraint", domain.claim, comparison.position), _constraint(node, comparison))
         for comparison in domain.alternative.constraints
     ]
 
 
-def shares(ledgers: Ledgers, domain: Domain) -> Iterable[Ledger]:
+def shares(node: NodeState, domain: Domain) -> Iterable[Wanted]:
     """Consumable capacity, if the request may take a device that has any."""
-    node = ledgers.node
-    return (ledgers.get(Shares, _shares),) if domain.usable & node.shareable and not node.exempt(domain) else ()
+    if not domain.usable & node.shareable or node.exempt(domain):
+        return ()
+    return (("shares", partial(Shares, node.shareable, node.left)),)
 
 
-def _counters(place: int, node: NodeState) -> Ledger:
-    return node.counters(place).copy()
+def _constraint(node: NodeState, comparison: Comparison) -> Callable[[], Ledger]:
+    return partial(Distinct if comparison.distinct else Match, node.column(comparison))
 
 
-def _constraint(comparison: Comparison, node: NodeState) -> Ledger:
-    column = node.column(comparison)
-    return Distinct(column) if comparison.distinct else Match(column)
-
-
-def _shares(node: NodeState) -> Ledger:
-    return Shares(node.shareable, node.left)
-
-
-MAKERS: tuple[Callable[[Ledgers, Domain], Iterable[Ledger]], ...] = (counters, constraints, shares)
+MAKERS: tuple[Callable[[NodeState, Domain], Iterable[Wanted]], ...] = (counters, constraints, shares)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Final
 
 from dra_operator.allocator.basics.errors import AllocationError, SelectorError
@@ -50,6 +51,8 @@ class NodeState:
                 self.consumed |= pool.bits(usage.consumed) << offset
         self.shareable = view.shareable if features.consumable_capacity else 0
         """Devices that several requests may take."""
+        self.left: Callable[[int], dict[str, int]] = partial(_left, view, usages)
+        """What is left of each capacity of a device, in billionths; may be negative."""
         self.filtered: Memo[Hashable, Filtered] = Memo(self._PROGRAMS)
         """What filters leave to the requests of a program; kept for the problems, which find it out."""
         self._counters: dict[int, Counters] = {}
@@ -57,15 +60,6 @@ class NodeState:
     def exempt(self, domain: Domain) -> bool:
         """The domain and ordinary allocations ignore each other."""
         return self.admin_exempt and domain.alternative.admin
-
-    def left(self, number: int) -> dict[str, int]:
-        """What the allocated state leaves of each capacity of a device, in billionths; may be negative."""
-        device = self.view.devices[number]
-        left = {name: capacity.value.nanos for name, capacity in (device.capacity or {}).items()}
-        for name, nanos in self.usages[self.view.pool_of[number]].consumed.get(device.name, {}).items():
-            if name in left:
-                left[name] -= nanos
-        return left
 
     def error_at(self, claim: str, alternative: Alternative, device: int) -> AllocationError:
         """The error of the first selector that raises on a device, evaluated once more for its text."""
@@ -100,6 +94,15 @@ class NodeState:
             already_charged = pool.bits(charged) << offset & shareable
             known = self._counters[place] = Counters(pool.counter_groups, offset, left, shareable, already_charged)
         return known
+
+
+def _left(view: NodeView, usages: Sequence[PoolUsage], number: int) -> dict[str, int]:
+    device = view.devices[number]
+    left = {name: capacity.value.nanos for name, capacity in (device.capacity or {}).items()}
+    for name, nanos in usages[view.pool_of[number]].consumed.get(device.name, {}).items():
+        if name in left:
+            left[name] -= nanos
+    return left
 
 
 class NodeStates:

@@ -5,16 +5,15 @@ Filters and ledgers come from two ordered lists (``filters``, ``makers``).
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cached_property
 
 from dra_operator.allocator.basics.errors import AllocationError
 from dra_operator.allocator.request.claim_program import ClaimProgram
 
-from . import makers
 from .domain import Domain
 from .filtering import filtered
 from .ledger import Ledger
-from .ledgers import Ledgers
 from .node_state import NodeState
 
 
@@ -31,8 +30,8 @@ class Problem:
         known = node.filtered.get(program.stages) if program.fault is None else None
         if known is None:
             known = node.filtered.put(program.stages, filtered(node, program))
-        ledgers = Ledgers(node)
-        self.domains = [tuple([_with_ledgers(domain, ledgers) for domain in domains]) for domains in known.domains]
+        ledgers: dict[Hashable, Ledger] = {}
+        self.domains = [tuple([domain.in_problem(ledgers) for domain in domains]) for domains in known.domains]
         self._dead = known.dead
         """The first stage that cannot be served even alone."""
 
@@ -74,11 +73,3 @@ class Problem:
     def error_at(self, domain: Domain, device: int) -> AllocationError:
         """The error of the first selector that raises on a device."""
         return self.node.error_at(self.program.claims[domain.claim].key, domain.alternative, device)
-
-
-def _with_ledgers(domain: Domain, ledgers: Ledgers) -> Domain:
-    own = domain.copy()
-    own.ledgers = tuple([ledger for make in makers.MAKERS for ledger in make(ledgers, own)])
-    if own.ledgers:
-        own.comparing = tuple([one for one in own.ledgers if one.agrees_on or one.differs_in])
-    return own
