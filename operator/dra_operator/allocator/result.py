@@ -16,6 +16,7 @@ from dra_api.resource import (
 from .basics.errors import NodeSelectionError
 from .basics.features import Features
 from .outcome import Chosen
+from .problem.domain import Domain
 from .problem.problem import Problem
 from .published.node_selectors import first_match, parse
 from .published.slices import Slice
@@ -37,17 +38,17 @@ class Results:
         self._picks = tuple(picks)
         self._grants: list[list[Grant]] = [[] for _ in problem.program.claims]
         for grant in grants:
-            self._grants[grant.domain.claim].append(grant)
+            self._grants[grant[0].claim].append(grant)
 
     def all(self) -> tuple[AllocationResult, ...]:
         """One result per claim. Raises NodeSelectionError when node selectors cannot be merged."""
-        configurations = configured(self._problem.program, self._picks)
-        return tuple(
-            [
-                self._claim(*parts)
-                for parts in zip(self._problem.program.claims, self._grants, configurations, strict=True)
-            ]
-        )
+        program, picks, position = self._problem.program, self._picks, 0
+        made: list[AllocationResult] = []
+        for claim, ask, grants in zip(program.claims, program.asks, self._grants, strict=True):
+            end = position + len(ask.stages)
+            made.append(self._claim(claim, grants, configured(claim, ask, picks[position:end])))
+            position = end
+        return tuple(made)
 
     def chosen(self) -> tuple[Chosen, ...]:
         """Which subrequests were used."""
@@ -63,16 +64,17 @@ class Results:
     def _claim(self, claim: ResourceClaim, grants: Sequence[Grant], config: Configuration) -> AllocationResult:
         return AllocationResult(
             devices=DeviceAllocationResult(
-                results=tuple([self._device(grant) for grant in grants]) or None, config=config or None
+                results=tuple([self._device(domain, device) for domain, device, _, _ in grants]) or None,
+                config=config or None,
             ),
             node_selector=self._node_selector(claim, grants),
         )
 
-    def _device(self, grant: Grant) -> DeviceRequestAllocationResult:
-        view, alternative = self._problem.view, grant.domain.alternative
-        device, pool = view.devices[grant.device], view.pools[view.pool_of[grant.device]].pool
+    def _device(self, domain: Domain, number: int) -> DeviceRequestAllocationResult:
+        view, alternative = self._problem.view, domain.alternative
+        device, pool = view.devices[number], view.pools[view.pool_of[number]].pool
         binding = self._features.binding_conditions
-        amounts = grant.domain.amounts.get(grant.device)
+        amounts = domain.amounts.get(number)
         return DeviceRequestAllocationResult(
             request=alternative.request,
             driver=pool.driver,
@@ -90,8 +92,8 @@ class Results:
         view = self._problem.view
         fields: list[NodeSelectorRequirement] = []
         labels: list[NodeSelectorRequirement] = []
-        for grant in grants:
-            device, slice_ = view.devices[grant.device], view.origin(grant.device)
+        for _, number, _, _ in grants:
+            device, slice_ = view.devices[number], view.origin(number)
             source = device if slice_.spec.per_device_node_selection else slice_.spec
             if source.node_name is not None or device.binds_to_node:
                 return view.only_this_node

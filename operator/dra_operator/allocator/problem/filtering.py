@@ -42,7 +42,7 @@ class _Filtering:
                 yield domains
                 least += min([domain.need for domain in domains])
                 position += 1
-            if program.fault is not None and position == len(stages) and number == program.fault_claim:
+            if number + 1 == len(program.asks) and program.fault is not None:
                 raise program.fault
             if least > RESULTS_LIMIT:
                 raise ClaimError(

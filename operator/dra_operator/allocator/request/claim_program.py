@@ -1,8 +1,9 @@
 """What the claims of a pod ask for, checked once and independent of any node (allocator.md section 4).
 
-Each request becomes a ``Stage`` with one ``Alternative`` (``exactly``) or several (``firstAvailable``). A fault of the
-claims does not end the attempt at once, because faults of pools, and of ``All`` requests of earlier claims, are
-reported first: ``ClaimProgram`` keeps ``fault`` and the stages before it.
+Each request becomes a ``Stage`` with one ``Alternative`` (``exactly``) or several (``firstAvailable``), each claim an
+``Ask``, and the claims of a pod a ``ClaimProgram``. A fault of the claims does not end the attempt at once, because
+faults of pools, and of ``All`` requests of earlier claims, are reported first: the program keeps ``fault`` and the
+stages before it.
 """
 
 from __future__ import annotations
@@ -79,24 +80,34 @@ class Stage:
     prioritized: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class Ask:
+    """What one claim asks for. Claims that ask for the same share it."""
+
+    __slots__ = ("configurations", "fault", "stages", "wants_admin_access")
+
+    def __init__(self, stages: tuple[Stage, ...], fault: AllocationError | None) -> None:
+        self.stages = stages
+        """Its requests, up to the first fault."""
+        self.fault = fault
+        self.wants_admin_access = any(alternative.admin for stage in stages for alternative in stage.alternatives)
+        """Some request has admin access."""
+        self.configurations: Memo[tuple[int, ...], tuple[DeviceAllocationConfiguration, ...]] = Memo()
+        """What its classes configure, by the chosen alternatives; kept for ``configuration``, which works it out."""
+
+
 class ClaimProgram:
-    """All stages in the order of the search, up to the first fault."""
+    """The claims of a pod with what they ask for, up to the first fault."""
 
-    claims: tuple[ResourceClaim, ...]
-    stages: tuple[Stage, ...]
-    fault: AllocationError | None = None
-    fault_claim: int = -1
-    wants_admin_access: bool = field(init=False)
-    """Some request has admin access."""
-    configurations: Memo[tuple[int, ...], tuple[tuple[DeviceAllocationConfiguration, ...], ...]] = field(
-        init=False, default_factory=Memo
-    )
-    """By the chosen alternatives; kept for ``configuration``, which works them out."""
+    __slots__ = ("asks", "claims", "fault", "stages", "wants_admin_access")
 
-    def __post_init__(self) -> None:
-        wants = any(alternative.admin for stage in self.stages for alternative in stage.alternatives)
-        object.__setattr__(self, "wants_admin_access", wants)
+    def __init__(self, claims: tuple[ResourceClaim, ...], asks: list[Ask]) -> None:
+        self.claims = claims
+        self.asks = asks
+        """By claim; the one with the fault is the last."""
+        self.stages = asks[0].stages if len(asks) == 1 else tuple([stage for ask in asks for stage in ask.stages])
+        """All stages in the order of the search."""
+        self.fault = asks[-1].fault if asks else None
+        self.wants_admin_access = any(ask.wants_admin_access for ask in asks)
 
 
 class ClaimCompiler:
@@ -110,30 +121,28 @@ class ClaimCompiler:
     def __init__(self, class_of: ClassLookup, features: Features) -> None:
         self._class_of = class_of
         self._features = features
-        self._known: Memo[tuple[int, bytes], tuple[Stage, ...]] = Memo(self._KEPT)
+        self._known: Memo[tuple[int, bytes], Ask] = Memo(self._KEPT)
         """By the claim's place among those of the pod, and what it asks for as JSON."""
 
     def program(self, claims: Sequence[ResourceClaim]) -> ClaimProgram:
         """Checks the claims and lists their alternatives."""
-        stages: list[Stage] = []
+        asks: list[Ask] = []
         for number, claim in enumerate(claims):
-            try:
-                self._add(stages, number, claim)
-            except AllocationError as error:
-                return ClaimProgram(tuple(claims), tuple(stages), error, number)
-        return ClaimProgram(tuple(claims), tuple(stages))
+            ask = self._ask(number, claim)
+            asks.append(ask)
+            if ask.fault is not None:
+                break
+        return ClaimProgram(tuple(claims), asks)
 
-    def _add(self, stages: list[Stage], number: int, claim: ResourceClaim) -> None:
+    def _ask(self, number: int, claim: ResourceClaim) -> Ask:
         asked = claim.spec.devices
         key = (number, encode((asked.requests, asked.constraints)))
         known = self._known.get(key)
-        if known is not None:
-            stages += known
-            return
-        before = len(stages)
-        for stage in _Compiler(number, claim, self._class_of, self._features).stages():
-            stages.append(stage)  # one by one: the stages before a fault count
-        self._known.put(key, tuple(stages[before:]))
+        if known is None:
+            known = _Compiler(number, claim, self._class_of, self._features).ask()
+            if known.fault is None:  # a fault names its claim
+                self._known.put(key, known)
+        return known
 
 
 class _Compiler:
@@ -151,7 +160,15 @@ class _Compiler:
             if (compared := _compared(constraint, features)) is not None
         ]
 
-    def stages(self) -> Iterator[Stage]:
+    def ask(self) -> Ask:
+        stages: list[Stage] = []
+        try:
+            stages.extend(self._stages())  # those before a fault stay
+        except AllocationError as error:
+            return Ask(tuple(stages), error)
+        return Ask(tuple(stages), None)
+
+    def _stages(self) -> Iterator[Stage]:
         for request in self._claim.spec.devices.requests or ():
             yield self._stage(request)
         for position, constraint in enumerate(self._constraints):

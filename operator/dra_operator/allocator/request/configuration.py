@@ -11,45 +11,52 @@ from collections.abc import Sequence
 
 from dra_api.resource import DeviceAllocationConfiguration, ResourceClaim
 
-from .claim_program import Alternative, ClaimProgram
+from .claim_program import Alternative, Ask
 
 Configuration = tuple[DeviceAllocationConfiguration, ...]
 
 
-def configured(program: ClaimProgram, picks: tuple[int, ...]) -> tuple[Configuration, ...]:
-    """The configuration of each claim, ``picks`` being the chosen alternative of each stage."""
-    known = program.configurations.get(picks)
-    return known if known is not None else program.configurations.put(picks, _worked_out(program, picks))
+def configured(claim: ResourceClaim, ask: Ask, picks: tuple[int, ...]) -> Configuration:
+    """The configuration of a claim, ``picks`` being the chosen alternative of each of its stages."""
+    from_classes = ask.configurations.get(picks)
+    if from_classes is None:
+        from_classes = ask.configurations.put(picks, _from_classes(_picked(ask, picks)))
+    if not claim.spec.devices.config:
+        return from_classes
+    names = {
+        name
+        for stage, pick in zip(ask.stages, picks, strict=True)
+        for name in (stage.request, stage.alternatives[pick].request)
+    }
+    return from_classes + _from_claim(claim, names)
 
 
-def _worked_out(program: ClaimProgram, picks: tuple[int, ...]) -> tuple[Configuration, ...]:
-    used: list[list[tuple[str, Alternative]]] = [[] for _ in program.claims]
-    for stage, pick in zip(program.stages, picks, strict=True):
-        used[stage.claim].append((stage.request, stage.alternatives[pick]))
-    return tuple(
-        (*_from_classes([alternative for _, alternative in own]), *_from_claim(claim, own))
-        for claim, own in zip(program.claims, used, strict=True)
-    )
+def _picked(ask: Ask, picks: tuple[int, ...]) -> list[Alternative]:
+    return [stage.alternatives[pick] for stage, pick in zip(ask.stages, picks, strict=True)]
 
 
-def _from_classes(used: Sequence[Alternative]) -> list[DeviceAllocationConfiguration]:
+def _from_classes(used: Sequence[Alternative]) -> Configuration:
     requests: dict[str, list[str]] = {}
     classes = {}
     for alternative in used:
         name = alternative.class_.metadata.name
         classes[name] = alternative.class_
         requests.setdefault(name, []).append(alternative.request)
-    return [
-        DeviceAllocationConfiguration(source="FromClass", requests=tuple(requests[name]), opaque=config.opaque)
-        for name, class_ in classes.items()
-        for config in class_.spec.config or ()
-    ]
+    return tuple(
+        [
+            DeviceAllocationConfiguration(source="FromClass", requests=tuple(requests[name]), opaque=config.opaque)
+            for name, class_ in classes.items()
+            for config in class_.spec.config or ()
+        ]
+    )
 
 
-def _from_claim(claim: ResourceClaim, used: Sequence[tuple[str, Alternative]]) -> list[DeviceAllocationConfiguration]:
-    names = {name for request, alternative in used for name in (request, alternative.request)}
-    return [
-        DeviceAllocationConfiguration(source="FromClaim", requests=config.requests or None, opaque=config.opaque)
-        for config in claim.spec.devices.config or ()
-        if not config.requests or names.intersection(config.requests)
-    ]
+def _from_claim(claim: ResourceClaim, names: set[str]) -> Configuration:
+    """``names`` are those of the requests and of the subrequests that were chosen."""
+    return tuple(
+        [
+            DeviceAllocationConfiguration(source="FromClaim", requests=config.requests or None, opaque=config.opaque)
+            for config in claim.spec.devices.config or ()
+            if not config.requests or names.intersection(config.requests)
+        ]
+    )

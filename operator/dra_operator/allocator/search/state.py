@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from dra_operator.allocator.problem.domain import Domain
 from dra_operator.allocator.problem.problem import Problem
 
-
-class Grant(NamedTuple):
-    """One device given to one alternative."""
-
-    domain: Domain
-    device: int
-    taken: int
-    """What was taken before, to be restored when the device is given back."""
-    own: int
+Grant = tuple[Domain, int, int, int]
+"""One device given to one alternative; and what was taken before, in all and by the claim, to be restored."""
 
 
 class State:
@@ -39,7 +30,7 @@ class State:
     def take(self, domain: Domain, device: int) -> None:
         """Gives a device to a domain."""
         own = self.by_claim[domain.claim]
-        self.grants.append(Grant(domain, device, self.taken, own))
+        self.grants.append((domain, device, self.taken, own))
         bit = 1 << device & self._exclusive
         if not self.problem.node.exempt(domain):
             self.taken |= bit
