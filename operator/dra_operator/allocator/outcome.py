@@ -88,11 +88,16 @@ class GaveUp:
     node: str
     steps: int = 0
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """What happened and what helps, without the node."""
         return (
-            f"node {self.node}: gave up after {counted(self.steps, 'step')} without an answer: the requests can be "
-            "combined in too many ways; ask for fewer devices in one claim, or loosen its constraints"
+            f"gave up after {counted(self.steps, 'step')} without an answer: the requests can be combined in too many "
+            "ways; ask for fewer devices in one claim, or loosen its constraints"
         )
+
+    def __str__(self) -> str:
+        return f"node {self.node}: {self.text}"
 
 
 Outcome = Allocated | Refused | NodeFailure | Failed | GaveUp

@@ -25,7 +25,6 @@ from dra_operator.placement import (
 )
 
 from .simulate_objects import Attempt
-from .verdicts import before_nodes
 
 JSON = dict[str, Any]
 VERSION: Final = 1
@@ -60,22 +59,21 @@ def _node(attempt: Attempt) -> str | None:
 def _before_nodes(found: Examination | None) -> JSON:
     if found is None or isinstance(found, Case):
         return {}
-    report: JSON = {"message": before_nodes(found)}
+    report: JSON = {"message": found.text}
     return report | ({"obstacle": _obstacle(found.obstacle)} if isinstance(found, NotTried) else {})
 
 
 def _answer(attempt: Attempt, answer: NodeAnswer) -> JSON:
+    fields: JSON = {"answer": answer.kind}
     if isinstance(answer, Fits):
         results = attempt.allocations(answer.plan)
-        return {"answer": "fits", "allocations": {key: to_dict(result) for key, result in results.items()}}
+        return fields | {"allocations": {key: to_dict(result) for key, result in results.items()}}
     if isinstance(answer, Obstructed):
         elsewhere = sorted(claim.key for claim in attempt.claims if claim.metadata.uid in answer.elsewhere)
-        return {"answer": "obstructed", "obstacle": _obstacle(answer.obstacle), "claimsElsewhere": elsewhere}
+        return fields | {"obstacle": _obstacle(answer.obstacle), "claimsElsewhere": elsewhere}
     if isinstance(answer, Lacking):
-        return {"answer": "lacking", "refusal": _refusal(answer.refusal)}
-    if isinstance(answer, Faulty):
-        return {"answer": "faulty", "message": str(answer.error)}
-    return {"answer": "undecided", "message": answer.text}
+        return fields | {"refusal": _refusal(answer.refusal)}
+    return fields | {"message": str(answer.error) if isinstance(answer, Faulty) else answer.text}
 
 
 def _obstacle(obstacle: Obstacle) -> JSON:

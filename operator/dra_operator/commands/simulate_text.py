@@ -12,21 +12,17 @@ from dra_operator.allocator import DeviceId, Inventory, Refusal
 from dra_operator.placement import (
     Case,
     Demand,
-    Faulty,
     Fits,
     Lacking,
     NodeState,
     NoPlace,
     Obstructed,
     Plan,
-    Undecided,
-    text,
 )
 from dra_operator.wording import counted
 
 from .refusal_report import grouped, names
 from .simulate_objects import Attempt, Verdict
-from .verdicts import before_nodes
 
 Kind = tuple[tuple[str, str, str, int], ...]
 """How many devices each claim and request gets from each driver: nodes that give the same answer alike."""
@@ -65,7 +61,7 @@ def _attempt(attempt: Attempt, inventory: Inventory, *, sequential: bool) -> Ite
             yield f"has its node already: {node}" if node else "is done"
             return
     if attempt.examination is not None and not isinstance(attempt.examination, Case):
-        yield before_nodes(attempt.examination)
+        yield attempt.examination.text
         return
     fits = sum(isinstance(answer, Fits) for _, answer in attempt.answers)
     yield f"would fit {fits} of {counted(len(attempt.answers), 'node')}"
@@ -116,23 +112,20 @@ def _devices(result: AllocationResult) -> Iterator[str]:
 
 
 def _obstructed(attempt: Attempt) -> Iterator[str]:
-    keys = {claim.metadata.uid: claim.key for claim in attempt.claims}
     groups: dict[str, list[str]] = {}
     for state, answer in attempt.answers:
-        if isinstance(answer, Obstructed):
-            elsewhere = ", ".join(sorted(keys[uid] for uid in answer.elsewhere))
-            reason = (
-                f"claim {elsewhere} is allocated for other nodes"
-                if elsewhere
-                else (f"the pod cannot run there: {text(answer.obstacle)}")
-            )
+        if not isinstance(answer, Fits | Lacking):
+            reason = _obstacle(attempt, answer) if isinstance(answer, Obstructed) else answer.text
             groups.setdefault(reason, []).append(state.name)
-        elif isinstance(answer, Faulty):
-            groups.setdefault(f"error: {answer.error}", []).append(state.name)
-        elif isinstance(answer, Undecided):
-            yield answer.text
     for reason, where in sorted(groups.items(), key=lambda group: -len(group[1])):
         yield f"{'node' if len(where) == 1 else 'nodes'} {names(where)}: {reason}"
+
+
+def _obstacle(attempt: Attempt, answer: Obstructed) -> str:
+    elsewhere = sorted(claim.key for claim in attempt.claims if claim.metadata.uid in answer.elsewhere)
+    if elsewhere:
+        return f"claim {', '.join(elsewhere)} is allocated for other nodes"
+    return f"the pod cannot run there: {answer.text}"
 
 
 def _lacking(attempt: Attempt, inventory: Inventory) -> Iterator[str]:

@@ -31,7 +31,6 @@ from dra_operator.placement import (
     plan,
     settled,
     stand_in,
-    text,
     title,
     total,
 )
@@ -39,7 +38,6 @@ from dra_operator.reconcile import Concerns
 from dra_operator.wording import counted, listed
 
 from .refusal_report import grouped, holders, names
-from .verdicts import before_nodes, error_of
 
 
 def why_pod(
@@ -143,7 +141,7 @@ def _holding(claim: ResourceClaim | None) -> str:
 def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime, *, places: bool) -> Iterator[str]:
     found = examine(pod, cluster.snapshot(allocator, now))
     if not isinstance(found, Case):
-        yield f"{title(pod)} {before_nodes(found)}"
+        yield f"{title(pod)} {found.text}"
         return
     for binding in found.failed.values():
         yield f"{title(pod)} gives its devices back and is placed again: {binding.text}"
@@ -169,11 +167,10 @@ def _node_by_node(cluster: Cluster, case: Case, *, places: bool) -> Iterator[str
             good.append(state.name)
         elif isinstance(answer, Lacking):
             refusals.setdefault(answer.demand, []).append((state.node, answer.refusal))
-        elif isinstance(answer, Obstructed):
-            texts.setdefault(text(answer.obstacle), []).append(state.name)
-            pods[text(answer.obstacle)] = question.neighbours.counts(answer.obstacle)
         else:
-            texts.setdefault(error_of(state, answer), []).append(state.name)
+            texts.setdefault(answer.text, []).append(state.name)
+            if isinstance(answer, Obstructed):
+                pods[answer.text] = question.neighbours.counts(answer.obstacle)
     pod, nodes = case.pod, len(case.nodes)
     yield f"{title(pod)} would fit {len(good)} of {counted(nodes, 'node')}" + (f": {names(good)}" if good else "")
     for reason, where in texts.items():

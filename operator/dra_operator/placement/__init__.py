@@ -24,21 +24,12 @@ from .immediate import (
     title,
 )
 from .node import NodeState
+from .node_answer import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Undecided
 from .nodes import STRATEGIES, Nodes
 from .obstacle import OF_VOLUMES, Kind, Obstacle
 from .pause import Pause
 from .plan import Planning, decided, plan
-from .question import (
-    Faulty,
-    Fits,
-    Lacking,
-    NodeAnswer,
-    Obstructed,
-    Question,
-    Undecided,
-    answer_text,
-    settled,
-)
+from .question import Question, settled
 from .readiness import BINDING_TIMEOUT, ClaimReadiness, Readiness, age_of_allocation, claim_readiness, unready
 from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, served_resources, subtract
 from .residents import Place, Residents, counts_alike
@@ -113,7 +104,6 @@ __all__ = [
     "add",
     "age_of_allocation",
     "annotation_fault",
-    "answer_text",
     "claim_behind",
     "claim_readiness",
     "counts_alike",

@@ -9,6 +9,7 @@ whether a broken claim is noticed (E2E-055).
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import assert_never
 
 from dra_operator.allocator import Candidates
 
@@ -17,9 +18,10 @@ from .demand import Demand
 from .examination import Case
 from .explanation import Reasons
 from .node import NodeState
+from .node_answer import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Undecided
 from .obstacle import ENDS_WITH_ANOTHER_POD, Kind, Obstacle
 from .pause import SLICE, Elapsed, Pause
-from .question import EXPLANATION_STEPS, Faulty, Fits, Lacking, NodeAnswer, Obstructed, Question
+from .question import EXPLANATION_STEPS, Question
 from .score import Fit, best, enough, ideal
 
 UNAVAILABLE = Obstacle(Kind.CLAIM_ELSEWHERE)
@@ -142,22 +144,25 @@ class Attempt:
         self._question.steps = 0
 
     def _take_in(self, state: NodeState, answer: NodeAnswer) -> None:
-        if isinstance(answer, Fits):
-            preferences = self._question.preferences
-            preferred = preferences.raw(state)
-            if answer.score >= self._ideal and preferences.is_ideal(preferred):
-                # Nodes come by their room. One that fits before may still win by it, once all that fit are compared.
-                self._is_best = self._is_best or not any(fit.alternatives >= self._ideal for fit in self.fits)
-            self.fits.append(Fit(answer.plan, answer.score, self._nodes.room(state), preferred))
-        elif isinstance(answer, Obstructed):
-            self._unavailable |= answer.elsewhere
-            self._reasons.add(answer.obstacle)
-        elif isinstance(answer, Lacking):
-            self._lacking.append(answer)
-        elif isinstance(answer, Faulty):
-            raise answer.error
-        else:
-            raise Aborted(answer.text)
+        match answer:
+            case Fits(plan, score):
+                preferences = self._question.preferences
+                preferred = preferences.raw(state)
+                if score >= self._ideal and preferences.is_ideal(preferred):
+                    # Nodes come by their room. One that fits before may still win by it, once all fits are compared.
+                    self._is_best = self._is_best or not any(fit.alternatives >= self._ideal for fit in self.fits)
+                self.fits.append(Fit(plan, score, self._nodes.room(state), preferred))
+            case Obstructed(obstacle, elsewhere):
+                self._unavailable |= elsewhere
+                self._reasons.add(obstacle)
+            case Lacking():
+                self._lacking.append(answer)
+            case Faulty(error):
+                raise error
+            case Undecided(why):
+                raise Aborted(f"node {state.name}: {why}")
+            case _:
+                assert_never(answer)
 
     def _pause(self, steps: int) -> Work:
         self._steps += steps

@@ -10,6 +10,9 @@
     ├── VolumesPending  it has its node, and waits for its claims of volumes to be bound there
     ├── VolumesFailed   they were not bound there: it has to be placed anew
     └── Case            nodes can be asked
+
+All but a case have a ``text``: a clause about the pod, without its name. What the operator does then is in
+``reconcile.place``.
 """
 
 from __future__ import annotations
@@ -27,11 +30,12 @@ from .claims import NotReady, PodClaim, crowded, extended_claims, ready_claims, 
 from .extended import ExtendedResources
 from .nodes import Nodes
 from .obstacle import Kind, Obstacle
-from .readiness import ClaimReadiness, Readiness, claim_readiness
+from .readiness import ClaimReadiness, Readiness, claim_readiness, unready
 from .snapshot import Snapshot
 from .unsupported import unsupported
 from .volume_wait import VolumesFailed, VolumesPending, wait_for_volumes
 from .volumes import NO_VOLUMES, PodVolumes, volumes_of
+from .wording import text
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,22 @@ class NotTried:
     claims: tuple[PodClaim, ...] = ()
     stale: tuple[ResourceClaim, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """With the obstacle."""
+        return f"is not tried: {text(self.obstacle)}"
+
 
 @dataclass(frozen=True, slots=True)
 class WriteUnderWay:
     """The end of another pod's write comes first: it may give the claim its devices."""
 
     claim: ResourceClaim
+
+    @property
+    def text(self) -> str:
+        """With the claim."""
+        return f"waits for the end of another pod's write: claim {self.claim.key} is being allocated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,12 @@ class Stolen:
     claim: ResourceClaim
     devices: tuple[DeviceId, ...]
 
+    @property
+    def text(self) -> str:
+        """With the devices."""
+        devices = ", ".join(map(str, self.devices))
+        return f"gives claim {self.claim.key} up and is placed again: another claim holds {devices}, too"
+
 
 @dataclass(frozen=True, slots=True)
 class GettingReady:
@@ -64,6 +84,18 @@ class GettingReady:
 
     claims: tuple[ResourceClaim, ...]
     seconds: float
+
+    @property
+    def text(self) -> str:
+        """With every condition that is awaited."""
+        awaited = (
+            f"claim {claim.key}, device {device}: {', '.join(conditions)} not True"
+            for claim in self.claims
+            for device, conditions in unready(claim)
+        )
+        return (
+            f"has its devices and waits for them to get ready, {self.seconds:.0f} s more at most: {'; '.join(awaited)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,12 @@ class VolumesPending:
     node: str
     seconds: float
 
+    @property
+    def text(self) -> str:
+        """A clause about the pod."""
+        names = ", ".join(self.claims)
+        return f"waits for {names} to be bound on node {self.node}, {self.seconds:.0f} s more at most"
+
 
 @dataclass(frozen=True, slots=True)
 class VolumesFailed:
@@ -35,6 +41,11 @@ class VolumesFailed:
 
     reason: str
     held: tuple[ResourceClaim, ...]
+
+    @property
+    def text(self) -> str:
+        """A clause about the pod."""
+        return f"is placed anew: {self.reason}"
 
 
 class _Failed(Exception):

@@ -52,7 +52,6 @@ from dra_operator.placement import (
     VolumesFailed,
     VolumesPending,
     WriteUnderWay,
-    answer_text,
     examine,
     is_at_gate,
     is_stand_in,
@@ -161,7 +160,7 @@ class PodPlacer:
         pod = case.pod.key
 
         def answered(node: str, answer: NodeAnswer) -> None:
-            tell(logger, logging.DEBUG, "node asked", pod=pod, node=node, answer=answer_text(answer))
+            tell(logger, logging.DEBUG, "node asked", pod=pod, node=node, answer=answer.text)
 
         return plan(case, self._filter_timeout, answered)
 
