@@ -7,22 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from bare_client import DRA, NAMESPACES, PATCH, Client
+from bare_client import PATCH, Client
+from manifest_accounts import SLICES, furnish, grant, plugin_on, slice_of
 from rbac_server import SERVERS, rbac_server
 from waiting import until
 
-PLUGIN = Path(__file__).resolve().parents[2] / "manifests" / "plugin"
-USER = "system:serviceaccount:dra-plugins:dra-plugin"
-GROUPS = ("system:serviceaccounts", "system:serviceaccounts:dra-plugins", "system:authenticated")
-SLICES = f"{DRA}/resourceslices"
-PATHS = {
-    "ServiceAccount": "/api/v1/namespaces/dra-plugins/serviceaccounts",
-    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
-}
 RBAC = "rbac.authorization.k8s.io"
 MORE: list[dict[str, Any]] = [
     {
@@ -47,36 +36,12 @@ NO_NODE = (
 )
 
 
-def slice_of(node: str, name: str = "") -> dict[str, Any]:
-    """A slice of a node, or of all nodes."""
-    pool = {"name": node or "all", "generation": 1, "resourceSliceCount": 1}
-    where = {"nodeName": node} if node else {"allNodes": True}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": name or f"slice-of-{node or 'all'}"},
-        "spec": {"driver": "simulated.dra.example.com", "pool": pool, "devices": [{"name": "gpu"}], **where},
-    }
-
-
-def plugin_on(client: Client, node: str) -> Client:
-    """The plugin, with a token that names the node, or with one that names none."""
-    extra = {"authentication.kubernetes.io/node-name": node} if node else {}
-    return client.impersonating(USER, *GROUPS, **extra)
-
-
 @pytest.fixture(params=SERVERS)
 async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Client]:
     """With the plugin's objects and one slice of each node and of all nodes, made by the administrator."""
     async with rbac_server(request.param, tmp_path) as client:
-        await client.post(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "dra-plugins"}})
-        for file in ("rbac.yaml", "policy.yaml"):
-            for obj in yaml.safe_load_all((PLUGIN / file).read_text()):
-                await client.post(PATHS[obj["kind"]], obj)
-        for obj in MORE:
-            await client.post(PATHS[obj["kind"]], obj)
-        for node in ("node-1", "node-2", ""):
-            await client.post(SLICES, slice_of(node))
+        await grant(client, *MORE)
+        await furnish(client)
         # A real server hears of roles and policies by watches.
         probe = plugin_on(client, "node-1")
 
