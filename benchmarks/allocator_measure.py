@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from allocator_agreement import laboratory
-from allocator_lab import KINDS
+from allocator_lab import OUTCOMES
 from allocator_oracle import OutOfSteps, Problem, answer
 from dra_api.codec import convert
 from dra_api.core import Node
@@ -69,7 +69,9 @@ def measured(group: str, what: str, size: int, case: Json, *, seconds: float, li
     ended = True
     try:
         expected = answer(problem, limit=limit).outcome
-        assert expected == KINDS[type(outcome)], f"{what}: {expected} by brute force, {KINDS[type(outcome)]} by us"
+        assert expected == OUTCOMES[type(outcome)], (
+            f"{what}: {expected} by brute force, {OUTCOMES[type(outcome)]} by us"
+        )
     except OutOfSteps:
         ended = False
     naive = (time.process_time() - start) * 1e6
@@ -78,7 +80,7 @@ def measured(group: str, what: str, size: int, case: Json, *, seconds: float, li
         what,
         size,
         ours,
-        outcome=KINDS[type(outcome)],
+        outcome=OUTCOMES[type(outcome)],
         steps=outcome.steps,
         naive=naive,
         naive_ended=ended,

@@ -14,7 +14,7 @@ from random import Random
 import dra_operator.allocator.search.search as search_module
 import pytest
 from allocator_agreement import comparable, laboratory
-from allocator_lab import KINDS, Lab, claim, device, lab, make_node, pool, request
+from allocator_lab import OUTCOMES, Lab, claim, device, lab, make_node, pool, request
 from allocator_problems import CrowdedMaker, Maker, make_case
 from dra_api.codec import convert
 from dra_api.core import Node
@@ -141,7 +141,7 @@ def decide(made: Lab, node: Node, kind: Callable[[NodeState], Ledger] | None, *,
 def said(outcome: Outcome) -> tuple[str, object]:
     """The kind of the outcome, with its results or error."""
     results = comparable(outcome.results) if isinstance(outcome, Allocated) else None
-    return KINDS[type(outcome)], results or str(getattr(outcome, "error", ""))
+    return OUTCOMES[type(outcome)], results or str(getattr(outcome, "error", ""))
 
 
 @pytest.mark.parametrize("kind", LEDGERS)
@@ -180,7 +180,7 @@ def test_a_naive_ledger_decides(kind: type[Naive], made: Lab, expected: object, 
     if isinstance(outcome, Allocated):
         assert [given.device for given in outcome.results[0].results] == expected
     else:
-        assert KINDS[type(outcome)] == expected
+        assert OUTCOMES[type(outcome)] == expected
 
 
 def test_the_comparison_finds_a_ledger_that_claims_too_much() -> None:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from allocator_agreement import comparable, laboratory
-from allocator_lab import KINDS, claim, device, device_class, lab, make_node, pool, request
+from allocator_lab import OUTCOMES, claim, device, device_class, lab, make_node, pool, request
 from allocator_problems import Maker, make_case
 from dra_api.codec import convert
 from dra_api.core import Node
@@ -67,7 +67,7 @@ def said(outcome: Outcome) -> tuple[object, ...]:
     """All that an outcome says, without share ids."""
     results = comparable(outcome.results) if isinstance(outcome, Allocated) else None
     why = getattr(outcome, "refusal", None) or str(getattr(outcome, "error", ""))
-    return KINDS[type(outcome)], outcome.steps, results, why
+    return OUTCOMES[type(outcome)], outcome.steps, results, why
 
 
 def test_claims_that_ask_for_the_same_are_compiled_once_and_named_in_errors_each() -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from dra_operator.placement import AttachLimits, Bindings, Kind, Obstacle, PodVolumes, add, node_requests, volumes_of
+from dra_operator.placement import (
+    AttachLimits,
+    Bindings,
+    Obstacle,
+    ObstacleKind,
+    PodVolumes,
+    add,
+    node_requests,
+    volumes_of,
+)
 from objects import Obj
 from volume_lab import (
     CSI,
@@ -34,7 +43,7 @@ def bound(name: str, handle: str = "", driver: str = CSI) -> list[Obj]:
 
 
 A, B, C = bound("a"), bound("b"), bound("c")
-FULL = Obstacle(Kind.VOLUME_LIMIT, CSI)
+FULL = Obstacle(ObstacleKind.VOLUME_LIMIT, CSI)
 CASES: dict[str, tuple[list[Obj], Sequence[Sequence[str]], Sequence[str], Obstacle | None]] = {
     "no limit": ([csi_node(None), *A, *B], [["a"]], ["b"], None),
     "no CSINode": ([*A, *B], [["a"]], ["b"], None),
@@ -110,7 +119,7 @@ def test_a_new_volume_with(case: str) -> None:
     volumes = volumes_of(pod(uses("data")), Shelf.of(*CLASSES, *objects, volume_claim(class_name=FAST)))
     assert isinstance(volumes, PodVolumes)
     found = volumes.bindings(node("n1"))
-    assert found == Obstacle(Kind.VOLUME_SPACE) if not fits else isinstance(found, Bindings)
+    assert found == Obstacle(ObstacleKind.VOLUME_SPACE) if not fits else isinstance(found, Bindings)
 
 
 def test_a_claim_that_names_no_size_needs_no_room() -> None:

@@ -12,8 +12,8 @@ from dra_api.resource import ResourceClaim
 from dra_operator.allocator import NodeSelectionError
 from dra_operator.placement import (
     Allocations,
-    Kind,
     NotReady,
+    ObstacleKind,
     Readiness,
     claim_readiness,
     ready_claims,
@@ -45,7 +45,7 @@ def test_claims_that_are_not_ready_are_named(
 ) -> None:
     with pytest.raises(NotReady, match=text) as reason:
         ready_claims(pod(claims=entries), {one.key: one for one in claims}.get)
-    assert (reason.value.obstacle.kind is Kind.CLAIM_UNMADE) is being_made
+    assert (reason.value.obstacle.kind is ObstacleKind.CLAIM_UNMADE) is being_made
 
 
 def test_a_generated_claim_has_to_belong_to_the_pod() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dra_operator.placement import Kind, NodeFilter, Nodes, Obstacle, add, subtract
+from dra_operator.placement import NodeFilter, Nodes, Obstacle, ObstacleKind, add, subtract
 from placement_lab import node, pod
 
 
@@ -41,4 +41,4 @@ def test_what_a_pod_took_can_be_subtracted_again() -> None:
 def test_a_pod_that_names_its_node_runs_on_no_other() -> None:
     named = NodeFilter(pod(nodeName="n1"))
     assert named.obstacle(node("n1")) is None
-    assert named.obstacle(node("n2")) == Obstacle(Kind.OTHER_NODE)
+    assert named.obstacle(node("n2")) == Obstacle(ObstacleKind.OTHER_NODE)

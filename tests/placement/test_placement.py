@@ -13,12 +13,12 @@ from dra_api.quantity import Quantity
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocated, Usage
 from dra_operator.placement import (
-    Kind,
     NodeFilter,
     NodeState,
     NoPlace,
     NotReady,
     Obstacle,
+    ObstacleKind,
     Plan,
     Readiness,
     claim_readiness,
@@ -303,7 +303,7 @@ def test_a_claim_that_is_still_being_made_is_nothing_to_tell() -> None:
     entry = {"name": "e", "resourceClaimTemplateName": "t"}
     with pytest.raises(NotReady) as waiting:
         ready_claims(pod(claims=[entry]), lambda key: None)
-    assert waiting.value.obstacle.kind is Kind.CLAIM_UNMADE
+    assert waiting.value.obstacle.kind is ObstacleKind.CLAIM_UNMADE
 
 
 def test_a_claim_named_twice_counts_once() -> None:
@@ -315,12 +315,12 @@ def test_a_claim_named_twice_counts_once() -> None:
 def test_a_missing_class_is_named_with_its_request() -> None:
     wanted = [claim("c", wants()), claim("d", prefers("x"))]
     missing = unservable(wanted, lambda name: False, prioritized_list=True)
-    assert missing == Obstacle(Kind.CLASS_MISSING, "claim ns/c, request r", "gpu")
+    assert missing == Obstacle(ObstacleKind.CLASS_MISSING, "claim ns/c, request r", "gpu")
     assert text(missing) == (
         "claim ns/c, request r: device class gpu does not exist: create it, or correct deviceClassName"
     )
     missing = unservable(wanted[1:], lambda name: False, prioritized_list=True)
-    assert missing == Obstacle(Kind.CLASS_MISSING, "claim ns/d, request r/sub-0", "gpu")
+    assert missing == Obstacle(ObstacleKind.CLASS_MISSING, "claim ns/d, request r/sub-0", "gpu")
     assert unservable(wanted, lambda name: True, prioritized_list=True) is None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dra_api.core import Pod
-from dra_operator.placement import Elsewhere, Kind, NodeState, NoPlace, PodsChange, Turn
+from dra_operator.placement import Elsewhere, NodeState, NoPlace, ObstacleKind, PodsChange, Turn
 from neighbour_lab import DB, HOST, WEB, away, expression, goes_to, near, pod, term, three_nodes
 from placement_lab import allocator, decide, node
 
@@ -208,10 +208,10 @@ def test_what_is_counted_for_one_rule_costs_no_other_its_counts() -> None:
 
 
 def test_kinds_of_obstacles_name_the_rule() -> None:
-    kinds = {Kind.POD_AFFINITY, Kind.POD_ANTI_AFFINITY, Kind.REPELLED}
+    kinds = {ObstacleKind.POD_AFFINITY, ObstacleKind.POD_ANTI_AFFINITY, ObstacleKind.REPELLED}
     hints = three_nodes(pod("r", on="a1", affinity=away(term(WEB)))).neighbours_of(
         comes({**near(term(DB)), **away(term(WEB))}, {"app": "web"})
     )
     for kind in kinds:
         assert hints.hints(frozenset({kind})), kind
-    assert not hints.hints(frozenset({Kind.RESOURCE}))
+    assert not hints.hints(frozenset({ObstacleKind.RESOURCE}))

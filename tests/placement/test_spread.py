@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dra_api.core import Pod
-from dra_operator.placement import Elsewhere, Kind, NodeState, NoPlace, Obstacle, PodsChange, Turn
+from dra_operator.placement import Elsewhere, NodeState, NoPlace, Obstacle, ObstacleKind, PodsChange, Turn
 from neighbour_lab import DB, HOST, REQUIRED, WEB, expression, pod, spread, three_nodes, with_residents
 from placement_lab import allocator, decide, node
 
@@ -137,7 +137,7 @@ def test_a_cordoned_node_counts_even_if_taints_are_honored() -> None:
     nodes = three_nodes(*webs("a1"))
     nodes.put(node("b1", labels={"zone": "b"}, spec={"unschedulable": True}))
     rules = nodes.neighbours_of(comes(spread(WEB, nodeTaintsPolicy="Honor")))
-    assert rules.obstacle({"zone": "a"}) == Obstacle(Kind.SPREAD, "zone")
+    assert rules.obstacle({"zone": "a"}) == Obstacle(ObstacleKind.SPREAD, "zone")
 
 
 def test_a_node_affinity_that_cannot_be_understood_lets_no_node_count() -> None:
@@ -176,7 +176,7 @@ def test_pods_placed_one_after_the_other_stay_within_the_skew() -> None:
             if nodes.neighbours_of(incoming).obstacle(state.node.metadata.labels or {}) is None
         )
         nodes.residents.put(incoming, chosen)
-    counts = nodes.neighbours_of(comes(spread(WEB))).counts(Obstacle(Kind.SPREAD, "zone"))
+    counts = nodes.neighbours_of(comes(spread(WEB))).counts(Obstacle(ObstacleKind.SPREAD, "zone"))
     assert counts == {"a": 4, "b": 4, "c": 4}
 
 
@@ -185,7 +185,7 @@ def test_a_domain_that_comes_or_goes_changes_the_fewest() -> None:
     incoming = comes(spread(WEB))
     assert nodes.neighbours_of(incoming).obstacle({"zone": "a"}) is None
     nodes.put(node("c1", labels={"zone": "c"}))
-    assert nodes.neighbours_of(incoming).obstacle({"zone": "a"}) == Obstacle(Kind.SPREAD, "zone")
+    assert nodes.neighbours_of(incoming).obstacle({"zone": "a"}) == Obstacle(ObstacleKind.SPREAD, "zone")
     nodes.remove("c1")
     assert nodes.neighbours_of(incoming).obstacle({"zone": "a"}) is None
     assert isinstance(nodes.get("a1"), NodeState)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_operator.placement import Bindings, Kind, Obstacle, PodVolumes, volumes_of
+from dra_operator.placement import Bindings, Obstacle, ObstacleKind, PodVolumes, volumes_of
 from hypothesis import given
 from hypothesis import strategies as st
 from objects import Obj
@@ -45,7 +45,7 @@ def bindings(shelf: Shelf, *claims: str, **labels: str) -> dict[str, str | None]
     return found
 
 
-NOTHING = Obstacle(Kind.VOLUME_BINDING)
+NOTHING = Obstacle(ObstacleKind.VOLUME_BINDING)
 CASES: dict[str, tuple[list[Obj], dict[str, str | None] | Obstacle]] = {
     "the only volume": ([volume_claim(), volume()], {"data": "pv"}),
     "none": ([volume_claim()], NOTHING),
@@ -152,7 +152,7 @@ def test_a_claim_that_is_used_twice_gets_one_volume() -> None:
 def test_bound_claims_come_first() -> None:
     claims = [volume_claim("bound", "there"), volume_claim()]
     shelf = Shelf.of(*CLASSES, *claims, volume("there", affinity=on_nodes("n2")), volume())
-    assert bindings(shelf, "bound", "data") == Obstacle(Kind.VOLUME_AFFINITY)
+    assert bindings(shelf, "bound", "data") == Obstacle(ObstacleKind.VOLUME_AFFINITY)
 
 
 def test_what_a_plan_takes_is_taken_until_it_is_written() -> None:

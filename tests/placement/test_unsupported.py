@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_operator.placement import Kind, text, unsupported
+from dra_operator.placement import ObstacleKind, text, unsupported
 from placement_lab import pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -33,7 +33,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 def test_a_rule_that_placement_does_not_know_is_named(field: str) -> None:
     obstacle = unsupported(pod(**REFUSED[field]))
     assert obstacle is not None
-    assert (obstacle.kind, obstacle.subject) == (Kind.UNSUPPORTED, field)
+    assert (obstacle.kind, obstacle.subject) == (ObstacleKind.UNSUPPORTED, field)
     assert text(obstacle).startswith(f"{field} is not supported by dra-operator yet; ")
     assert text(obstacle).endswith(", or have kube-scheduler place the pod (spec.schedulerName: default-scheduler)")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from dra_operator.placement import NO_VOLUMES, Kind, Obstacle, PodVolumes, text, volumes_of
+from dra_operator.placement import NO_VOLUMES, Obstacle, ObstacleKind, PodVolumes, text, volumes_of
 from objects import Obj
 from volume_lab import (
     AT_ONCE,
@@ -28,17 +28,21 @@ OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
 OWNED = {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "pod", "uid": "uid-pod", "controller": True}]}
 EXPRESSION = {"key": "a", "operator": "Wrong"}
 
-ON_NODE: dict[str, tuple[Obj, dict[str, str], Kind | None]] = {
+ON_NODE: dict[str, tuple[Obj, dict[str, str], ObstacleKind | None]] = {
     "a volume without affinity": (volume(), {}, None),
     "a volume of this node": (volume(affinity=on_nodes("n0", "n1")), {}, None),
-    "a volume of another node": (volume(affinity=on_nodes("n2")), {}, Kind.VOLUME_AFFINITY),
+    "a volume of another node": (volume(affinity=on_nodes("n2")), {}, ObstacleKind.VOLUME_AFFINITY),
     "a volume of the node's rack": (volume(affinity=on_labels("rack", "r1")), {"rack": "r1"}, None),
-    "a volume of another rack": (volume(affinity=on_labels("rack", "r1")), {"rack": "r2"}, Kind.VOLUME_AFFINITY),
+    "a volume of another rack": (
+        volume(affinity=on_labels("rack", "r1")),
+        {"rack": "r2"},
+        ObstacleKind.VOLUME_AFFINITY,
+    ),
     "an affinity without required part": (volume(spec={"nodeAffinity": {}}), {}, None),
     "an affinity that cannot be understood": (
         volume(affinity={"required": {"nodeSelectorTerms": [{"matchExpressions": [EXPRESSION]}]}}),
         {},
-        Kind.VOLUME_AFFINITY,
+        ObstacleKind.VOLUME_AFFINITY,
     ),
     "an affinity by the name of the node, which is no label": (
         volume(
@@ -51,33 +55,33 @@ ON_NODE: dict[str, tuple[Obj, dict[str, str], Kind | None]] = {
             }
         ),
         {},
-        Kind.VOLUME_AFFINITY,
+        ObstacleKind.VOLUME_AFFINITY,
     ),
     "the node's zone": (volume(metadata={"labels": {ZONE: "a"}}), {ZONE: "a"}, None),
     "one of several zones": (volume(metadata={"labels": {ZONE: "b__a"}}), {ZONE: "a"}, None),
-    "another zone": (volume(metadata={"labels": {ZONE: "b"}}), {ZONE: "a"}, Kind.VOLUME_ZONE),
+    "another zone": (volume(metadata={"labels": {ZONE: "b"}}), {ZONE: "a"}, ObstacleKind.VOLUME_ZONE),
     "another region": (
         volume(metadata={"labels": {ZONE: "a", REGION: "s"}}),
         {ZONE: "a", REGION: "t"},
-        Kind.VOLUME_ZONE,
+        ObstacleKind.VOLUME_ZONE,
     ),
     "a zone that the node does not tell": (
         volume(metadata={"labels": {ZONE: "a"}}),
         {REGION: "s"},
-        Kind.VOLUME_ZONE,
+        ObstacleKind.VOLUME_ZONE,
     ),
     "a zone, on a node without zones": (volume(metadata={"labels": {ZONE: "a"}}), {}, None),
     "an old label against the node's new one": (volume(metadata={"labels": {OLD_ZONE: "a"}}), {ZONE: "a"}, None),
     "an old label against another new one": (
         volume(metadata={"labels": {OLD_ZONE: "a"}}),
         {ZONE: "b"},
-        Kind.VOLUME_ZONE,
+        ObstacleKind.VOLUME_ZONE,
     ),
     "an old label on both": (volume(metadata={"labels": {OLD_ZONE: "a"}}), {OLD_ZONE: "a", ZONE: "b"}, None),
     "a new label against the node's old one": (
         volume(metadata={"labels": {ZONE: "a"}}),
         {OLD_ZONE: "a"},
-        Kind.VOLUME_ZONE,
+        ObstacleKind.VOLUME_ZONE,
     ),
     "a zone label without value": (volume(metadata={"labels": {ZONE: "a__"}}), {ZONE: "b"}, None),
 }
@@ -97,7 +101,7 @@ def test_the_first_volume_that_does_not_allow_the_node_counts() -> None:
     shelf = Shelf.of(*claims, volume("pv-a"), volume("pv-b", affinity=on_nodes("n2")))
     volumes = volumes_of(pod(uses("a", "b")), shelf)
     assert isinstance(volumes, PodVolumes)
-    assert volumes.obstacle(node("n1"), {}) == Obstacle(Kind.VOLUME_AFFINITY)
+    assert volumes.obstacle(node("n1"), {}) == Obstacle(ObstacleKind.VOLUME_AFFINITY)
     assert volumes.obstacle(node("n2"), {}) is None
 
 

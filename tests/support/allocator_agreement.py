@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from allocator_lab import KINDS, Lab, case_lab
+from allocator_lab import OUTCOMES, Lab, case_lab
 from allocator_oracle import SHARE, Answer, OutOfSteps, Problem, answer
 from allocator_problems import CrowdedMaker, Maker, make_case
 from dra_api.codec import convert, to_dict
@@ -59,7 +59,7 @@ def comparable(results: Sequence[AllocationResult]) -> list[Json]:
 
 def disagreement(outcome: Outcome, expected: Answer) -> str | None:
     """How the allocator's outcome differs from the oracle's answer; None when it does not."""
-    kind = KINDS[type(outcome)]
+    kind = OUTCOMES[type(outcome)]
     if kind != expected.outcome:
         reason = getattr(outcome, "error", "") or getattr(outcome, "refusal", "")
         return f"{kind} ({reason}) instead of {expected.outcome} {expected.error}{comparable(expected.results)}"

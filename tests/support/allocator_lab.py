@@ -29,7 +29,7 @@ from dra_operator.allocator import (
 from dra_operator.allocator.problem.node_state import NodeStates
 from dra_operator.allocator.problem.problem import Problem
 
-KINDS = {Allocated: "allocated", Refused: "none", NodeFailure: "nodeError", Failed: "error", GaveUp: "gave up"}
+OUTCOMES = {Allocated: "allocated", Refused: "none", NodeFailure: "nodeError", Failed: "error", GaveUp: "gave up"}
 Json = dict[str, Any]
 Answer = list[list[str]] | str
 """The devices of each claim; or the kind of an outcome that is not an allocation."""
@@ -72,7 +72,7 @@ class Lab:
         """``request=driver/pool/device`` per claim; or the kind of the outcome when it is not an allocation."""
         outcome = self.decide(node)
         if not isinstance(outcome, Allocated):
-            return KINDS[type(outcome)]
+            return OUTCOMES[type(outcome)]
         return [[f"{r.request}={DeviceId.of(r)}" for r in result.results] for result in outcome.results]
 
 
@@ -121,7 +121,7 @@ def difference(outcome: Outcome, kind: str, results: Sequence[Json] | None) -> s
     Claim configuration that the reference repeats per request is compared without the repetition, since
     allocator.md section 15 calls it a mistake.
     """
-    got = KINDS[type(outcome)]
+    got = OUTCOMES[type(outcome)]
     if got != kind:
         return f"{got} instead of {kind}: {getattr(outcome, 'error', '') or getattr(outcome, 'refusal', '')}"
     if isinstance(outcome, Allocated):

@@ -24,7 +24,7 @@ from dra_api.times import format_time
 
 from .documents import documents
 
-Kind = TypeVar("Kind", bound=Object)
+T = TypeVar("T", bound=Object)
 JSON = dict[str, Any]
 KINDS: Final[dict[str, tuple[type[Object], str]]] = {
     "ResourceSlice": (ResourceSlice, "resource.k8s.io/v1"),
@@ -72,7 +72,7 @@ def read_objects(paths: Iterable[str]) -> list[Object]:
     return objects
 
 
-def of_kind(kind: type[Kind], objects: Iterable[Object]) -> list[Kind]:
+def of_kind(kind: type[T], objects: Iterable[Object]) -> list[T]:
     """Those of one kind."""
     return [found for found in objects if isinstance(found, kind)]
 

@@ -24,7 +24,7 @@ from dra_operator.wording import counted
 from .refusal_report import grouped, names
 from .simulate_objects import Attempt, Verdict
 
-Kind = tuple[tuple[str, str, str, int], ...]
+Counts = tuple[tuple[str, str, str, int], ...]
 """How many devices each claim and request gets from each driver: nodes that give the same answer alike."""
 
 
@@ -77,10 +77,10 @@ def _attempt(attempt: Attempt, inventory: Inventory, *, sequential: bool) -> Ite
 
 
 def _fitting(attempt: Attempt) -> Iterator[str]:
-    groups: dict[Kind, list[tuple[NodeState, Fits]]] = {}
+    groups: dict[Counts, list[tuple[NodeState, Fits]]] = {}
     for state, answer in attempt.answers:
         if isinstance(answer, Fits):
-            groups.setdefault(_kind(attempt, answer.plan), []).append((state, answer))
+            groups.setdefault(_counts(attempt, answer.plan), []).append((state, answer))
     for members in groups.values():
         (first, answer), *others = members
         yield f"node {first.name}: fits"
@@ -92,7 +92,7 @@ def _fitting(attempt: Attempt) -> Iterator[str]:
             yield f"  {more} as many devices: {names([state.name for state, _ in others])}"
 
 
-def _kind(attempt: Attempt, found: Plan) -> Kind:
+def _counts(attempt: Attempt, found: Plan) -> Counts:
     counts = Counter(
         (key, given.request, given.driver)
         for key, result in attempt.allocations(found).items()

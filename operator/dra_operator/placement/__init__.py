@@ -26,7 +26,7 @@ from .immediate import (
 from .node import NodeState
 from .node_answer import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Undecided
 from .nodes import STRATEGIES, Nodes
-from .obstacle import OF_VOLUMES, Kind, Obstacle
+from .obstacle import OF_VOLUMES, Obstacle, ObstacleKind
 from .pause import Pause
 from .plan import Planning, decided, plan
 from .question import Question, settled
@@ -70,7 +70,6 @@ __all__ = [
     "Fits",
     "GettingReady",
     "Hint",
-    "Kind",
     "Lacking",
     "NoPlace",
     "NodeAnswer",
@@ -80,6 +79,7 @@ __all__ = [
     "NotReady",
     "NotTried",
     "Obstacle",
+    "ObstacleKind",
     "Obstructed",
     "Pause",
     "Place",

@@ -17,7 +17,7 @@ from dra_api.quantity import NANO
 from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dra_api.volumes import volume_uses
 
-from .obstacle import Kind, Obstacle
+from .obstacle import Obstacle, ObstacleKind
 
 _CLAIM: Final = "volume of claim "
 
@@ -79,7 +79,7 @@ class AttachLimits:
         for driver in sorted({it.driver for it in new} & limits.keys()):
             there, more = (sum(it.driver == driver for it in volumes) for volumes in (attached, new))
             if there + more > limits[driver]:
-                return Obstacle(Kind.VOLUME_LIMIT, driver)
+                return Obstacle(ObstacleKind.VOLUME_LIMIT, driver)
         return None
 
 

@@ -19,12 +19,12 @@ from .examination import Case
 from .explanation import Reasons
 from .node import NodeState
 from .node_answer import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Undecided
-from .obstacle import ENDS_WITH_ANOTHER_POD, Kind, Obstacle
+from .obstacle import ENDS_WITH_ANOTHER_POD, Obstacle, ObstacleKind
 from .pause import SLICE, Elapsed, Pause
 from .question import EXPLANATION_STEPS, Question
 from .score import Fit, best, enough, ideal
 
-UNAVAILABLE = Obstacle(Kind.CLAIM_ELSEWHERE)
+UNAVAILABLE = Obstacle(ObstacleKind.CLAIM_ELSEWHERE)
 FEW = 64  # candidates that are put in order themselves, instead of being looked for in the order of all nodes
 SAMPLE = 16  # nodes without enough devices that are asked all the same, for an explanation with numbers
 
@@ -52,7 +52,7 @@ class Attempt:
         self._lacking: list[Lacking] = []
         """Nodes whose devices do not serve the claims; why is worked out if no node fits."""
         self._unavailable: set[str] = set()
-        self._elsewhere: set[Kind] = set()
+        self._elsewhere: set[ObstacleKind] = set()
         """Obstacles on nodes where the pod could run if its allocated claims were allocated anew."""
         self._is_best = False
         """No node that was not asked can be better than those that fit."""
@@ -204,4 +204,4 @@ class Attempt:
             refusal = demand.in_terms_of_pod(candidates.refusal)
             self._reasons.refuse_others(refusal.claim, refusal.request, others)
         else:
-            self._reasons.add(Obstacle(Kind.TOO_FEW_DEVICES, "one of the requests"), others)
+            self._reasons.add(Obstacle(ObstacleKind.TOO_FEW_DEVICES, "one of the requests"), others)

@@ -17,7 +17,7 @@ from dra_api.references import (
 )
 from dra_api.resource import RESERVED_FOR_LIMIT, ResourceClaim
 
-from .obstacle import Kind, Obstacle
+from .obstacle import Obstacle, ObstacleKind
 from .wording import text
 
 
@@ -73,22 +73,22 @@ def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[
         try:
             name, must_check_owner = claim_name(pod, entry)
         except ClaimReferenceError as error:
-            kind = Kind.CLAIM_UNMADE if isinstance(error, ClaimNotCreatedYet) else Kind.CLAIM_REFERENCE
+            kind = ObstacleKind.CLAIM_UNMADE if isinstance(error, ClaimNotCreatedYet) else ObstacleKind.CLAIM_REFERENCE
             raise NotReady(Obstacle(kind, entry.name, str(error))) from error
         if name is None:
             continue
         claim = find(f"{pod.metadata.namespace}/{name}")
         if claim is None:
-            missing = Obstacle(Kind.CLAIM_MISSING, name)
+            missing = Obstacle(ObstacleKind.CLAIM_MISSING, name)
             # A deleted generated claim is made again, so there is nothing to report.
-            raise NotReady(Obstacle(Kind.CLAIM_UNMADE, name, text(missing)) if must_check_owner else missing)
+            raise NotReady(Obstacle(ObstacleKind.CLAIM_UNMADE, name, text(missing)) if must_check_owner else missing)
         if claim.metadata.deletion_timestamp is not None:
-            raise NotReady(Obstacle(Kind.CLAIM_DELETED, name))
+            raise NotReady(Obstacle(ObstacleKind.CLAIM_DELETED, name))
         if must_check_owner:
             try:
                 check_owned_by(pod, claim)
             except ClaimNotOwned as error:
-                raise NotReady(Obstacle(Kind.CLAIM_REFERENCE, name, str(error))) from error
+                raise NotReady(Obstacle(ObstacleKind.CLAIM_REFERENCE, name, str(error))) from error
         claims.setdefault(claim.metadata.uid, PodClaim(entry.name, claim))
     return list(claims.values())
 
@@ -97,7 +97,7 @@ def crowded(pod: Pod, claims: Sequence[ResourceClaim]) -> Obstacle | None:
     """The first claim that takes no further consumer; None if all can take the pod."""
     for claim in claims:
         if len(claim.status.reserved_for or ()) >= RESERVED_FOR_LIMIT and not is_reserved_for(pod, claim):
-            return Obstacle(Kind.CLAIM_FULL, claim.key)
+            return Obstacle(ObstacleKind.CLAIM_FULL, claim.key)
     return None
 
 
@@ -108,10 +108,10 @@ def unservable(
     for claim in claims:
         for request in claim.spec.devices.requests or ():
             if request.first_available and not prioritized_list:
-                return Obstacle(Kind.ALTERNATIVES_OFF, f"claim {claim.key}, request {request.name}")
+                return Obstacle(ObstacleKind.ALTERNATIVES_OFF, f"claim {claim.key}, request {request.name}")
             named = [(request.name, request.exactly.device_class_name)] if request.exactly else []
             named += [(f"{request.name}/{sub.name}", sub.device_class_name) for sub in request.first_available or ()]
             for reference, name in named:
                 if name and not has_class(name):
-                    return Obstacle(Kind.CLASS_MISSING, f"claim {claim.key}, request {reference}", name)
+                    return Obstacle(ObstacleKind.CLASS_MISSING, f"claim {claim.key}, request {reference}", name)
     return None

@@ -29,7 +29,7 @@ from dra_operator.allocator import Allocator, DeviceId, Usage
 from .claims import NotReady, PodClaim, crowded, extended_claims, ready_claims, unservable
 from .extended import ExtendedResources
 from .nodes import Nodes
-from .obstacle import Kind, Obstacle
+from .obstacle import Obstacle, ObstacleKind
 from .readiness import ClaimReadiness, Readiness, claim_readiness, unready
 from .snapshot import Snapshot
 from .unsupported import unsupported
@@ -131,7 +131,7 @@ def examine(pod: Pod, snapshot: Snapshot) -> Examination:
     made, stale = extended_claims(pod, snapshot.claims_owned_by(pod))
     if stale:
         names = ", ".join(claim.metadata.name for claim in stale)
-        return NotTried(Obstacle(Kind.STALE_CLAIM, names), tuple(claims), stale)
+        return NotTried(Obstacle(ObstacleKind.STALE_CLAIM, names), tuple(claims), stale)
     if made is not None:
         claims.append(PodClaim(None, made))
     held = [claim for _, claim in claims]
@@ -181,7 +181,7 @@ def _coming_first(
 def _not_at_gate(pod: Pod, serving: Mapping[str, str]) -> Obstacle | None:
     """Schedulers make the claim for extended resources together with the binding, and delete one that is there."""
     if pod.spec.scheduling_gates and serving:
-        return Obstacle(Kind.EXTENDED_AT_GATE, ", ".join(serving))
+        return Obstacle(ObstacleKind.EXTENDED_AT_GATE, ", ".join(serving))
     return None
 
 

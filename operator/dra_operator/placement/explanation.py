@@ -11,7 +11,7 @@ from collections import Counter
 
 from dra_operator.allocator import Refusal, RefusedClaim
 
-from .obstacle import Kind, Obstacle
+from .obstacle import Obstacle, ObstacleKind
 from .wording import text
 
 Asked = tuple[RefusedClaim, str]
@@ -48,14 +48,14 @@ class Reasons:
         if (claim, request) in self._best:
             self._refused[(claim, request)] += nodes
         else:
-            self.add(Obstacle(Kind.TOO_FEW_DEVICES, claim.named(request)), nodes)
+            self.add(Obstacle(ObstacleKind.TOO_FEW_DEVICES, claim.named(request)), nodes)
 
     @property
     def main(self) -> str:
         """What most nodes lack: the kind of an obstacle, or ``devices``."""
         counts = Counter({"devices": self._refused.total(), "no-nodes": 0})
         for obstacle, nodes in self.obstacles.items():
-            counts["devices" if obstacle.kind is Kind.TOO_FEW_DEVICES else obstacle.kind.value] += nodes
+            counts["devices" if obstacle.kind is ObstacleKind.TOO_FEW_DEVICES else obstacle.kind.value] += nodes
         return max(counts, key=lambda kind: counts[kind]) if counts.total() else "no-nodes"
 
     def line(self, nodes: int) -> str:

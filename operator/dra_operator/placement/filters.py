@@ -16,7 +16,7 @@ from .features import needed_features
 from .immediate import is_stand_in
 from .neighbours import Neighbours
 from .node import NodeState
-from .obstacle import Kind, Obstacle
+from .obstacle import Obstacle, ObstacleKind
 from .ports import host_ports
 from .requests import POD_SLOTS, pod_requests
 from .tolerations import NODE_CONDITION, UNSCHEDULABLE, untolerated
@@ -46,20 +46,20 @@ class NodeFilter:
         Raises NodeSelectionError when the pod's affinity cannot be understood.
         """
         if self._node_name and self._node_name != state.name:
-            return Obstacle(Kind.OTHER_NODE)
+            return Obstacle(ObstacleKind.OTHER_NODE)
         taints = state.taints
         if taints and self._is_stand_in:
             taints = tuple(taint for taint in taints if taint.key.startswith(NODE_CONDITION))
         if taints and (taint := untolerated(taints, self._tolerations)) is not None:
             if taint == UNSCHEDULABLE:
-                return Obstacle(Kind.CORDONED)
-            return Obstacle(Kind.TAINT, taint.key, taint.value)
+                return Obstacle(ObstacleKind.CORDONED)
+            return Obstacle(ObstacleKind.TAINT, taint.key, taint.value)
         if (self._labels or self._required is not None) and not self._selects(state):
-            return Obstacle(Kind.NODE_SELECTOR)
+            return Obstacle(ObstacleKind.NODE_SELECTOR)
         if self._features and (feature := self._undeclared(state)) is not None:
-            return Obstacle(Kind.FEATURE, feature)
+            return Obstacle(ObstacleKind.FEATURE, feature)
         if (port := next((port for port in self._ports if port.is_taken(state.used)), None)) is not None:
-            return Obstacle(Kind.PORT, port.name)
+            return Obstacle(ObstacleKind.PORT, port.name)
         obstacle = self._shortage(state, served) or self._volumes.obstacle(state.node, state.used)
         if obstacle is None and self._neighbours:
             return self._neighbours.obstacle(state.node.metadata.labels or {})
@@ -81,7 +81,7 @@ class NodeFilter:
             if name in served or (name == POD_SLOTS and name not in offered):
                 continue  # a node that does not say how many pods it takes takes any number
             if name not in offered and may_be_devices(name):
-                return Obstacle(Kind.NOT_OFFERED, name)
+                return Obstacle(ObstacleKind.NOT_OFFERED, name)
             if wanted > offered.get(name, 0) - used.get(name, 0):
-                return Obstacle(Kind.POD_SLOTS) if name == POD_SLOTS else Obstacle(Kind.RESOURCE, name)
+                return Obstacle(ObstacleKind.POD_SLOTS) if name == POD_SLOTS else Obstacle(ObstacleKind.RESOURCE, name)
         return None

@@ -53,7 +53,7 @@ class Leaning:
 
 def _counts(pod: Pod, residents: Residents, topologies: Topologies) -> Iterator[tuple[DomainCounts, int]]:
     for term, weight in preferred(pod):
-        selection = Selection((term.scope(residents.namespaces),))
+        selection = Selection((term.pods(residents.namespaces),))
         yield residents.count(selection).within(topologies.get(term.key)), weight
     for term, carriers in residents.leaning(pod):
         yield carriers.within(topologies.get(term.key)), 1

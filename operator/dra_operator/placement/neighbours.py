@@ -14,7 +14,7 @@ from dra_api.label_selectors import Labels
 
 from .hints import Hint
 from .immediate import is_stand_in
-from .obstacle import Kind, Obstacle
+from .obstacle import Obstacle, ObstacleKind
 from .pod_affinity import Affinity, AntiAffinity, Repulsion
 from .residents import Residents
 from .spread import Spread
@@ -29,7 +29,7 @@ class PodRule(Protocol):
         """Why the pod cannot go to a node with these labels."""
         ...
 
-    def hints(self, kinds: frozenset[Kind]) -> set[Hint]:
+    def hints(self, kinds: frozenset[ObstacleKind]) -> set[Hint]:
         """What can remove obstacles of these kinds."""
         ...
 
@@ -51,7 +51,7 @@ class Neighbours:
         """Why the pod cannot go to a node with these labels."""
         return next((found for rule in self._rules if (found := rule.obstacle(labels)) is not None), None)
 
-    def hints(self, kinds: frozenset[Kind] = frozenset(Kind)) -> frozenset[Hint]:
+    def hints(self, kinds: frozenset[ObstacleKind] = frozenset(ObstacleKind)) -> frozenset[Hint]:
         """What can remove obstacles of these kinds."""
         return frozenset(hint for rule in self._rules for hint in rule.hints(kinds))
 

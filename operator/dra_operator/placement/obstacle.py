@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Kind(StrEnum):
+class ObstacleKind(StrEnum):
     """Values are stable and fit metric labels."""
 
     # of a node
@@ -58,11 +58,13 @@ class Kind(StrEnum):
     EXTENDED_AT_GATE = "extended-at-gate"
 
 
-ENDS_WITH_ANOTHER_POD: Final = frozenset({Kind.PORT, Kind.POD_SLOTS, Kind.RESOURCE, Kind.VOLUME_LIMIT})
+ENDS_WITH_ANOTHER_POD: Final = frozenset(
+    {ObstacleKind.PORT, ObstacleKind.POD_SLOTS, ObstacleKind.RESOURCE, ObstacleKind.VOLUME_LIMIT}
+)
 """Obstacles on a node that may go away when any other pod ends."""
 
 
-OF_VOLUMES: Final = frozenset(kind for kind in Kind if kind.startswith("volume"))
+OF_VOLUMES: Final = frozenset(kind for kind in ObstacleKind if kind.startswith("volume"))
 """Obstacles that lie with the pod's volumes, or with its claims to them."""
 
 
@@ -70,6 +72,6 @@ OF_VOLUMES: Final = frozenset(kind for kind in Kind if kind.startswith("volume")
 class Obstacle:
     """``subject`` is what it is about (a resource, a taint, a claim), ``detail`` what else the text needs."""
 
-    kind: Kind
+    kind: ObstacleKind
     subject: str = ""
     detail: str = ""

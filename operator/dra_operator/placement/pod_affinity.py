@@ -15,10 +15,10 @@ from dra_api.core import Pod
 from dra_api.label_selectors import Labels
 
 from .hints import Elsewhere, Hint, PodsChange, RepellerGone, Turn
-from .obstacle import Kind, Obstacle
+from .obstacle import Obstacle, ObstacleKind
 from .residents import Residents
 from .selection import Selection
-from .terms import Term
+from .terms import AffinityTerm
 from .topology import Topologies
 
 Counts = Mapping[str, int]
@@ -28,9 +28,9 @@ Counts = Mapping[str, int]
 class Affinity:
     """The pods that the pod must be near."""
 
-    def __init__(self, pod: Pod, terms: Sequence[Term], residents: Residents, topologies: Topologies) -> None:
+    def __init__(self, pod: Pod, terms: Sequence[AffinityTerm], residents: Residents, topologies: Topologies) -> None:
         self._terms = terms
-        self._selection = Selection(tuple(term.scope(residents.namespaces) for term in terms))
+        self._selection = Selection(tuple(term.pods(residents.namespaces) for term in terms))
         near = residents.count(self._selection)
         self._counts = {term.key: near.within(topologies.get(term.key)).by_domain for term in terms}
         self._is_of_group = self._selection.matches(pod)
@@ -42,11 +42,11 @@ class Affinity:
             missing = next((key for key, counts in self._counts.items() if labels[key] not in counts), None)
             if missing is not None and self._is_of_group and not any(self._counts.values()):
                 return None
-        return Obstacle(Kind.POD_AFFINITY, missing) if missing is not None else None
+        return Obstacle(ObstacleKind.POD_AFFINITY, missing) if missing is not None else None
 
-    def hints(self, kinds: frozenset[Kind]) -> set[Hint]:
+    def hints(self, kinds: frozenset[ObstacleKind]) -> set[Hint]:
         """What can remove obstacles of these kinds."""
-        if Kind.POD_AFFINITY not in kinds:
+        if ObstacleKind.POD_AFFINITY not in kinds:
             return set()
         found = {PodsChange(self._selection, Turn.MORE), *_of_namespaces(self._terms)}
         if self._is_of_group:
@@ -55,15 +55,15 @@ class Affinity:
 
     def counts(self, obstacle: Obstacle) -> Counts | None:
         """The pods to be near, by domain, if the obstacle is of this rule."""
-        return self._counts[obstacle.subject] if obstacle.kind is Kind.POD_AFFINITY else None
+        return self._counts[obstacle.subject] if obstacle.kind is ObstacleKind.POD_AFFINITY else None
 
 
 class AntiAffinity:
     """The pods that the pod must not be near."""
 
-    def __init__(self, terms: Sequence[Term], residents: Residents, topologies: Topologies) -> None:
+    def __init__(self, terms: Sequence[AffinityTerm], residents: Residents, topologies: Topologies) -> None:
         self._terms = terms
-        self._selections = [Selection((term.scope(residents.namespaces),)) for term in terms]
+        self._selections = [Selection((term.pods(residents.namespaces),)) for term in terms]
         self._counts = [
             (term.key, residents.count(selection).within(topologies.get(term.key)).by_domain)
             for term, selection in zip(terms, self._selections, strict=True)
@@ -72,18 +72,18 @@ class AntiAffinity:
     def obstacle(self, labels: Labels) -> Obstacle | None:
         """Why the pod cannot go to a node with these labels."""
         key = _hit(self._counts, labels)
-        return Obstacle(Kind.POD_ANTI_AFFINITY, key) if key is not None else None
+        return Obstacle(ObstacleKind.POD_ANTI_AFFINITY, key) if key is not None else None
 
-    def hints(self, kinds: frozenset[Kind]) -> set[Hint]:
+    def hints(self, kinds: frozenset[ObstacleKind]) -> set[Hint]:
         """What can remove obstacles of these kinds."""
-        if Kind.POD_ANTI_AFFINITY not in kinds:
+        if ObstacleKind.POD_ANTI_AFFINITY not in kinds:
             return set()
         fewer = {PodsChange(selection, Turn.FEWER) for selection in self._selections}
         return {*fewer, Elsewhere.NODE_GONE, *_of_namespaces(self._terms)}
 
     def counts(self, obstacle: Obstacle) -> Counts | None:
         """The pods to stay away from, by domain, if the obstacle is of this rule."""
-        return _of_key(self._counts, obstacle) if obstacle.kind is Kind.POD_ANTI_AFFINITY else None
+        return _of_key(self._counts, obstacle) if obstacle.kind is ObstacleKind.POD_ANTI_AFFINITY else None
 
 
 class Repulsion:
@@ -101,17 +101,17 @@ class Repulsion:
     def obstacle(self, labels: Labels) -> Obstacle | None:
         """Why the pod cannot go to a node with these labels."""
         key = _hit(self._counts, labels)
-        return Obstacle(Kind.REPELLED, key) if key is not None else None
+        return Obstacle(ObstacleKind.REPELLED, key) if key is not None else None
 
-    def hints(self, kinds: frozenset[Kind]) -> set[Hint]:
+    def hints(self, kinds: frozenset[ObstacleKind]) -> set[Hint]:
         """What can remove obstacles of these kinds."""
-        if Kind.REPELLED not in kinds:
+        if ObstacleKind.REPELLED not in kinds:
             return set()
         return {RepellerGone.of(self._pod), Elsewhere.NODE_GONE, *_of_namespaces(self._terms)}
 
     def counts(self, obstacle: Obstacle) -> Counts | None:
         """The pods that keep this one away, by domain, if the obstacle is of this rule."""
-        return _of_key(self._counts, obstacle) if obstacle.kind is Kind.REPELLED else None
+        return _of_key(self._counts, obstacle) if obstacle.kind is ObstacleKind.REPELLED else None
 
 
 def _of_key(counts: Sequence[tuple[str, Counts]], obstacle: Obstacle) -> Counts:
@@ -127,5 +127,5 @@ def _hit(counts: Sequence[tuple[str, Counts]], labels: Labels) -> str | None:
     return next((key for key, domains in counts if key in labels and labels[key] in domains), None)
 
 
-def _of_namespaces(terms: Sequence[Term]) -> set[Hint]:
+def _of_namespaces(terms: Sequence[AffinityTerm]) -> set[Hint]:
     return {Elsewhere.NAMESPACE} if any(term.minds_namespaces for term in terms) else set()

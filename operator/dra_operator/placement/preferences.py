@@ -13,7 +13,7 @@ from typing import Protocol
 from dra_api.core import Pod, PreferredSchedulingTerm
 
 from dra_operator.allocator.basics.errors import NodeSelectionError
-from dra_operator.allocator.published.node_selectors import Term
+from dra_operator.allocator.published.node_selectors import NodeTerm
 
 from .leaning import Leaning
 from .node import NodeState
@@ -108,10 +108,10 @@ class NodeAffinity:
         return [int(MOST * raw / most) if most else 0 for raw in raws]
 
 
-def _parsed(preferred: PreferredSchedulingTerm) -> Term | None:
+def _parsed(preferred: PreferredSchedulingTerm) -> NodeTerm | None:
     """None for a term that cannot be understood: a preference is no reason to refuse a pod."""
     try:
-        return Term(preferred.preference)
+        return NodeTerm(preferred.preference)
     except NodeSelectionError:
         return None
 

@@ -14,7 +14,7 @@ from .examination import Case
 from .filters import NodeFilter
 from .node import NodeState
 from .node_answer import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Undecided
-from .obstacle import Kind, Obstacle
+from .obstacle import Obstacle, ObstacleKind
 from .pause import SLICE, Elapsed, Pause
 from .unbound import NO_BINDINGS, Bindings
 
@@ -52,7 +52,7 @@ class Question:
             return Obstructed(obstacle)
         elsewhere = self._elsewhere(state, demand)
         if elsewhere:
-            return Obstructed(Obstacle(Kind.CLAIM_ELSEWHERE), frozenset(elsewhere))
+            return Obstructed(Obstacle(ObstacleKind.CLAIM_ELSEWHERE), frozenset(elsewhere))
         if not demand.claims:
             return Fits(Plan(state.name, {}, demand.served, volumes=self._bindings(state)))
         decision = self._allocator.search(state.node, demand.program, self._usage)

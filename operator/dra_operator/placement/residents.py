@@ -18,7 +18,7 @@ from dra_api.core import Pod
 from .anchors import Anchors
 from .population import Population
 from .selection import Selection
-from .terms import Namespaces, Term, affinity, anti_affinity, preferred
+from .terms import AffinityTerm, Namespaces, affinity, anti_affinity, preferred
 from .topology import Topology
 
 KEPT = 512  # selections that are counted
@@ -26,7 +26,7 @@ REQUIRED_WEIGHT = 1  # of a resident's required affinity, where preferences are 
 
 Place = tuple[Pod, str]
 """A pod, and the node where it is."""
-Carried = tuple[Term, Population]
+Carried = tuple[AffinityTerm, Population]
 """A term, and the pods that carry it, or the sums of their weights."""
 
 
@@ -126,10 +126,10 @@ class Carriers:
     """Pods by the terms that they carry: thousands of pods of one workload carry the same one."""
 
     def __init__(self) -> None:
-        self._pods: dict[Term, Population] = {}
-        self._terms: Anchors[Term] = Anchors()
+        self._pods: dict[AffinityTerm, Population] = {}
+        self._terms: Anchors[AffinityTerm] = Anchors()
 
-    def add(self, term: Term, node: str, number: int) -> None:
+    def add(self, term: AffinityTerm, node: str, number: int) -> None:
         """So many pods more on the node carry the term."""
         population = self._pods.get(term)
         if population is None:

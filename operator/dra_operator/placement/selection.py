@@ -11,7 +11,7 @@ from .anchors import Anchor
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class PodSet:
     """Pods with certain labels in these namespaces; None stands for all."""
 
     selector: Selector
@@ -26,18 +26,18 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Pods that are in all scopes. ``leaving``: those being deleted count as well."""
+    """Pods that are in all of these sets. ``leaving``: those being deleted count as well."""
 
-    scopes: tuple[Scope, ...]
+    sets: tuple[PodSet, ...]
     leaving: bool = True
 
     @property
     def anchor(self) -> Anchor:
         """A label that all of these pods have, if the selectors name one."""
-        return next((anchor for scope in self.scopes if (anchor := scope.selector.anchor) is not None), None)
+        return next((anchor for pods in self.sets if (anchor := pods.selector.anchor) is not None), None)
 
     def matches(self, pod: Pod) -> bool:
         """Whether the pod is one of them."""
         if not self.leaving and pod.metadata.deletion_timestamp is not None:
             return False
-        return all(scope.matches(pod) for scope in self.scopes)
+        return all(pods.matches(pod) for pods in self.sets)

@@ -13,9 +13,9 @@ from dra_api.core import Pod, TopologySpreadConstraint
 from dra_api.label_selectors import NOTHING, Labels, Selector
 
 from .hints import Elsewhere, Hint, PodsChange, Turn
-from .obstacle import Kind, Obstacle
+from .obstacle import Obstacle, ObstacleKind
 from .residents import Residents
-from .selection import Scope, Selection
+from .selection import PodSet, Selection
 from .terms import equal_labels
 from .topology import DomainCounts, NodeScope, Topologies
 
@@ -53,20 +53,20 @@ class Spread:
         """Why the pod cannot go to a node with these labels."""
         for it in self._constraints:
             if it.key not in labels:
-                return Obstacle(Kind.SPREAD_LABEL, it.key)
+                return Obstacle(ObstacleKind.SPREAD_LABEL, it.key)
             if not it.is_kept(labels[it.key]):
-                return Obstacle(Kind.SPREAD, it.key)
+                return Obstacle(ObstacleKind.SPREAD, it.key)
         return None
 
-    def hints(self, kinds: frozenset[Kind]) -> set[Hint]:
+    def hints(self, kinds: frozenset[ObstacleKind]) -> set[Hint]:
         """What can remove obstacles of these kinds."""
-        if Kind.SPREAD not in kinds:
+        if ObstacleKind.SPREAD not in kinds:
             return set()
         return {Elsewhere.NODE_GONE, *(PodsChange(it.selection, Turn.ANY) for it in self._constraints)}
 
     def counts(self, obstacle: Obstacle) -> dict[str, int] | None:
         """The pods that count, by domain, if the obstacle is of this rule."""
-        if obstacle.kind is not Kind.SPREAD:
+        if obstacle.kind is not ObstacleKind.SPREAD:
             return None
         counts = next(it.counts for it in self._constraints if it.key == obstacle.subject)
         return {domain: counts.by_domain.get(domain, 0) for domain in counts.topology.size}
@@ -84,7 +84,7 @@ def _constraint(
 ) -> Constraint:
     selector = Selector.of(it.label_selector).also(equal_labels(pod, it.match_label_keys))
     counted = NOTHING if selector.is_empty else selector
-    selection = Selection((Scope(counted, frozenset((pod.metadata.namespace,))),), leaving=False)
+    selection = Selection((PodSet(counted, frozenset((pod.metadata.namespace,))),), leaving=False)
     topology = topologies.get(it.topology_key, _nodes(it, pod, keys))
     return Constraint(
         key=it.topology_key,

@@ -1,6 +1,6 @@
 """Terms of affinity and anti-affinity between pods: which pods they are about, and in which topology.
 
-A term of a waiting pod becomes a ``Scope``, by the namespaces as they are at that moment. A term that a pod on a node
+A term of a waiting pod becomes a ``PodSet``, by the namespaces as they are at that moment. A term that a pod on a node
 carries is asked the other way round: whether it is about a waiting pod.
 """
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from dra_api.core import Pod, PodAffinityTerm
 from dra_api.label_selectors import NOTHING, Labels, Requirement, Selector
 
-from .selection import Scope
+from .selection import PodSet
 
 Namespaces = Mapping[str, Labels]
 """The labels of each namespace."""
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class AffinityTerm:
     """An affinity term: pods of these namespaces, and of those that ``others`` selects, in one domain of ``key``."""
 
     selector: Selector
@@ -28,7 +28,7 @@ class Term:
     key: str
 
     @classmethod
-    def of(cls, pod: Pod, term: PodAffinityTerm) -> Term:
+    def of(cls, pod: Pod, term: PodAffinityTerm) -> AffinityTerm:
         """A term of the pod. Without namespaces and their selector it is about the pod's own namespace."""
         named = frozenset(term.namespaces or ())
         if not named and term.namespace_selector is None:
@@ -40,12 +40,12 @@ class Term:
         """Whether it depends on labels of namespaces."""
         return bool(self.others.requirements)
 
-    def scope(self, known: Namespaces) -> Scope:
+    def pods(self, known: Namespaces) -> PodSet:
         """The pods that it is about, by the namespaces as they are now."""
         if self.others.is_empty:
-            return Scope(self.selector, None)
+            return PodSet(self.selector, None)
         found = (name for name, labels in known.items() if self.others.matches(labels))
-        return Scope(self.selector, self.namespaces if self.others == NOTHING else self.namespaces.union(found))
+        return PodSet(self.selector, self.namespaces if self.others == NOTHING else self.namespaces.union(found))
 
     def is_about(self, pod: Pod, known: Namespaces) -> bool:
         """Whether it is about the pod; a namespace that is not known has no labels."""
@@ -57,26 +57,26 @@ class Term:
         return (namespace in self.namespaces or self.others.matches(there)) and self.selector.matches(labels)
 
 
-def affinity(pod: Pod) -> tuple[Term, ...]:
+def affinity(pod: Pod) -> tuple[AffinityTerm, ...]:
     """The pods that the pod must be near."""
     found = pod.spec.affinity.pod_affinity if pod.spec.affinity is not None else None
     return _terms(pod, found.required_during_scheduling_ignored_during_execution if found is not None else None)
 
 
-def anti_affinity(pod: Pod) -> tuple[Term, ...]:
+def anti_affinity(pod: Pod) -> tuple[AffinityTerm, ...]:
     """The pods that the pod must not be near."""
     found = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
     return _terms(pod, found.required_during_scheduling_ignored_during_execution if found is not None else None)
 
 
-def preferred(pod: Pod) -> Iterator[tuple[Term, int]]:
+def preferred(pod: Pod) -> Iterator[tuple[AffinityTerm, int]]:
     """The pods that the pod would rather be near, with weights; negative ones for those that it would rather avoid."""
     affinity = pod.spec.affinity
     if affinity is None:
         return
     for kind, sign in ((affinity.pod_affinity, 1), (affinity.pod_anti_affinity, -1)):
         for it in (kind.preferred_during_scheduling_ignored_during_execution if kind is not None else None) or ():
-            yield Term.of(pod, it.pod_affinity_term), sign * it.weight
+            yield AffinityTerm.of(pod, it.pod_affinity_term), sign * it.weight
 
 
 def equal_labels(pod: Pod, keys: Iterable[str] | None, operator: str = "In") -> list[Requirement]:
@@ -96,5 +96,5 @@ def _with_label_keys(pod: Pod, term: PodAffinityTerm) -> Selector:
     return selector.also(it for it in more if it.key not in merged)
 
 
-def _terms(pod: Pod, listed: Iterable[PodAffinityTerm] | None) -> tuple[Term, ...]:
-    return tuple(Term.of(pod, term) for term in listed or ())
+def _terms(pod: Pod, listed: Iterable[PodAffinityTerm] | None) -> tuple[AffinityTerm, ...]:
+    return tuple(AffinityTerm.of(pod, term) for term in listed or ())

@@ -30,11 +30,11 @@ from dra_api.storage import (
 from dra_operator.allocator import NodeSelectionError
 from dra_operator.allocator.published.node_selectors import parse
 
-from .obstacle import Kind, Obstacle
+from .obstacle import Obstacle, ObstacleKind
 
 WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
 _NO_PROVISIONER: Final = frozenset({"", "kubernetes.io/no-provisioner"})
-_NO_VOLUME: Final = Obstacle(Kind.VOLUME_BINDING)
+_NO_VOLUME: Final = Obstacle(ObstacleKind.VOLUME_BINDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def bindings_on(node: Node, claims: Sequence[UnboundClaim]) -> Bindings | Obstac
         elif not it.may_be_made_on(node):
             return _NO_VOLUME
         elif not it.has_room_on(node):
-            return Obstacle(Kind.VOLUME_SPACE)
+            return Obstacle(ObstacleKind.VOLUME_SPACE)
         else:
             provision.append(it.claim)
     return Bindings(tuple(reserve), tuple(provision))

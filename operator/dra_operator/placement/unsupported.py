@@ -13,7 +13,7 @@ from dra_api.core import Pod, Volume
 from msgspec import structs
 
 from .gate import GATE
-from .obstacle import Kind, Obstacle
+from .obstacle import Obstacle, ObstacleKind
 
 _LOOKED_AT = frozenset({"name", "persistent_volume_claim", "ephemeral"})
 
@@ -23,7 +23,9 @@ def unsupported(pod: Pod) -> Obstacle | None:
     gated = f"remove the scheduling gate {GATE}, so that the pod's scheduler allocates its devices"
     other = "have kube-scheduler place the pod (spec.schedulerName: default-scheduler)"
     way_out = gated if pod.spec.scheduling_gates else other
-    return next((Obstacle(Kind.UNSUPPORTED, field, f"{remedy}, or {way_out}") for field, remedy in _fields(pod)), None)
+    return next(
+        (Obstacle(ObstacleKind.UNSUPPORTED, field, f"{remedy}, or {way_out}") for field, remedy in _fields(pod)), None
+    )
 
 
 def _fields(pod: Pod) -> Iterator[tuple[str, str]]:

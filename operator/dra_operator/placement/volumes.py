@@ -17,7 +17,7 @@ from dra_api.storage import CSIStorageCapacity, PersistentVolume, PersistentVolu
 from dra_api.volumes import VolumeUse, is_made_for, volume_uses
 
 from .attach_limits import AttachedVolumes, AttachLimits
-from .obstacle import Kind, Obstacle
+from .obstacle import Obstacle, ObstacleKind
 from .unbound import NO_BINDINGS, WAIT_FOR_FIRST_CONSUMER, Bindings, UnboundClaim, allows, bindings_on
 
 READ_WRITE_ONCE_POD: Final = "ReadWriteOncePod"
@@ -72,11 +72,11 @@ class BoundVolume:
     def obstacle(self, node: Node) -> Obstacle | None:
         """Why it cannot be used on the node."""
         if self.volume is None:
-            return Obstacle(Kind.VOLUME_MISSING, self.claim.key, self.claim.spec.volume_name)
+            return Obstacle(ObstacleKind.VOLUME_MISSING, self.claim.key, self.claim.spec.volume_name)
         if not allows(self.volume, node):
-            return Obstacle(Kind.VOLUME_AFFINITY)
+            return Obstacle(ObstacleKind.VOLUME_AFFINITY)
         if self.zoned and not _is_in_zone(self.volume, node):
-            return Obstacle(Kind.VOLUME_ZONE)
+            return Obstacle(ObstacleKind.VOLUME_ZONE)
         return None
 
 
@@ -114,13 +114,15 @@ def volumes_of(pod: Pod, storage: Storage) -> PodVolumes | Obstacle:
         return NO_VOLUMES
     unseen = ", ".join(storage.unseen)
     if unseen:
-        return Obstacle(Kind.VOLUMES_UNSEEN, unseen)
+        return Obstacle(ObstacleKind.VOLUMES_UNSEEN, unseen)
     bound: list[BoundVolume] = []
     unbound: dict[str, UnboundClaim] = {}
     for use in uses:
         claim = storage.claim(use.key)
         if claim is None:
-            return Obstacle(Kind.VOLUME_CLAIM_UNMADE if use.is_ephemeral else Kind.VOLUME_CLAIM_MISSING, use.name)
+            return Obstacle(
+                ObstacleKind.VOLUME_CLAIM_UNMADE if use.is_ephemeral else ObstacleKind.VOLUME_CLAIM_MISSING, use.name
+            )
         if (obstacle := _obstacle(pod, use, claim, storage)) is not None:
             return obstacle
         if claim.is_bound:
@@ -128,20 +130,20 @@ def volumes_of(pod: Pod, storage: Storage) -> PodVolumes | Obstacle:
         elif (waiting := _unbound(claim, storage)) is not None:
             unbound[use.key] = waiting
         else:
-            return Obstacle(Kind.VOLUME_CLAIM_UNBOUND, use.name)
+            return Obstacle(ObstacleKind.VOLUME_CLAIM_UNBOUND, use.name)
     in_order = tuple(sorted(unbound.values(), key=lambda it: it.size))
     return PodVolumes(tuple(bound), in_order, AttachLimits.of(pod, storage))
 
 
 def _obstacle(pod: Pod, use: VolumeUse, claim: PersistentVolumeClaim, storage: Storage) -> Obstacle | None:
     if claim.status.phase == "Lost":
-        return Obstacle(Kind.VOLUME_CLAIM_LOST, use.name, claim.spec.volume_name)
+        return Obstacle(ObstacleKind.VOLUME_CLAIM_LOST, use.name, claim.spec.volume_name)
     if claim.metadata.deletion_timestamp is not None:
-        return Obstacle(Kind.VOLUME_CLAIM_DELETED, use.name)
+        return Obstacle(ObstacleKind.VOLUME_CLAIM_DELETED, use.name)
     if use.is_ephemeral and not is_made_for(pod, claim):
-        return Obstacle(Kind.VOLUME_CLAIM_FOREIGN, use.name)
+        return Obstacle(ObstacleKind.VOLUME_CLAIM_FOREIGN, use.name)
     if READ_WRITE_ONCE_POD in (claim.spec.access_modes or ()) and _is_used_by_others(pod, use, storage):
-        return Obstacle(Kind.VOLUME_CLAIM_IN_USE, use.name)
+        return Obstacle(ObstacleKind.VOLUME_CLAIM_IN_USE, use.name)
     return None
 
 

@@ -41,10 +41,10 @@ from dra_operator.placement import (
     OF_VOLUMES,
     Case,
     GettingReady,
-    Kind,
     NodeAnswer,
     NoPlace,
     NotTried,
+    ObstacleKind,
     Plan,
     Planning,
     PodClaim,
@@ -137,7 +137,7 @@ class PodPlacer:
                 reason, volumes = obstacle.kind.value, obstacle.kind in OF_VOLUMES
                 wake_on = (LEFTOVERS if stale else NONE)._replace(reason=reason, volumes=volumes)
                 self._cluster.set_wake_conditions(pod.key, wake_on)
-                if obstacle.kind is Kind.CLAIM_UNMADE:
+                if obstacle.kind is ObstacleKind.CLAIM_UNMADE:
                     return Decided()
                 return self._refuse(pod, claims, NoPlace(text(obstacle), reason, leftovers=stale))
             case Stolen(claim, devices):

@@ -15,7 +15,7 @@ LATE = 9.0
 
 
 _ALL = 1 << 32
-Kinds = tuple[tuple[str, float], ...]
+Chances = tuple[tuple[str, float], ...]
 """Names of faults, each with how likely it is."""
 
 
@@ -66,12 +66,12 @@ class Weather:
         """What happens to an event on its way; ``before`` are its seconds."""
         return self._fate(name, (("doubled", self.odds.doubled), ("skipped", self.odds.skipped)))
 
-    def _fate(self, name: str, kinds: Kinds) -> Fate:
+    def _fate(self, name: str, chances: Chances) -> Fate:
         self._met[name] += 1
         name = f"{name} #{self._met[name]}"
         first = self._mixed(name)
         before, after = self._seconds(first), self._seconds(self._mixed(name, 2))
-        return Fate(before, after, "" if self.is_over else self._strike(name, kinds))
+        return Fate(before, after, "" if self.is_over else self._strike(name, chances))
 
     def _mixed(self, name: str, salt: int = 0) -> int:
         return hash((name, self._seed, salt)) & (_ALL - 1)  # the same in every process if PYTHONHASHSEED is
@@ -82,9 +82,9 @@ class Weather:
         is_slow = (dice >> 16) / 0x10000 < self.odds.slow and not self.is_over
         return 0.001 + share * (3 if is_slow else 0.02)
 
-    def _strike(self, name: str, kinds: Kinds) -> str:
+    def _strike(self, name: str, chances: Chances) -> str:
         dice = self._mixed(name, 1) / _ALL
-        for kind, odds in kinds:
+        for kind, odds in chances:
             if dice < odds:
                 strike = f"{kind}: {name}"
                 if self._only is not None and strike not in self._only:

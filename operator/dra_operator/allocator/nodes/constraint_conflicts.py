@@ -21,7 +21,7 @@ Value = tuple[str, object]
 MISSING: Final[Value] = ("missing", None)
 
 
-class Scope(NamedTuple):
+class Comparison(NamedTuple):
     """One constraint, and the requests whose devices meet under it."""
 
     queries: tuple[Query, ...]
@@ -39,11 +39,11 @@ class Spread(NamedTuple):
 
 
 class ConstraintConflicts(IncrementalAggregate[Spread]):
-    """One scope over all pools."""
+    """One comparison over all pools."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, comparison: Comparison) -> None:
         super().__init__()
-        self._scope = scope
+        self._comparison = comparison
         self._nodes: dict[str, Spread] = {}
         self._conflicting: set[str] = set()
         self.cluster_wide = 0
@@ -58,10 +58,10 @@ class ConstraintConflicts(IncrementalAggregate[Spread]):
         values: Counter[Value] = Counter()
         devices = 0
         for slice_ in () if view is None else view.slices if pool.owning_node is not None else pool.slices:
-            for query in self._scope.queries:
+            for query in self._comparison.queries:
                 for number in each(query.matches(pool, slice_, usage, inventory.compiled).true):
-                    attribute = lookup(slice_.devices[number], slice_.pool.driver, self._scope.attribute)
-                    found = values_of(attribute, lists=self._scope.lists) if attribute is not None else None
+                    attribute = lookup(slice_.devices[number], slice_.pool.driver, self._comparison.attribute)
+                    found = values_of(attribute, lists=self._comparison.lists) if attribute is not None else None
                     values.update(found or (MISSING,))
                     devices += 1
         return Spread(devices, values)
@@ -97,6 +97,6 @@ class ConstraintConflicts(IncrementalAggregate[Spread]):
             return True
         if not values.keys().isdisjoint(UNKNOWN):
             return False
-        if self._scope.distinct:
+        if self._comparison.distinct:
             return max(values.values()) == 1
         return max(values.values()) == devices

@@ -21,7 +21,7 @@ from dra_api.resource import RESULTS_LIMIT
 from dra_operator.allocator.basics.features import Features
 from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram, Stage
 
-from .constraint_conflicts import ConstraintConflicts, Scope
+from .constraint_conflicts import Comparison, ConstraintConflicts
 from .device_counts import DeviceCounts
 from .incremental import Query
 
@@ -41,10 +41,10 @@ class Meeting(NamedTuple):
 
     stage: int
     alternative: Alternative
-    scope: Scope
+    comparison: Comparison
 
 
-class Need(NamedTuple):
+class Counted(NamedTuple):
     """One alternative of a request: so many devices by these counts."""
 
     devices: int
@@ -52,12 +52,15 @@ class Need(NamedTuple):
 
 
 def find_error_nodes(
-    program: ClaimProgram, counts_of: CountsOf, conflicts_of: Callable[[Scope], ConstraintConflicts], features: Features
+    program: ClaimProgram,
+    counts_of: CountsOf,
+    conflicts_of: Callable[[Comparison], ConstraintConflicts],
+    features: Features,
 ) -> ErrorNodes:
     """The nodes of a program; the counts and conflicts are up to date."""
     nodes: dict[str, None] = {}
     anywhere = program.fault is not None
-    needs = [[Need(_least(other), counts_of(other)) for other in stage.alternatives] for stage in program.stages]
+    needs = [[Counted(_least(other), counts_of(other)) for other in stage.alternatives] for stage in program.stages]
     for need in chain.from_iterable(needs):
         anywhere |= need.counts.cluster_wide_errors > 0
         nodes.update(dict.fromkeys(need.counts.may_error()))
@@ -66,9 +69,9 @@ def find_error_nodes(
         anywhere |= oversized is None
         nodes.update(dict.fromkeys(oversized or ()))
     for meeting in meetings(program, features):
-        conflicts = conflicts_of(meeting.scope)
+        conflicts = conflicts_of(meeting.comparison)
         anywhere |= conflicts.cluster_wide > 0
-        path = [*needs[: meeting.stage], [Need(1, counts_of(meeting.alternative))]]
+        path = [*needs[: meeting.stage], [Counted(1, counts_of(meeting.alternative))]]
         nodes.update((node, None) for node in conflicts.may_error() if _is_open(path, node))
     return ErrorNodes(nodes, anywhere)
 
@@ -86,11 +89,11 @@ def meetings(program: ClaimProgram, features: Features) -> Iterator[Meeting]:
             for one in alternative.constraints if alternative.everything else ():
                 met = [other for other in before if one in other.constraints]
                 queries = tuple(Query.of(other) for other in (*met, alternative))
-                scope = Scope(queries, one.attribute, one.distinct, features.list_attributes)
-                yield Meeting(number, alternative, scope)
+                comparison = Comparison(queries, one.attribute, one.distinct, features.list_attributes)
+                yield Meeting(number, alternative, comparison)
 
 
-def _is_open(path: Iterable[Iterable[Need]], node: str) -> bool:
+def _is_open(path: Iterable[Iterable[Counted]], node: str) -> bool:
     """Whether each request on the path, by itself, finds enough devices on the node."""
     return all(any(need.devices <= need.counts.most(node) for need in needs) for needs in path)
 

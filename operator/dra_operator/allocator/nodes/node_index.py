@@ -12,7 +12,7 @@ from dra_operator.allocator.request.claim_program import Alternative, ClaimProgr
 from dra_operator.allocator.usage import Usage
 
 from .candidates import Candidates, Want, scarcest
-from .constraint_conflicts import ConstraintConflicts, Scope
+from .constraint_conflicts import Comparison, ConstraintConflicts
 from .device_counts import DeviceCounts
 from .error_nodes import find_error_nodes, meetings
 from .incremental import Query
@@ -30,7 +30,7 @@ class NodeIndex:
         self._inventory = inventory
         self._lineage: object = None
         self._device_counts: dict[Query, DeviceCounts] = {}
-        self._conflicts: dict[Scope, ConstraintConflicts] = {}
+        self._conflicts: dict[Comparison, ConstraintConflicts] = {}
 
     def candidates(self, program: ClaimProgram, usage: Usage) -> Candidates:
         """The nodes that the program's requests may fit."""
@@ -59,7 +59,7 @@ class NodeIndex:
             for alternative in stage.alternatives:
                 yield from self._counts_of(alternative).update(self._inventory, usage)
         for meeting in meetings(program, self._inventory.features):
-            yield from self._conflict(meeting.scope).update(self._inventory, usage)
+            yield from self._conflict(meeting.comparison).update(self._inventory, usage)
 
     def _together(self, program: ClaimProgram) -> Counter[DeviceCounts]:
         """How many different devices the ordinary requests of one query need together."""
@@ -81,8 +81,8 @@ class NodeIndex:
     def _counts_of(self, alternative: Alternative) -> DeviceCounts:
         return _lately(self._device_counts, Query.of(alternative), DeviceCounts)
 
-    def _conflict(self, scope: Scope) -> ConstraintConflicts:
-        return _lately(self._conflicts, scope, ConstraintConflicts)
+    def _conflict(self, comparison: Comparison) -> ConstraintConflicts:
+        return _lately(self._conflicts, comparison, ConstraintConflicts)
 
     def _refusal(self, program: ClaimProgram, wants: list[tuple[Want, ...]]) -> Refusal:
         """Why nodes are excluded, in terms of the scarcest request."""

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from dra_operator.allocator.basics.bits import each
-from dra_operator.allocator.published.counter_table import Block, Charges, CounterGroups, Kind
+from dra_operator.allocator.published.counter_table import Block, Charges, CounterGroups, CounterKind
 
 from .ledger import Ledger, Taker
 
@@ -62,7 +62,7 @@ class Counters(Ledger):
         return self._groups.blocks
 
     @property
-    def kinds(self) -> Sequence[tuple[Kind, ...]]:
+    def kinds(self) -> Sequence[tuple[CounterKind, ...]]:
         """The kinds that each counter is of."""
         return self._groups.kinds
 
@@ -132,7 +132,7 @@ class Counters(Ledger):
         return costs
 
     @cached_property
-    def costs_by_kind(self) -> list[tuple[dict[Kind, int], int]]:
+    def costs_by_kind(self) -> list[tuple[dict[CounterKind, int], int]]:
         """The consuming devices by what they consume, summed over all sets for each kind of counter."""
         return [(costs, devices << self.offset) for costs, devices in self._groups.costs]
 

@@ -20,7 +20,7 @@ from dra_api.quantity import Quantity
 
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.published.columns import Column
-from dra_operator.allocator.published.counter_table import Block, Charges, Kind
+from dra_operator.allocator.published.counter_table import Block, Charges, CounterKind
 
 
 class Taker(Protocol):
@@ -59,7 +59,7 @@ class Stock(Protocol):
         """The counters in independent parts, with the devices that draw on them."""
 
     @property
-    def kinds(self) -> Sequence[tuple[Kind, ...]]:
+    def kinds(self) -> Sequence[tuple[CounterKind, ...]]:
         """The kinds of each counter; amounts of one kind may be added up."""
 
     @property
@@ -67,7 +67,7 @@ class Stock(Protocol):
         """The devices by what they draw."""
 
     @property
-    def costs_by_kind(self) -> Sequence[tuple[Mapping[Kind, int], int]]:
+    def costs_by_kind(self) -> Sequence[tuple[Mapping[CounterKind, int], int]]:
         """The devices by what they draw of each kind."""
 
     @property

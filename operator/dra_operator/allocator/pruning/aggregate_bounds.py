@@ -14,7 +14,7 @@ from typing import TypeVar
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem.ledger import Portions, Stock
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.counter_table import Kind
+from dra_operator.allocator.published.counter_table import CounterKind
 from dra_operator.allocator.search.pruner import Remaining
 
 from .counter_bounds import CounterBounds
@@ -34,7 +34,7 @@ class AggregateBounds:
         self._several = several
         self._shares = [(one.portions, _shares(problem, one)) for one in portionings(problem)]
         self._drawing = _drawing(problem)
-        self._least_charges: dict[tuple[int, Drawing], Mapping[Kind, int]] = {}
+        self._least_charges: dict[tuple[int, Drawing], Mapping[CounterKind, int]] = {}
 
     def counters_suffice(self, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """Summed over all sets, no kind of counter may be asked for more than can be had of it."""
@@ -79,7 +79,7 @@ class AggregateBounds:
                 room[name] = room.get(name, 0) + largest_sum(left[name], frozenset(amounts))
         return all(amount <= room.get(name, 0) for name, amount in wanted.items())
 
-    def _charges(self, devices: int, drawing: Drawing) -> Mapping[Kind, int]:
+    def _charges(self, devices: int, drawing: Drawing) -> Mapping[CounterKind, int]:
         """The least that any of the devices takes of each kind of counter."""
         key = devices, drawing
         known = self._least_charges.get(key)
@@ -143,7 +143,7 @@ def _shares(problem: Problem, portioning: Portioning) -> list[Share]:
 class Drawing:
     """What devices cost of the stocks that a domain draws on; the same object for domains that draw on the same."""
 
-    costs: list[tuple[Mapping[Kind, int], int]]
+    costs: list[tuple[Mapping[CounterKind, int], int]]
     """Devices by what they cost of each kind of counter."""
     free: int
     """Devices that cost nothing."""
@@ -164,12 +164,12 @@ def _drawing(problem: Problem) -> list[Drawing]:
 
 
 def _make_drawing(stocks: Iterable[Stock]) -> Drawing:
-    costs: list[tuple[Mapping[Kind, int], int]] = []
+    costs: list[tuple[Mapping[CounterKind, int], int]] = []
     drawing = already_charged = 0
     for stock in stocks:
         already_charged |= stock.already_charged
         for more, devices in stock.costs_by_kind:
-            both: list[tuple[Mapping[Kind, int], int]] = []
+            both: list[tuple[Mapping[CounterKind, int], int]] = []
             if devices & drawing:  # some draw on another stock, too
                 both = [(_total((more, other)), devices & group) for other, group in costs if devices & group]
                 costs = [(other, group & ~devices) for other, group in costs]

@@ -19,7 +19,7 @@ from .aggregate_bounds import AggregateBounds
 from .all_different import assignable
 from .counter_bounds import CounterBounds
 from .device_symmetry import split
-from .flow import Demand, Supply, feasible
+from .flow import Need, Supply, feasible
 from .match_group_bound import match_groups_suffice
 from .open_request import OpenRequest
 from .sharing import Sharing
@@ -67,18 +67,16 @@ class Bounds:
         )
 
     def _devices_suffice(self, remaining: Remaining, requests: Sequence[OpenRequest]) -> bool:
-        demands = _demands(
-            ((request.devices(remaining), request.need(remaining)) for request in requests), self.several
-        )
+        needs = _needs(((request.devices(remaining), request.need(remaining)) for request in requests), self.several)
         together = 0
-        for demand in demands:
-            together |= demand.devices
-        if not together & self._problem.view.consuming and _roomy(demands):
+        for need in needs:
+            together |= need.devices
+        if not together & self._problem.view.consuming and _roomy(needs):
             return True
         if not together & (self._problem.view.consuming | self.several):
             return _give_own_devices(remaining, requests)
         takers = {domain.number for request in requests for domain, _ in request.ruled_in(remaining)}
-        return feasible(demands, self._supplies(together, {demand.devices for demand in demands}, takers))
+        return feasible(needs, self._supplies(together, {need.devices for need in needs}, takers))
 
     def one_is_left(self, devices: int, remaining: Remaining, opened: list[OpenRequest]) -> bool:
         """Whether the requests may leave one of these devices unused."""
@@ -86,13 +84,13 @@ class Bounds:
         if devices & shareable:
             return True
         wanted = [(request.devices(remaining), request.need(remaining)) for request in opened if not request.admin]
-        demands = _demands([*wanted, (devices, 1)], shareable)
+        needs = _needs([*wanted, (devices, 1)], shareable)
         together = 0
-        for demand in demands:
-            together |= demand.devices
-        parts = split([together & ~shareable], {demand.devices for demand in demands})
+        for need in needs:
+            together |= need.devices
+        parts = split([together & ~shareable], {need.devices for need in needs})
         supplies = [Supply(1 << device, len(self._problem.domains)) for device in each(together & shareable)]
-        return feasible(demands, supplies + [Supply(part, part.bit_count()) for part in parts])
+        return feasible(needs, supplies + [Supply(part, part.bit_count()) for part in parts])
 
     def _supplies(self, together: int, wanted: set[int], takers: set[int]) -> list[Supply]:
         """What the devices can supply; plain devices that the same requests want count together.
@@ -119,7 +117,7 @@ class Bounds:
         having = list(column.having.values())
         scope = [request for request in opened if ledger in request.bound]
         wanted = ((_positions(having, request.devices(remaining)), request.need(remaining)) for request in scope)
-        return feasible(_demands(wanted, 0), [Supply(1 << position, 1) for position in range(len(having))])
+        return feasible(_needs(wanted, 0), [Supply(1 << position, 1) for position in range(len(having))])
 
 
 def _give_own_devices(remaining: Remaining, requests: Sequence[OpenRequest]) -> bool:
@@ -144,23 +142,23 @@ def _positions(sets: Iterable[int], devices: int) -> int:
     return sum(1 << position for position, members in enumerate(sets) if members & devices)
 
 
-def _demands(wanted: Iterable[tuple[int, int]], several: int) -> list[Demand]:
-    """What is wanted of the same devices is one demand, unless two requests may get the same device."""
-    apart: list[Demand] = []
-    needs: dict[int, int] = {}
-    for devices, need in wanted:
+def _needs(wanted: Iterable[tuple[int, int]], several: int) -> list[Need]:
+    """What is wanted of the same devices is one need, unless two requests may get the same device."""
+    apart: list[Need] = []
+    together: dict[int, int] = {}
+    for devices, count in wanted:
         if devices & several:
-            apart.append(Demand(devices, need))
-        elif need:
-            needs[devices] = needs.get(devices, 0) + need
-    return apart + [Demand(devices, need) for devices, need in needs.items()]
+            apart.append(Need(devices, count))
+        elif count:
+            together[devices] = together.get(devices, 0) + count
+    return apart + [Need(devices, count) for devices, count in together.items()]
 
 
-def _roomy(demands: Sequence[Demand]) -> bool:
-    """Whether each demand finds enough devices, whatever the competing demands take."""
-    if sum(demand.need for demand in demands) <= min((d.devices.bit_count() for d in demands), default=0):
+def _roomy(needs: Sequence[Need]) -> bool:
+    """Whether each need finds enough devices, whatever the competing needs take."""
+    if sum(need.number for need in needs) <= min((need.devices.bit_count() for need in needs), default=0):
         return True
     return all(
-        sum(other.need for other in demands if other.devices & demand.devices) <= demand.devices.bit_count()
-        for demand in demands
+        sum(other.number for other in needs if other.devices & need.devices) <= need.devices.bit_count()
+        for need in needs
     )

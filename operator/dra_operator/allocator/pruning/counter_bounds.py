@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from dra_operator.allocator.problem.ledger import Ledger, Stock
 from dra_operator.allocator.problem.problem import Problem
-from dra_operator.allocator.published.counter_table import Block, Kind
+from dra_operator.allocator.published.counter_table import Block, CounterKind
 
 from .subset_sum import largest_sum
 
@@ -31,10 +31,10 @@ class CounterBounds:
             reach |= devices
         self.outside = problem.outside(ledger, reach)
         """Alternatives that may take devices of the stock without drawing on it."""
-        self._rooms: dict[object, dict[Kind, int]] = {}
+        self._rooms: dict[object, dict[CounterKind, int]] = {}
         self._limits: dict[object, list[Limit]] = {}
 
-    def rooms(self, devices: int) -> Iterator[dict[Kind, int]]:
+    def rooms(self, devices: int) -> Iterator[dict[CounterKind, int]]:
         """What these devices can use of what is left, per block: summed over its sets for each kind of counter."""
         return self._remembered(self._rooms, devices, self._room)
 
@@ -61,13 +61,13 @@ class CounterBounds:
                     known[key] = work_out(block, mine)
                 yield known[key]
 
-    def _room(self, block: Block, devices: int) -> dict[Kind, int]:
+    def _room(self, block: Block, devices: int) -> dict[CounterKind, int]:
         sizes: dict[int, set[int]] = {}
         for charges, group in block.groups:
             if devices & group:
                 for number, amount in charges:
                     sizes.setdefault(number, set()).add(amount)
-        room: dict[Kind, int] = {}
+        room: dict[CounterKind, int] = {}
         for number, amounts in sizes.items():
             usable = largest_sum(self._stock.left[number], frozenset(amounts))
             for kind in self._stock.kinds[number]:

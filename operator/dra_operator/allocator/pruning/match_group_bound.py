@@ -12,7 +12,7 @@ from dra_operator.allocator.problem.ledger import Ledger
 from dra_operator.allocator.published.columns import Column
 from dra_operator.allocator.search.pruner import Remaining
 
-from .flow import Demand, Supply, feasible
+from .flow import Need, Supply, feasible
 from .open_request import OpenRequest
 
 
@@ -54,7 +54,7 @@ def _find_values(column: Column, groups: Sequence[Sequence[OpenRequest]], remain
     for position, devices in enumerate(having):
         takers = sorted(need for need, possible in zip(needs, values, strict=True) if possible >> position & 1)
         supplies.append(Supply(1 << position, _fit(takers, (devices & together).bit_count())))
-    return feasible([Demand(possible, 1) for possible in values], supplies)
+    return feasible([Need(possible, 1) for possible in values], supplies)
 
 
 def _values(having: Sequence[int], group: Sequence[OpenRequest], remaining: Remaining) -> int:

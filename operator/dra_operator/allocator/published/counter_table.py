@@ -15,7 +15,7 @@ from .slices import Slice
 Charges = tuple[tuple[int, int], ...]
 """(number of the counter, billionths) for each counter that a device consumes."""
 
-Kind = str | frozenset[str]
+CounterKind = str | frozenset[str]
 """A counter name, whatever its set, or several names that are counted together."""
 
 
@@ -101,7 +101,7 @@ class CounterGroups:
         """For each group those that draw on any of its counters."""
 
     @cached_property
-    def kinds(self) -> list[tuple[Kind, ...]]:
+    def kinds(self) -> list[tuple[CounterKind, ...]]:
         """The kinds that each counter is of."""
         return _kinds(self.names, self.groups)
 
@@ -111,23 +111,23 @@ class CounterGroups:
         return _blocks(self.groups)
 
     @cached_property
-    def costs(self) -> list[tuple[dict[Kind, int], int]]:
+    def costs(self) -> list[tuple[dict[CounterKind, int], int]]:
         """What devices consume, summed over all sets for each kind of counter, and the devices that do."""
-        devices: dict[frozenset[tuple[Kind, int]], int] = {}
+        devices: dict[frozenset[tuple[CounterKind, int]], int] = {}
         for charges, group in self.groups:
             costs = frozenset(self._by_kind(charges).items())
             devices[costs] = devices.get(costs, 0) | group
         return [(dict(costs), group) for costs, group in devices.items()]
 
-    def _by_kind(self, charges: Charges) -> dict[Kind, int]:
-        costs: dict[Kind, int] = {}
+    def _by_kind(self, charges: Charges) -> dict[CounterKind, int]:
+        costs: dict[CounterKind, int] = {}
         for number, amount in charges:
             for kind in self.kinds[number]:
                 costs[kind] = costs.get(kind, 0) + amount
         return costs
 
 
-def _kinds(names: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> list[tuple[Kind, ...]]:
+def _kinds(names: Sequence[str], groups: Sequence[tuple[Charges, int]]) -> list[tuple[CounterKind, ...]]:
     """Counters of one name in all sets are one kind, and so are names from which devices take equal amounts.
 
     The memory of a GPU in eighths may have a counter for each eighth. What a partition takes of one of them says

@@ -23,7 +23,7 @@ Labels = Mapping[str, str]
 Check = Callable[[Labels], bool]
 
 
-class Term:
+class NodeTerm:
     """One parsed term."""
 
     __slots__ = ("_fields", "_labels", "source")
@@ -41,12 +41,12 @@ class Term:
 
 
 @lru_cache(maxsize=4096)
-def parse(selector: NodeSelector) -> tuple[Term, ...]:
+def parse(selector: NodeSelector) -> tuple[NodeTerm, ...]:
     """The terms of a selector. Raises NodeSelectionError naming the operator or values at fault."""
-    return tuple(Term(term) for term in selector.node_selector_terms or ())
+    return tuple(NodeTerm(term) for term in selector.node_selector_terms or ())
 
 
-def first_match(terms: tuple[Term, ...], node: Node) -> Term | None:
+def first_match(terms: tuple[NodeTerm, ...], node: Node) -> NodeTerm | None:
     """The first term that the node satisfies."""
     labels, fields = node.metadata.labels or {}, {"metadata.name": node.metadata.name}
     return next((term for term in terms if term.matches(labels, fields)), None)
