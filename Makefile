@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n auto --dist loadscope --no-loadscope-reorder
+TESTS ?=
 # Those that speak to the outside of the allocator. The others change constants or derive classes, which compiled code
 # does not see.
 COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py candidates.py refusals.py fixes.py pools.py search.py \
@@ -38,7 +39,7 @@ demo: install  ## run the whole story on this machine: API server, nodes, plugin
 test: lint pytest  ## run every check: lint, types, import contracts, tests
 
 pytest: install  ## run the tests only
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest $(PYTEST_ARGS) $(TESTS)
 
 compiled: install  ## build a wheel with the allocator compiled, and test the answers of that
 	rm -rf build

@@ -31,6 +31,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
+from dra_api.times import format_micro_time
+
 from .clock import boot_time
 from .errors import KubeError, NotSent
 from .resource import LEASES
@@ -160,4 +162,4 @@ class Election:
         raise LeaseLost(f"the lease is lost: {why}; it was last renewed {age:.1f} s ago")
 
     def _time(self) -> str:
-        return self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return format_micro_time(self._now())

@@ -1,4 +1,4 @@
-"""Times as the API writes them: RFC 3339 with whole seconds, in UTC."""
+"""Times as the API writes them: RFC 3339 in UTC, with whole seconds, or with microseconds in a Lease."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def parse_time(text: object) -> datetime | None:
 def format_time(moment: datetime) -> str:
     """The text for a moment with a zone."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def format_micro_time(moment: datetime) -> str:
+    """The same with microseconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

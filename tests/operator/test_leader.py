@@ -27,7 +27,7 @@ class Operator:
     """One of the operators: its process, its probes, and what it wrote."""
 
     def __init__(self, name: str, command: Command, proxy: FaultProxy, address: str) -> None:
-        self.name, self.command, self._proxy, self._address = name, command, proxy, address
+        self.name, self.command, self.journal, self._address = name, command, proxy.journal, address
 
     async def probe(self, path: str) -> tuple[int, str]:
         async with aiohttp.ClientSession(self._address) as http, http.get(path) as answer:
@@ -41,13 +41,8 @@ class Operator:
 
     def writes(self, since: float) -> list[Entry]:
         """All but those of the lease itself."""
-        found = self._proxy.journal.find(Target(client=self.name), since)
+        found = self.journal.find(Target(client=self.name), since)
         return [entry for entry in found if entry.call.is_write and entry.call.resource != "leases"]
-
-    def begun(self, woken: float) -> list[Entry]:
-        """The writes since it woke from a pause, but for what it was sending then, which comes first."""
-        requests = list(self._proxy.journal.find(Target(client=self.name), woken))
-        return [entry for entry in self.writes(woken) if entry not in requests[:1]]
 
 
 class Site:
@@ -160,7 +155,7 @@ async def test_a_leader_paused_in_the_middle_of_its_work_begins_no_write_when_it
     woken = now()
     first.signal(signal.SIGCONT)
     assert await first.command.end() == 1
-    assert first.begun(woken) == []
+    assert first.journal.begun_since(woken, first.name) == []
     claims = await cluster.claims()
     assert len(claims) == 31
     held = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.meta import ObjectMeta
 from dra_api.resource import Device, ResourceClaim
+from dra_api.times import format_time
 from dra_kube import (
     DEVICE_CLASSES,
     NODES,
@@ -75,7 +76,7 @@ def at(text: str) -> str:
     if not text.startswith("$now"):
         return text
     seconds = int(text.removeprefix("$now").removesuffix("s") or 0)
-    return (datetime.fromisoformat(NOW) + timedelta(seconds=seconds)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(datetime.fromisoformat(NOW) + timedelta(seconds=seconds))
 
 
 def timed(value: object) -> Any:

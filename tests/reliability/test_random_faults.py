@@ -130,4 +130,4 @@ async def outlasts_its_lease(ground: ProvingGround, leader: OperatorProcess) -> 
     woken = asyncio.get_running_loop().time()
     leader.signal(signal.SIGCONT)
     assert await leader.ended() == 1
-    assert ground.begun_since(leader.client, woken) == []
+    assert ground.proxy.journal.begun_since(woken, leader.client) == []

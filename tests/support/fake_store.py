@@ -6,64 +6,18 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import orjson
-from dra_api.core import Namespace, Node, Pod
-from dra_api.meta import Object
-from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourcePoolStatusRequest, ResourceSlice
-from dra_api.storage import (
-    CSIDriver,
-    CSINode,
-    CSIStorageCapacity,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    StorageClass,
-    VolumeAttachment,
-)
 from dra_kube import (
-    CSI_DRIVERS,
-    CSI_NODES,
-    CSI_STORAGE_CAPACITIES,
-    DEVICE_CLASSES,
-    DEVICE_TAINT_RULES,
-    NAMESPACES,
-    NODES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES,
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
-    RESOURCE_POOL_STATUS_REQUESTS,
-    RESOURCE_SLICES,
-    STORAGE_CLASSES,
-    VOLUME_ATTACHMENTS,
     Conflict,
     Invalid,
     NotFound,
     Resource,
 )
-from dra_operator.cluster import ClaimTemplate
+from dra_operator.intake.kinds import WATCHED
 from objects import Obj
 
 Event = tuple[str, Resource, Obj]
 """What a watch reports: ``ADDED``, ``MODIFIED`` or ``DELETED``, of which kind, and the object."""
-KINDS: dict[Resource, type[Object]] = {
-    PODS: Pod,
-    NAMESPACES: Namespace,
-    NODES: Node,
-    RESOURCE_CLAIMS: ResourceClaim,
-    RESOURCE_CLAIM_TEMPLATES: ClaimTemplate,
-    DEVICE_CLASSES: DeviceClass,
-    DEVICE_TAINT_RULES: DeviceTaintRule,
-    RESOURCE_SLICES: ResourceSlice,
-    RESOURCE_POOL_STATUS_REQUESTS: ResourcePoolStatusRequest,
-    PERSISTENT_VOLUMES: PersistentVolume,
-    PERSISTENT_VOLUME_CLAIMS: PersistentVolumeClaim,
-    STORAGE_CLASSES: StorageClass,
-    CSI_DRIVERS: CSIDriver,
-    CSI_NODES: CSINode,
-    CSI_STORAGE_CAPACITIES: CSIStorageCapacity,
-    VOLUME_ATTACHMENTS: VolumeAttachment,
-}
-"""The kinds that a watch reports."""
 T = TypeVar("T")
 LIST_KEYS = {"resourceClaimStatuses": "name", "conditions": "type"}
 
@@ -160,7 +114,7 @@ class FakeStore:
         return copied(obj)
 
     def _tell(self, event: str, resource: Resource, obj: Obj) -> None:
-        if resource in KINDS:
+        if resource in WATCHED:
             self.events.append((event, resource, copied(obj)))
 
     def new_uid(self) -> str:

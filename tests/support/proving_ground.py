@@ -40,7 +40,7 @@ from dra_kube import (
     Object,
     connection,
 )
-from faults import Entry, FaultProxy, Target
+from faults import FaultProxy
 from node_stub import node_stub
 from operator_process import OperatorProcess, operator_process
 from stock import missing
@@ -202,14 +202,6 @@ class ProvingGround:
         """Messages of the events about a pod."""
         events, _ = await self.api.list(EVENTS, NAMESPACE, fieldSelector=f"involvedObject.name={name}")
         return [event["message"] for event in events if event["reason"] == reason]
-
-    def begun_since(self, client: str, woken: float) -> list[Entry]:
-        """Writes, other than of leases, that a process began when it was woken from a pause at this time.
-
-        What it was sending in the moment of the pause comes first, ahead of all that it does then.
-        """
-        requests = list(self.proxy.journal.find(Target(client=client), since=woken))
-        return [entry for entry in requests[1:] if entry.call.is_write and entry.call.resource != "leases"]
 
     async def emptied(self, seconds: float = PATIENCE) -> None:
         """Delete all pods, and wait until nothing is left over."""

@@ -13,10 +13,10 @@ from dra_kube import DEVICE_CLASSES, EVENTS, NODES, RESOURCE_SLICES
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.allocator.published.predicates import Language
 from dra_operator.cluster import Cluster, Concern, check
+from dra_operator.intake.kinds import WATCHED
 from dra_operator.reconcile import Concerns, Control, Pace
 from dra_operator.reconcile.dispatcher import Postponed
 from fake_api import FakeApi
-from fake_store import KINDS
 from objects import Make
 from prometheus_client import CollectorRegistry
 
@@ -77,7 +77,9 @@ class World:
             legacy_claim_names=self.legacy_claim_names,
         )
         self.api.events.clear()
-        self.control.load(convert(KINDS[kind], obj) for (kind, _, _), obj in self.api.objects.items() if kind in KINDS)
+        self.control.load(
+            convert(WATCHED[kind], obj) for (kind, _, _), obj in self.api.objects.items() if kind in WATCHED
+        )
         return self.control
 
     @asynccontextmanager
@@ -122,9 +124,9 @@ class World:
             controller(self.api)
         while self.api.events:
             event, resource, obj = self.api.events.pop(0)
-            struct = convert(KINDS[resource], obj)
+            struct = convert(WATCHED[resource], obj)
             if event == "DELETED":
-                self.control.remove(KINDS[resource], struct.key, struct.metadata.uid)
+                self.control.remove(WATCHED[resource], struct.key, struct.metadata.uid)
             else:
                 self.control.put(struct)
 

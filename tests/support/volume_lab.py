@@ -18,8 +18,8 @@ from dra_api.storage import (
 )
 from dra_kube import Resource
 from dra_operator.cluster import StorageView
+from dra_operator.intake.kinds import WATCHED
 from fake_api import FakeApi
-from fake_store import KINDS
 from objects import Obj
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
@@ -27,7 +27,7 @@ HOST = "kubernetes.io/hostname"
 BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
 SELECTED = "volume.kubernetes.io/selected-node"
 CSI = "csi.example.com"
-KIND_OF = {resource.kind: resource for resource in KINDS}
+KIND_OF = {resource.kind: resource for resource in WATCHED}
 LATE, AT_ONCE = "late", "at-once"
 
 
@@ -139,7 +139,7 @@ class Shelf(StorageView):
 
     def put(self, obj: Obj) -> None:
         """The newest version of an object."""
-        made = convert(KINDS[resource_of(obj)], obj)
+        made = convert(WATCHED[resource_of(obj)], obj)
         if isinstance(made, PersistentVolume):
             change = self.volumes.put(made)
             assert change is not None

@@ -9,10 +9,11 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from dra_api.core import Pod
 from dra_kube import EVENTS, Api, KubeError, NotFound
+
+from dra_devcluster.clock import now
 
 logger = logging.getLogger(__name__)
 _PENDING = 1000
@@ -65,11 +66,11 @@ class EventRecorder:
                 logger.warning("event %s on %s/%s not written: %s", event.reason, event.namespace, event.name, error)
 
     async def _write(self, event: _Event) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        moment = now()
         name, count = self._written.pop(event, ("", 0))
         if name:
             try:
-                update = {"count": count + 1, "lastTimestamp": now}
+                update = {"count": count + 1, "lastTimestamp": moment}
                 await self._api.patch(EVENTS, name, update, event.namespace)
                 self._written[event] = (name, count + 1)
                 return
@@ -88,8 +89,8 @@ class EventRecorder:
             "source": {"component": "kubelet", "host": self._node},
             "reportingComponent": "kubelet",
             "reportingInstance": self._node,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
+            "firstTimestamp": moment,
+            "lastTimestamp": moment,
             "count": 1,
         }
         await self._api.create(EVENTS, body, event.namespace)

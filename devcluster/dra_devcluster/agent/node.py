@@ -11,8 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dra_api.times import format_micro_time
 from dra_kube import LEASES, NODES, AlreadyExists, Api, KubeError, NotFound
 
+from dra_devcluster.clock import now
 from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
 
 from .settings import AgentSettings
@@ -78,7 +80,7 @@ class NodePresence:
         await self._write_status()
 
     async def _write_status(self) -> None:
-        now = _now()
+        moment = now()
         known = (await self._api.get(NODES, self._name)).get("status") or {}
         times = {
             condition["type"]: condition.get("lastTransitionTime")
@@ -96,15 +98,15 @@ class NodePresence:
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
             "nodeInfo": _node_info(),
             "conditions": [
-                condition | {"lastHeartbeatTime": now, "lastTransitionTime": times.get(condition["type"]) or now}
+                condition | {"lastHeartbeatTime": moment, "lastTransitionTime": times.get(condition["type"]) or moment}
                 for condition in _CONDITIONS
             ],
         }
         await self._api.patch(NODES, self._name, {"status": status}, kind="strategic", subresource="status")
 
     async def _renew_lease(self) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {"holderIdentity": self._name, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": now}
+        renewed = format_micro_time(datetime.now(UTC))
+        spec = {"holderIdentity": self._name, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": renewed}
         try:
             await self._api.patch(LEASES, self._name, {"spec": spec}, _LEASE_NAMESPACE)
         except NotFound:
@@ -147,7 +149,3 @@ def _node_info() -> Json:
         "operatingSystem": platform.system().lower(),
         "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
     }
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 from dra_kube import PODS, Api, Conflict, NotFound
+
+from dra_devcluster.clock import now
 
 from .pod_status import PodView, changes, status_of
 
@@ -48,8 +49,7 @@ class PodReporter:
             obj = self._known()
             meta = obj["metadata"]
             wanted = status_of(self._view(), self._address, self._start_time)
-            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            patch = changes(wanted, obj.get("status") or {}, now)
+            patch = changes(wanted, obj.get("status") or {}, now())
             if not patch:
                 return
             body = {"metadata": {"uid": meta["uid"]}, "status": patch}

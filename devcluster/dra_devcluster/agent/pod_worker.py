@@ -23,6 +23,8 @@ from typing import Any
 from dra_api.codec import DecodeError, convert
 from dra_kube import PODS, Conflict, KubeError, NotFound
 
+from dra_devcluster.clock import now
+
 from .containers import ContainerKeeper, Node
 from .errors import ClaimError, VolumeError
 from .pod_reporter import PodReporter
@@ -49,7 +51,7 @@ class PodWorker:
             container.name: ContainerKeeper(node, lambda: self.pod, container, self._volumes, self.refresh)
             for container in self.pod.all_containers
         }
-        self._start_time = (obj.get("status") or {}).get("startTime") or _now()
+        self._start_time = (obj.get("status") or {}).get("startTime") or now()
         self._was_over = self.pod.is_terminal
         self._over = self._was_over
         self._ending: Ending | None = None
@@ -326,7 +328,3 @@ def _wishes(pod: RunPod) -> Iterable[Any]:
 def _version(obj: Json) -> int:
     version = obj["metadata"].get("resourceVersion", "")
     return int(version) if version.isdigit() else 0
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -16,12 +16,13 @@ import signal
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
+
+from dra_devcluster.clock import now
 
 from .errors import ContainerError
 from .files import write_whole
@@ -162,7 +163,7 @@ class LocalRuntime:
         except ContainerError:
             log.close()
             raise
-        record = ContainerRecord(uuid.uuid4().hex, attempt, process.pid, start_ticks(process.pid), _now())
+        record = ContainerRecord(uuid.uuid4().hex, attempt, process.pid, start_ticks(process.pid), now())
         self._running[key] = process
         attending = asyncio.create_task(self._attend(key, process), name=f"container {name}")
         self._attending.add(attending)
@@ -193,7 +194,7 @@ class LocalRuntime:
     async def _attend(self, key: Key, process: ContainerProcess) -> None:
         code = await process.attend()
         state = self._states[key]
-        ended = msgspec.structs.replace(state.current, finished_at=_now(), exit_code=code)
+        ended = msgspec.structs.replace(state.current, finished_at=now(), exit_code=code)
         del self._running[key]
         try:
             self._keep(key, ContainerState(ended, state.previous))
@@ -210,9 +211,5 @@ class LocalRuntime:
         if record.exit_code is None:
             if record.ticks and start_ticks(record.pid) == record.ticks:
                 signal_group(record.pid, signal.SIGKILL)
-            record = msgspec.structs.replace(record, finished_at=_now(), exit_code=128 + signal.SIGKILL)
+            record = msgspec.structs.replace(record, finished_at=now(), exit_code=128 + signal.SIGKILL)
         self._keep(key, ContainerState(record, state.previous))
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

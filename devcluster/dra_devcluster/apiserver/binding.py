@@ -5,13 +5,14 @@ from __future__ import annotations
 import orjson
 from aiohttp import web
 
+from dra_devcluster.clock import now
+
 from .bodies import respond
 from .call import Call
 from .checks import check_preconditions
 from .errors import Json, bad_request, conflict, invalid, success
 from .faults import required, unsupported
 from .kinds import Write
-from .metadata import now
 from .read import get
 from .store import Stored
 from .write import store_changed

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
+
+from dra_api.times import format_time
 
 from .errors import Json, bad_request, conflict, invalid_options
 from .faults import invalid, unsupported
 from .kinds import Write, kind_of
-from .metadata import later
 from .registry import Registry
 from .store import Collection, Stored
 
@@ -131,5 +133,5 @@ def _set_deadline(meta: Json, grace: int) -> None:
     if "deletionTimestamp" in meta and (pending or 0) <= grace:
         meta.setdefault("deletionGracePeriodSeconds", 0)
         return
-    meta["deletionTimestamp"] = later(grace)
+    meta["deletionTimestamp"] = format_time(datetime.now(UTC) + timedelta(seconds=grace))
     meta["deletionGracePeriodSeconds"] = grace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import random
 import re
 import uuid
@@ -27,16 +26,6 @@ _STANDARD_FINALIZERS = ("orphan", "foregroundDeletion", "kubernetes")
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words by accident
 _GENERATED_BASE = 58
 _GENERATED_SUFFIX = 5
-
-
-def now() -> str:
-    """The time as metadata carries it: RFC 3339, whole seconds, UTC."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def later(seconds: int) -> str:
-    moment = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def new_uid() -> str:

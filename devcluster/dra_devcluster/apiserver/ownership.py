@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dra_devcluster.clock import now
+
 from .apply import Writer, track_update
 from .errors import Json
 from .kinds import Write
-from .metadata import now
 from .shapes import to_served
 
 

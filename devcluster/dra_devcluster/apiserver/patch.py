@@ -7,12 +7,14 @@ from typing import Any, Literal
 
 import orjson
 
+from dra_devcluster.clock import now
+
 from . import faults
 from .apply import ApplyConflict, ApplyRefused, Writer, apply_patch
 from .checks import check_fields, check_version
 from .errors import Json, StatusError, bad_request, invalid, name_mismatch, not_found
 from .kinds import Write
-from .metadata import dig, now
+from .metadata import dig
 from .patching import PatchRefused, json_patch, merge_patch, strategic_merge_patch
 from .shapes import to_served
 from .store import Stored

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 import orjson
+from dra_api.times import format_time
 
 from .structure import load_data
 
@@ -143,7 +144,7 @@ def _time(parts: dict[int, Any]) -> str | None:
     seconds = _value("int64", parts.get(1, 0))
     if seconds <= 0 and not parts.get(2):
         return None
-    return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(_EPOCH + timedelta(seconds=seconds))
 
 
 def _micro_time(parts: dict[int, Any]) -> str | None:

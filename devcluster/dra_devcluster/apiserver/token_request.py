@@ -5,10 +5,13 @@ A token bound to a pod names the pod's node, too: that is how admission knows on
 
 from __future__ import annotations
 
-import time
+from datetime import UTC, datetime
 
 import orjson
 from aiohttp import web
+from dra_api.times import format_time
+
+from dra_devcluster.clock import now
 
 from .bodies import respond
 from .call import Call
@@ -39,8 +42,8 @@ async def token(call: Call) -> web.StreamResponse:
     body |= {
         "kind": "TokenRequest",
         "apiVersion": f"{_GROUP}/v1",
-        "metadata": {**named, "creationTimestamp": _time(time.time())},
-        "status": {"token": issued, "expirationTimestamp": _time(expires)},
+        "metadata": {**named, "creationTimestamp": now()},
+        "status": {"token": issued, "expirationTimestamp": format_time(datetime.fromtimestamp(expires, UTC))},
     }
     return respond(orjson.dumps(body), call.want, 201, call.warnings())
 
@@ -100,7 +103,3 @@ def _node_of(call: Call, name: str | None) -> Json:
         return {}
     node = call.registry.store.collection("", "nodes").get("", name)
     return {"node": {"name": name} if node is None else {"name": name, "uid": node.uid}}
-
-
-def _time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -7,11 +7,13 @@ only come from a resourceVersion that the client sent.
 
 from __future__ import annotations
 
+from dra_devcluster.clock import now
+
 from . import faults
 from .checks import check_preconditions
 from .errors import Json, StatusError, already_exists, bad_request, forbidden, invalid, not_found
 from .kinds import Kind, Write, kind_of
-from .metadata import generated_name, new_uid, now, validate_metadata
+from .metadata import generated_name, new_uid, validate_metadata
 from .ownership import track, track_created
 from .shapes import stored_name, to_stored
 from .store import Collection, Stored

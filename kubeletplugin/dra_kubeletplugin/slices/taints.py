@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from dra_api.resource import Device, DeviceTaint
+from dra_api.times import format_time
 from msgspec.structs import replace
 
 _TOLERANCE = timedelta(seconds=1)
@@ -42,7 +43,7 @@ def _rounded(taint: DeviceTaint) -> DeviceTaint:
         return taint
     exact = _time(taint.time_added)
     full = exact.replace(microsecond=0) + timedelta(seconds=exact.microsecond >= 500_000)
-    return replace(taint, time_added=full.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    return replace(taint, time_added=format_time(full))
 
 
 def _time(text: str) -> datetime:

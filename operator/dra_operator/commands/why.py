@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from dra_api.core import Node, Pod
 from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
+from dra_api.times import format_time
 
 from dra_operator.allocator import Allocator, DeviceId, Refusal
 from dra_operator.cluster import Cluster, evictions
@@ -124,7 +125,7 @@ def _not_ours(cluster: Cluster, pod: Pod, concerns: Concerns) -> str:
 def _eviction(cluster: Cluster, pod: Pod, now: datetime) -> Iterator[str]:
     eviction = evictions.eviction_of(cluster, pod, now)
     if eviction is not None and pod.metadata.deletion_timestamp is None:
-        when = "now" if eviction.due <= now else f"at {eviction.due.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        when = "now" if eviction.due <= now else f"at {format_time(eviction.due)}"
         yield f"  due to be deleted {when}: {eviction}"
 
 

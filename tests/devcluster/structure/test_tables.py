@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from dra_api.times import format_time
 from dra_devcluster.apiserver.structure import Structure
 from dra_devcluster.apiserver.tables import human_duration, render_table
 
@@ -14,7 +15,7 @@ NOW = datetime(2026, 1, 10, tzinfo=UTC)
 
 
 def ago(**kwargs: float) -> str:
-    return (NOW - timedelta(**kwargs)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(NOW - timedelta(**kwargs))
 
 
 def cells(structure: Structure, group: str, version: str, plural: str, obj: Json) -> dict[str, Any]:

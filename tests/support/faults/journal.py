@@ -36,6 +36,14 @@ class Journal:
         """Requests that came at this time or later."""
         return (entry for entry in self.entries if entry.at >= since and target.includes(entry.client, entry.call))
 
+    def begun_since(self, woken: float, client: str) -> list[Entry]:
+        """Writes, other than of leases, that a process began when it was woken from a pause at this time.
+
+        What it was sending in the moment of the pause comes first, ahead of all that it does then.
+        """
+        requests = list(self.find(Target(client=client), woken))
+        return [entry for entry in requests[1:] if entry.call.is_write and entry.call.resource != "leases"]
+
     def count(self, target: Target = EVERYTHING, since: float = 0.0) -> int:
         """How many there were."""
         return sum(1 for _ in self.find(target, since))

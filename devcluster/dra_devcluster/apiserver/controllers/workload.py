@@ -11,11 +11,11 @@ import orjson
 from dra_devcluster.apiserver.delete import DeleteOptions, delete
 from dra_devcluster.apiserver.errors import Json, StatusError
 from dra_devcluster.apiserver.kinds import Write
-from dra_devcluster.apiserver.metadata import now
 from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.store import Change, Collection, Key, Stored
 from dra_devcluster.apiserver.structure import Resource
 from dra_devcluster.apiserver.write import create, update
+from dra_devcluster.clock import now
 
 from .worker import Worker
 

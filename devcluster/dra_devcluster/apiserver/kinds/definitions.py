@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json
-from dra_devcluster.apiserver.metadata import now
 from dra_devcluster.apiserver.structure import Fault, Structure
+from dra_devcluster.clock import now
 
 from .base import Kind, Write
 

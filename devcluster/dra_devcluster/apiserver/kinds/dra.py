@@ -22,8 +22,8 @@ from dra_api.validation import FieldError
 
 from dra_devcluster.apiserver import faults
 from dra_devcluster.apiserver.errors import Json, bad_request
-from dra_devcluster.apiserver.metadata import now
 from dra_devcluster.apiserver.structure import Fault
+from dra_devcluster.clock import now
 
 from .base import Kind, Write
 from .claim_status import status_refusals

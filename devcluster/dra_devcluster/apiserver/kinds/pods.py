@@ -14,9 +14,9 @@ from dra_api.codec import DecodeError, convert
 from dra_api.validation import FieldError, validate_pod_claim_status, validate_pod_claims
 
 from dra_devcluster.apiserver.errors import Json, bad_request, forbidden
-from dra_devcluster.apiserver.metadata import now
 from dra_devcluster.apiserver.pod_state import has_ended
 from dra_devcluster.apiserver.structure import Fault
+from dra_devcluster.clock import now
 
 from .base import Kind, Write
 from .pod_defaults import admit_pod, default_pod, default_spec
