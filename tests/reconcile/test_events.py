@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 
 import pytest
@@ -21,10 +22,10 @@ class Recording:
         self.api, self.seconds = FakeApi(), 0.0
         self._recorder = EventRecorder(self.api, "test", clock=lambda: self.seconds, now=lambda: "2026-01-01T00:00:00Z")
 
-    def post(self, name: str, reason: EventReason) -> None:
+    def post(self, name: str, reason: EventReason, message: str = "because") -> None:
         pod = Make.pod(name)
         pod["metadata"]["uid"] = f"uid-{name}"
-        self._recorder.post(convert(Pod, pod), reason, "because")
+        self._recorder.post(convert(Pod, pod), reason, message)
 
     async def written(self) -> Counter[str]:
         task = asyncio.create_task(self._recorder.run())
@@ -65,3 +66,19 @@ async def test_one_object_that_fails_again_and_again_is_reported_a_few_times(rec
     await recording.written()
     (event,) = recording.api.of(EVENTS)
     assert event["count"] == 25
+
+
+async def test_names_of_events_sort_by_time_and_are_valid(recording: Recording) -> None:
+    """As client-go makes them: nanoseconds in hexadecimal, of which no two are the same."""
+    began = time.time_ns()
+    long = "a" * 199 + "-b"
+    for number in range(20):
+        recording.seconds += 400
+        recording.post(long, EventReason.FAILED_SCHEDULING, f"because of {number}")
+    await recording.written()
+    names = [event["metadata"]["name"] for event in recording.api.of(EVENTS)]
+    assert names == sorted(names)
+    assert len(set(names)) == 20
+    prefix, _, stamp = names[0].rpartition(".")
+    assert prefix == "a" * 199
+    assert began <= int(stamp, 16) <= time.time_ns()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,6 +61,7 @@ class EventRecorder:
         self._notes: asyncio.Queue[_Note] = asyncio.Queue(BACKLOG)
         self._written: OrderedDict[tuple[str, EventReason, str], _Written] = OrderedDict()
         self._allowance: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._last_name = 0
 
     def post(self, about: Struct, reason: EventReason, message: str) -> None:
         """Queue an event about an object."""
@@ -117,10 +118,18 @@ class EventRecorder:
         known.count += 1
         return True
 
+    def _name(self, about: str) -> str:
+        """As client-go names events: the nanosecond in hexadecimal, so that names sort by time; never the same twice.
+
+        The first 200 characters of the object's name suffice, without what may not stand before a dot.
+        """
+        self._last_name = max(time.time_ns(), self._last_name + 1)
+        return f"{about[:200].rstrip('-.')}.{self._last_name:x}"
+
     async def _create(self, note: _Note) -> None:
         meta, now = note.about.metadata, self._now()
         namespace = meta.namespace or "default"
-        name = f"{meta.name[:200]}.{secrets.token_hex(8)}"
+        name = self._name(meta.name)
         body = {
             "apiVersion": "v1",
             "kind": "Event",
