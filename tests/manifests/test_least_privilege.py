@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -207,18 +207,19 @@ def pod(name: str, **spec: Any) -> Json:
     }
 
 
-def without(rule: Json, resource: str) -> list[Json]:
-    """The rule, with nothing but reading of the resource."""
-    others = [each for each in rule["resources"] if each != resource]
+def without(rule: Json, resources: Sequence[str]) -> list[Json]:
+    """The rule, with nothing but reading of the resources."""
+    others = [each for each in rule["resources"] if each not in resources]
     reading = [verb for verb in rule["verbs"] if verb in ("get", "list", "watch")]
     parts = [{**rule, "resources": others}] if others else []
-    return [*parts, {**rule, "resources": [resource], "verbs": reading}] if reading else parts
+    return [*parts, {**rule, "resources": resources, "verbs": reading}] if reading else parts
 
 
 REMOVED = [
-    ("resourceclaims/binding", "inline-claim.yaml"),
-    ("pods/binding", "external-claim.yaml"),
-    ("resourceclaims", "inline-claim.yaml"),
+    (("resourceclaims/binding",), "inline-claim.yaml"),
+    (("resourceclaims/status", "resourceclaims/binding"), "inline-claim.yaml"),
+    (("pods/binding",), "external-claim.yaml"),
+    (("resourceclaims",), "inline-claim.yaml"),
 ]
 """What the operator is not allowed any more, and an example that needs it."""
 
@@ -227,19 +228,19 @@ async def test_a_missing_permission_is_said_in_the_pod_and_its_grant_heals(site:
     kubectl = site.kubectl
     await site.deploy()
     await site.runs()
-    for resource, file in REMOVED:
+    for resources, file in REMOVED:
         role = await kubectl.read("clusterrole", "dra-operator")
-        role["rules"] = [part for rule in role["rules"] for part in without(rule, resource)]
+        role["rules"] = [part for rule in role["rules"] for part in without(rule, resources)]
         await kubectl("replace", "-f", "-", stdin=yaml.safe_dump(role))
         await kubectl("apply", "-f", f"manifests/examples/{file}")
         name = file.removesuffix(".yaml")
 
-        async def said(name: str = name, resource: str = resource) -> bool:
+        async def said(name: str = name, resource: str = resources[0]) -> bool:
             pod = await kubectl.read("pod", name)
             events = await kubectl("events", "--for", f"pod/{name}")
             return f'resource "{resource}" in API group' in str(pod.get("status", {}).get("conditions")) + events
 
-        await until(f"{name} says that {resource} is not allowed", said)
+        await until(f"{name} says that {resources[0]} is not allowed", said)
         await kubectl("apply", "-k", "manifests/operator")
         await kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
         await kubectl("delete", "-f", f"manifests/examples/{file}", "--timeout=60s")

@@ -17,7 +17,7 @@ from dra_kube import (
     TooManyRequests,
 )
 from fake_api import Call
-from objects import Make
+from objects import Make, Obj
 from reconcile_world import World
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -39,10 +39,27 @@ REFUSALS = {
     "by validation": Invalid(422, "Invalid", "status.allocation: Invalid value"),
     "by a webhook": Forbidden(403, "Forbidden", 'admission webhook "policy.example.com" denied the request: no'),
 }
-STEPS = {
-    "the allocation": (("update", "resourceclaims", "status"), "allocate claim ns/claim"),
-    "the binding": (("create", "pods", "binding"), "bind the pod to node node-0"),
+GATES: Obj = {"schedulerName": "another-scheduler", "schedulingGates": [{"name": "dra.kopf.dev/allocate"}]}
+CLAIM: Obj = {"claims": [Make.use("claim")]}
+USED: Obj = {"claims": [Make.use("used")]}
+EXTENDED: Obj = {"containers": [Make.asking("main", **{"deviceclass.resource.kubernetes.io/gpu": "1"})]}
+STEPS: dict[str, tuple[tuple[str, str, str | None], Obj, str]] = {
+    "the finalizer": (("update", "resourceclaims", None), CLAIM, "allocate claim ns/claim"),
+    "the allocation": (("update", "resourceclaims", "status"), CLAIM, "allocate claim ns/claim"),
+    "the reservation": (("update", "resourceclaims", "status"), USED, "reserve claim ns/used"),
+    "the binding": (("create", "pods", "binding"), CLAIM, "bind the pod to node node-0"),
+    "the opening of the gate": (
+        ("update", "pods", None),
+        CLAIM | GATES,
+        "remove the scheduling gate dra.kopf.dev/allocate",
+    ),
+    "the claim for extended resources": (
+        ("create", "resourceclaims", None),
+        EXTENDED,
+        "create the claim for extended resources of pod ns/pod",
+    ),
 }
+"""The write that is refused, the pod, and what could not be done."""
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -52,8 +69,11 @@ async def test_a_refused_commit_is_reported_in_condition_and_event(
 ) -> None:
     furnish(world, make)
     world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
-    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
-    refused, doing = STEPS[step]
+    world.api.add(RESOURCE_CLAIMS, make.claim("used"))
+    world.api.add(PODS, make.pod("user", claims=[make.use("used")]))
+    await world.settle()
+    refused, pod, doing = STEPS[step]
+    world.api.add(PODS, make.pod(**pod))
     world.api.before = lambda call: REFUSALS[how] if (call.verb, call.plural, call.sub) == refused else None
     world.start()
     async with world.running():
@@ -62,11 +82,12 @@ async def test_a_refused_commit_is_reported_in_condition_and_event(
             await world.tick()
         world.api.before = lambda call: None
     message = f"cannot {doing}: the API server refused: {REFUSALS[how]}; tried again with growing pauses"
-    assert waiting(world) == ("SchedulerError", message)
+    assert waiting(world) == ("SchedulingGated" if "schedulingGates" in pod else "SchedulerError", message)
     assert world.messages("FailedScheduling") == [message]
     assert not (world.api[RESOURCE_CLAIMS, "ns/claim"].get("status") or {}).get("allocation")
     await world.settle()
-    assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"
+    current = world.api[PODS, "ns/pod"]["spec"]
+    assert current.get("nodeName") == "node-0" or not current.get("schedulingGates", True)
 
 
 async def test_pods_whose_writes_are_refused_do_not_wake_each_other(world: World, make: type[Make]) -> None:
