@@ -135,7 +135,10 @@ class OperatorSettings(Struct, frozen=True, kw_only=True):
     contested_grace: Annotated[
         float,
         Meta(ge=0, le=60),
-        _about("seconds that a pod waits after the watch showed its devices, if another scheduler allocates them too"),
+        _about(
+            "seconds that a pod waits if another scheduler allocates devices of the same driver: so long at most "
+            "before it takes devices, while the other one decides, and so long after the watch showed them"
+        ),
     ] = _PACE.grace
     scoring_strategy: Annotated[
         str,

@@ -7,12 +7,18 @@ pod of another scheduler uses, allocated or still waiting.
 
 An allocated claim names its drivers. A waiting one names classes, and a class names its driver in a selector such as
 ``device.driver == "gpu.example.com"``; a class that does not say so stands for every driver.
+
+A claim or pod is *undecided* as long as its scheduler has not said whether it can be placed: it may be deciding right
+now. What starts such decisions is counted as a *stir*: something undecided came, or devices came free while a foreign
+claim waits.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Set
+from typing import NamedTuple
 
 from dra_api.resource import AllocationResult, DeviceClass
 
@@ -22,18 +28,38 @@ ANY = "*"
 _DRIVER = re.compile(r"""\s*\(?\s*device\.driver\s*==\s*(?:"([^"\\]+)"|'([^'\\]+)')\s*\)?\s*""")
 
 
+class OthersDecide(NamedTuple):
+    """Whether foreign claims wait for devices, whether some are undecided, and how often decisions were stirred."""
+
+    waiting: bool
+    undecided: bool
+    stirs: int
+
+
 class Contention:
     """Foreign claims, and pods with extended resources, by driver or by class."""
 
     def __init__(self) -> None:
         self._drivers: Index[str] = Index()
         self._classes: Index[str] = Index()
+        self._undecided: Index[str] = Index()
         self._class_drivers: dict[str, str] = {}
+        self._stirs: Counter[str] = Counter()
 
-    def file(self, key: str, drivers: Iterable[str] = (), classes: Iterable[str] = ()) -> None:
+    def file(
+        self, key: str, drivers: Iterable[str] = (), classes: Iterable[str] = (), *, is_undecided: bool = False
+    ) -> None:
         """A foreign claim or pod holds devices of these drivers, or wants some of these classes; none: forget it."""
+        wanted = frozenset(classes)
         self._drivers.file(key, drivers)
-        self._classes.file(key, classes)
+        self._classes.file(key, wanted)
+        if is_undecided and key not in self._undecided:
+            self._stirs.update(map(self.driver_of_class, wanted))
+        self._undecided.file(key, wanted if is_undecided else ())
+
+    def freed(self, drivers: Iterable[str]) -> None:
+        """Devices of the drivers came free, or were published."""
+        self._stirs.update(drivers)
 
     def put_class(self, class_: DeviceClass) -> None:
         """A class was added or changed."""
@@ -49,9 +75,23 @@ class Contention:
 
     def is_contested(self, driver: str) -> bool:
         """Whether another scheduler allocates devices of the driver, or may be about to."""
-        if self._drivers.keys(driver):
-            return True
-        return any(self._class_drivers.get(name) in (driver, ANY) for name in self._classes.values())
+        return bool(self._drivers.keys(driver)) or self._is_among(self._classes, {driver})
+
+    def is_wanted(self, drivers: Set[str]) -> bool:
+        """Whether a foreign claim waits for devices that may be of one of the drivers."""
+        return self._is_among(self._classes, drivers)
+
+    def is_undecided(self, drivers: Set[str]) -> bool:
+        """Whether a scheduler has not said yet whether such a claim can have them."""
+        return self._is_among(self._undecided, drivers)
+
+    def stirs(self, drivers: Set[str]) -> int:
+        """How often other schedulers were given a reason to decide about the drivers."""
+        return self._stirs.total() if ANY in drivers else sum(self._stirs[driver] for driver in {*drivers, ANY})
+
+    def _is_among(self, wishes: Index[str], drivers: Set[str]) -> bool:
+        known = (self._class_drivers[name] for name in wishes.values() if name in self._class_drivers)
+        return any(ANY in (driver, *drivers) or driver in drivers for driver in known)
 
     def __contains__(self, key: str) -> bool:
         return key in self._drivers or key in self._classes

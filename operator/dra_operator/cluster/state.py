@@ -26,7 +26,7 @@ from dra_operator.placement import (
     pod_requests,
 )
 
-from .contention import Contention, drivers_in
+from .contention import Contention, OthersDecide, drivers_in
 from .hinted import Hinted
 from .holdings import Holdings
 from .index import Index
@@ -118,6 +118,13 @@ class State:
     def is_contested(self, allocation: AllocationResult) -> bool:
         """Whether another scheduler allocates devices of the same drivers, so that both may have taken the same one."""
         return bool(self._contention) and any(map(self._contention.is_contested, drivers_in(allocation)))
+
+    def others_decide(self, drivers: frozenset[str]) -> OthersDecide:
+        """Whether other schedulers may be giving away devices of the drivers right now."""
+        found = self._contention
+        if not found or not found.is_wanted(drivers):
+            return OthersDecide(False, False, 0)
+        return OthersDecide(True, found.is_undecided(drivers), found.stirs(drivers))
 
     def is_bound(self, pod: Pod) -> bool:
         """Whether the pod has its node, on the server or by a binding that was answered."""

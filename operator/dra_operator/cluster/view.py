@@ -29,6 +29,7 @@ from dra_api.volumes import volume_uses
 
 from dra_operator.allocator import Inventory
 from dra_operator.placement import (
+    GATED,
     STRATEGIES,
     NodeState,
     is_immediate,
@@ -217,17 +218,20 @@ class Cluster(State):
                 if claim is not None:
                     self._file_foreign(claim)
             is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
-            self._contention.file(f"pod {pod.key}", classes=self.classes_serving(pod).values() if is_waiting else ())
+            classes = self.classes_serving(pod).values() if is_waiting else ()
+            self._contention.file(f"pod {pod.key}", classes=classes, is_undecided=_is_undecided(pod))
 
     def _file_foreign(self, claim: ResourceClaim) -> None:
         users = (pod for key in self.pods_by_claim.keys(claim.key) if (pod := self.pods.get(key)) is not None)
+        foreign = [pod for pod in users if self._is_foreign(pod) and not pod_is_done(pod)]
         allocation = claim.status.allocation
-        if not any(self._is_foreign(pod) and not pod_is_done(pod) for pod in users):
+        if not foreign:
             self._contention.file(claim.key)
         elif allocation is not None:
             self._contention.file(claim.key, drivers=drivers_in(allocation))
         else:
-            self._contention.file(claim.key, classes=triggers.classes_of(claim))
+            is_undecided = any(map(_is_undecided, foreign))
+            self._contention.file(claim.key, classes=triggers.classes_of(claim), is_undecided=is_undecided)
 
     def _is_foreign(self, pod: Pod) -> bool:
         """Whether another scheduler may allocate for the pod; it does not look at gated pods."""
@@ -265,6 +269,8 @@ class Cluster(State):
         self._file_stand_in(change)
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             self.holdings.stored(old.metadata.uid, None)
+        if old is not None and old.status.allocation is not None and (new is None or new.status.allocation is None):
+            self._contention.freed(drivers_in(old.status.allocation))
         if new is None:
             key = old.key if old else ""
             self.claims_by_owner.file(key, ())
@@ -299,6 +305,7 @@ class Cluster(State):
     def _absorb_slice(self, change: Change[ResourceSlice]) -> Keys:
         if change.new is not None:
             self.inventory.put_slice(change.new)
+            self._contention.freed((change.new.spec.driver,))
         elif change.old is not None:
             self.inventory.remove_slice(change.old.metadata.name)
         return (*triggers.on_slice(self, change), *evictions.on_slice(self, change))
@@ -324,3 +331,9 @@ class Cluster(State):
 def _has_left(old: Pod, new: Pod | None) -> bool:
     """Whether the pod runs no longer, or is another one by now."""
     return new is None or new.metadata.uid != old.metadata.uid or pod_is_done(new)
+
+
+def _is_undecided(pod: Pod) -> bool:
+    """Whether its scheduler has given it no node, and not said why not."""
+    said = (entry for entry in pod.status.conditions or () if (entry.type, entry.status) == ("PodScheduled", "False"))
+    return not pod.spec.node_name and all(entry.reason == GATED for entry in said)

@@ -15,6 +15,11 @@ from dra_operator.allocator.published.node_selectors import first_match, parse
 
 GATE = "dra.kopf.dev/allocate"
 """The name in ``spec.schedulingGates``."""
+GATED = "SchedulingGated"
+"""The reason that the API server gives to a gated pod; people and autoscalers know it.
+
+The pod keeps it after the gate until its scheduler has decided.
+"""
 
 
 def has_gate(pod: Pod) -> bool:

@@ -46,6 +46,7 @@ from .pool_status import PoolReporter
 from .queue import Rank, WorkQueue
 from .queues import WorkQueues
 from .release import ClaimReleaser
+from .right_of_way import RightOfWay
 from .taint_rules import RuleReporter
 from .violation_log import ViolationLog
 from .workers import Handler, Workers
@@ -118,7 +119,8 @@ class Control:
         self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
         volumes, counted = VolumeWriter(client, self._take_in), PlacementMetrics(registry, cluster.scheduler_name)
         writing = Writing(claims, pods, counted, self._confirmations, volumes)
-        means = Placing(cluster, writing, self.events, self.queues.of("place"), self.queues.add, now, pace)
+        first, place = RightOfWay(cluster, clock, pace.grace), self.queues.of("place")
+        means = Placing(cluster, writing, self.events, place, self.queues.add, now, pace, first)
         self.placer = PodPlacer(means, allocator, self.concerns)
         handlers: Mapping[Concern, Handler] = {
             "pod": self.generator.handle,

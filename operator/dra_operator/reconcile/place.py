@@ -132,6 +132,9 @@ class PodPlacer:
                 unsure = [claim for claim in found.resource_claims if self._may_change_yet(pod, claim)]
                 if unsure:
                     return Decided(partial(self._give_back.let_go, pod, unsure))
+                if seconds := self._leave_to_others(found):
+                    self._placing.look_again(pod.key, seconds)
+                    return Decided()
                 return PlanInProgress(found, self._plan(found))
             case NotTried(obstacle, claims, stale):
                 reason, volumes = obstacle.kind.value, obstacle.kind in OF_VOLUMES
@@ -152,6 +155,12 @@ class PodPlacer:
             case WriteUnderWay():
                 self._cluster.set_wake_conditions(pod.key, ANOTHER_WRITE)
                 return Decided()  # the end of the other pod's write brings this one here again
+
+    def _leave_to_others(self, case: Case) -> float:
+        """Seconds for which other schedulers have the right of way to the devices that the pod wants."""
+        is_served = case.extended.made is not None  # which is done last
+        wanted = frozenset() if is_served else self._cluster.drivers_of(_wanted_classes(case))
+        return self._placing.right_of_way.wait(case.pod, wanted)
 
     def _plan(self, case: Case) -> Planning:
         """A plan that says what each node answered, if that is logged."""
@@ -194,9 +203,7 @@ class PodPlacer:
 
     def _wait_for_changes(self, attempt: PlanInProgress, decision: NoPlace) -> None:
         """Have the pod woken by what it lacked, and by nothing else."""
-        wanted = [claim for claim in attempt.case.resource_claims if claim.status.allocation is None]
-        classes = {name for claim in wanted for name in classes_of(claim)}
-        classes.update(attempt.case.extended.classes.values())
+        classes = _wanted_classes(attempt.case)
         wake_on = WakeConditions(
             nodes=True,
             room=decision.short_of_room,
@@ -228,3 +235,9 @@ class PodPlacer:
         """
         is_held = claim.status.allocation is not None and is_reserved_for(pod, claim)
         return is_held and self._placing.writing.claims.is_unsettled(claim)
+
+
+def _wanted_classes(case: Case) -> set[str]:
+    """The classes of the devices that the pod has yet to get."""
+    wanted = [claim for claim in case.resource_claims if claim.status.allocation is None]
+    return {name for claim in wanted for name in classes_of(claim)} | set(case.extended.classes.values())

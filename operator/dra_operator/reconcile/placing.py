@@ -15,6 +15,7 @@ from dra_operator.placement import ClaimReadiness, claim_readiness
 from .commit import Writing
 from .pace import Pace
 from .queue import WorkQueue
+from .right_of_way import RightOfWay
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Placing:
     wake: Callable[[Keys], None]
     clock: Callable[[], datetime]
     pace: Pace
+    right_of_way: RightOfWay
 
     def look_again(self, pod: str, after: float = 0.0) -> None:
         """Have the pod of this key looked at once more, after so many seconds at the latest."""

@@ -8,7 +8,7 @@ from dra_api.core import Pod
 
 from dra_operator.cluster import Cluster
 from dra_operator.kube import EventReason, EventRecorder, PodWriter
-from dra_operator.placement import claim_behind, is_at_gate, is_stand_in
+from dra_operator.placement import GATED, claim_behind, is_at_gate, is_stand_in
 
 from .announced import Announced
 from .logbook import tell
@@ -17,8 +17,6 @@ logger = logging.getLogger(__name__)
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
-GATED = "SchedulingGated"
-"""The reason that the API server gives to a gated pod; people and autoscalers know it."""
 
 
 class WaitingReport:
