@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,6 +48,19 @@ def gates_of(world: World, key: str = POD) -> list[str]:
 def condition(world: World, key: str = POD) -> Obj:
     found: Obj = world.api[PODS, key]["status"]["conditions"][0]
     return found
+
+
+def fail_to_open(world: World, error: str) -> None:
+    """The update of a pod that opens its gate ends so."""
+    opens = ("update", "pods", None)
+    world.api.before = lambda call: ERRORS[error]() if (call.verb, call.plural, call.sub) == opens else None
+
+
+async def reached(world: World, state: Callable[[], object]) -> None:
+    """The events come and the operator works until this is true."""
+    while not state():
+        world.bring_events()
+        await world.tick()
 
 
 def held(world: World) -> dict[str, list[str]]:
@@ -190,12 +204,9 @@ async def test_a_server_that_refuses_the_opening_is_reported_and_the_devices_are
     furnish(world, make)
     gated(world, make)
     world.start()
-    opens = ("update", "pods", None)
-    world.api.before = lambda call: ERRORS["forbidden"]() if (call.verb, call.plural, call.sub) == opens else None
+    fail_to_open(world, "forbidden")
     async with world.running():
-        while not world.messages("FailedScheduling"):
-            world.bring_events()
-            await world.tick()
+        await reached(world, lambda: world.messages("FailedScheduling"))
         world.api.before = lambda call: None
     refused = f"cannot remove the scheduling gate {GATE}: the API server refused: not allowed"
     assert refused in condition(world)["message"]
@@ -242,12 +253,9 @@ async def test_a_gated_pod_that_is_deleted_gives_its_devices_back(world: World, 
     furnish(world, make)
     gated(world, make)
     world.start()
-    opens = ("update", "pods", None)
-    world.api.before = lambda call: ERRORS["no answer"]() if (call.verb, call.plural, call.sub) == opens else None
+    fail_to_open(world, "no answer")
     async with world.running():
-        while not held(world):
-            world.bring_events()
-            await world.tick()
+        await reached(world, lambda: held(world))
         world.api.drop(PODS, POD)
         await world.quiet()
     assert held(world) == {}
@@ -260,12 +268,9 @@ async def test_a_pod_that_lost_the_room_on_its_node_before_the_gate_opened_goes_
     furnish(world, make, nodes="ab")
     gated(world, make, containers=[make.asking("main", cpu="3")])
     world.start()
-    opens = ("update", "pods", None)
-    world.api.before = lambda call: ERRORS["no answer"]() if (call.verb, call.plural, call.sub) == opens else None
+    fail_to_open(world, "no answer")
     async with world.running():
-        while not held(world):
-            world.bring_events()
-            await world.tick()
+        await reached(world, lambda: held(world))
     taken = next(iter(held(world)))[0]
     world.api.before = lambda call: None
     world.api.add(PODS, make.pod("big", node=taken, containers=[make.asking("main", cpu="3")]))

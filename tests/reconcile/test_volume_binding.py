@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -42,6 +43,17 @@ async def busy(world: World) -> None:
         await world.tick()
 
 
+@asynccontextmanager
+async def waiting(world: World, make: type[Make], *stored: Obj) -> AsyncIterator[None]:
+    """An operator that has done what it can for a pod with the claim ``gpu`` and the volume ``data``."""
+    store(world.api, *stored)
+    world.api.add(PODS, make.pod(claims=[make.use("gpu")], volumes=uses("data")))
+    world.start()
+    async with world.running():
+        await busy(world)
+        yield
+
+
 def node_of(world: World, pod: str = "pod") -> str | None:
     found: str | None = world.api[PODS, f"ns/{pod}"]["spec"].get("nodeName")
     return found
@@ -66,11 +78,7 @@ def allocation(world: World) -> Any:
 
 async def test_a_pod_is_bound_when_the_volume_that_exists_is_bound(world: World, make: type[Make]) -> None:
     furnish(world, make)
-    store(world.api, volume(affinity=on_nodes("node-1")), volume_claim())
-    world.api.add(PODS, make.pod(claims=[make.use("gpu")], volumes=uses("data")))
-    world.start()
-    async with world.running():
-        await busy(world)
+    async with waiting(world, make, volume(affinity=on_nodes("node-1")), volume_claim()):
         claim = world.api[PERSISTENT_VOLUME_CLAIMS, "ns/data"]["metadata"]
         named = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "ns", "name": "data"}
         assert reference(world) == {**named, "uid": "uid-data", "resourceVersion": claim["resourceVersion"]}
@@ -90,11 +98,7 @@ async def test_a_pod_is_bound_when_the_volume_that_exists_is_bound(world: World,
 async def test_a_node_is_selected_for_a_claim_whose_class_makes_volumes(world: World, make: type[Make]) -> None:
     furnish(world, make)
     world.api.drop(RESOURCE_SLICES, "node-0-gpu.example.com")
-    store(world.api, volume_claim(class_name=FAST))
-    world.api.add(PODS, make.pod(claims=[make.use("gpu")], volumes=uses("data")))
-    world.start()
-    async with world.running():
-        await busy(world)
+    async with waiting(world, make, volume_claim(class_name=FAST)):
         assert (selected(world), node_of(world)) == ("node-1", None)
         written = [call for call in world.api.writes if call.plural == "persistentvolumeclaims"]
         assert len(written) == 1
@@ -106,11 +110,7 @@ async def test_a_node_is_selected_for_a_claim_whose_class_makes_volumes(world: W
 async def test_a_provisioner_that_fails_gets_another_chance(world: World, make: type[Make]) -> None:
     """It takes the annotation away; the devices are free until the next attempt."""
     furnish(world, make, nodes=1)
-    store(world.api, volume_claim(class_name=FAST))
-    world.api.add(PODS, make.pod(claims=[make.use("gpu")], volumes=uses("data")))
-    world.start()
-    async with world.running():
-        await busy(world)
+    async with waiting(world, make, volume_claim(class_name=FAST)):
         assert selected(world) == "node-0"
         held: list[bool] = []
         world.api.after = lambda _: held.append(allocation(world) is not None)
@@ -129,12 +129,8 @@ async def test_a_provisioner_that_fails_gets_another_chance(world: World, make: 
 async def test_devices_are_given_back_when_the_time_is_over(world: World, make: type[Make]) -> None:
     """Another pod gets them; the first one waits for the node that is still selected for its claim."""
     furnish(world, make, nodes=1)
-    store(world.api, volume_claim(class_name=FAST))
-    world.api.add(PODS, make.pod(claims=[make.use("gpu")], volumes=uses("data")))
     world.api.add(RESOURCE_CLAIMS, make.claim("other"))
-    world.start()
-    async with world.running():
-        await busy(world)
+    async with waiting(world, make, volume_claim(class_name=FAST)):
         world.api.add(PODS, make.pod("other", claims=[make.use("other")]))
         await busy(world)
         assert node_of(world, "other") is None
@@ -210,11 +206,7 @@ async def test_a_pod_that_loses_what_it_waits_for_gives_its_devices_back(
 ) -> None:
     event, expected = LOSSES[lost]
     furnish(world, make, nodes=1)
-    store(world.api, volume_claim(class_name=FAST))
-    world.api.add(PODS, make.pod(claims=[make.use("gpu")], volumes=uses("data")))
-    world.start()
-    async with world.running():
-        await busy(world)
+    async with waiting(world, make, volume_claim(class_name=FAST)):
         event(world)
         await busy(world)
         assert f"binding volumes: {expected}; tried again with growing pauses" in world.messages("FailedScheduling")

@@ -172,7 +172,7 @@ FAULTS = [
         ("a device without files stays taken", "reboot.frees-devices", "in use"),
         # --- rolling update ---
         ("one socket for all instances", "rolling.has-two-instances-at-once", "both instances use"),
-        ("its ids change at each start", "rolling.keeps-the-answers", "the new one"),
+        ("its ids change at each start", "rolling.keeps-the-answers", "from the new instance"),
         (
             "it unprepares only what it prepared itself",
             "rolling.unprepares-what-the-old-instance-prepared",

@@ -102,8 +102,7 @@ async def files_go_with_the_claim(bench: Bench) -> None:
     claim = await bench.claim(await bench.device())
     await bench.prepare(claim)
     await bench.unprepare(claim)
-    if left := bench.cdi.known() - before:
-        raise Finding(f"the claim was unprepared, and CDI files still describe {sorted(left)}")
+    bench.cdi.check_nothing_left(before, "the claim was unprepared")
 
 
 @check("TD-03")

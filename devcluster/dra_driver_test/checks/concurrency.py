@@ -43,8 +43,7 @@ async def of_unprepare_calls(bench: Bench) -> None:
     claims = await bench.claims(2)
     await bench.prepare(*claims)
     await asyncio.gather(*(bench.unprepare(claim) for claim in claims))
-    if left := bench.cdi.known() - before:
-        raise Finding(f"all claims were unprepared, and CDI files still describe {sorted(left)}")
+    bench.cdi.check_nothing_left(before, "all claims were unprepared")
 
 
 @check("NOD-054", "KM-19")
@@ -101,5 +100,4 @@ async def leaves_nothing_after_a_given_up_call(bench: Bench) -> None:
         await bench.interrupted(claim, 0.001 * 2**number)
         await bench.unprepare(claim)
     await asyncio.sleep(bench.limits.settle)
-    if left := bench.cdi.known() - before:
-        raise Finding(f"every claim was unprepared, and CDI files still describe {sorted(left)}")
+    bench.cdi.check_nothing_left(before, "every claim was unprepared")

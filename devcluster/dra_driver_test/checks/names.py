@@ -14,8 +14,7 @@ async def _round(bench: Bench, name: str, *, namespace: str = "", request: str =
     claim = await bench.server.claim(Use(await bench.device(), request), name=name, namespace=namespace)
     bench.cdi.edits(ids_of(await bench.prepared(claim)))
     await bench.unprepare(claim)
-    if left := bench.cdi.known() - before:
-        raise Finding(f"the claim was unprepared, and CDI files still describe {sorted(left)}")
+    bench.cdi.check_nothing_left(before, "the claim was unprepared")
 
 
 @check("api.md 2", "TD-02")

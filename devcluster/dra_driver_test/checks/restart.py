@@ -26,17 +26,11 @@ async def ends_in_time(bench: Bench) -> None:
 
 @check("NOD-009", "KM-16", restarts=True)
 async def prepares_the_same_again(bench: Bench) -> None:
-    """After a restart a prepared claim has the same devices and CDI ids.
-
-    Pods that started before go on with the first answer, pods that share the claim get the second.
-    """
+    """After a restart a prepared claim has the same devices and CDI ids."""
     claim = await bench.claim(await bench.device())
     first = await bench.prepared(claim)
     await bench.restart()
-    second = await bench.prepared(claim)
-    if first != second:
-        raise Finding(f"the answer is {first}, and after a restart {second}")
-    bench.cdi.edits(ids_of(second))
+    await bench.check_same_again(claim, first, "after a restart")
 
 
 @check("NOD-009", "KM-16", restarts=True)
@@ -45,10 +39,7 @@ async def prepares_the_same_after_a_kill(bench: Bench) -> None:
     claim = await bench.claim(await bench.device())
     first = await bench.prepared(claim)
     await bench.restart(kill=True)
-    second = await bench.prepared(claim)
-    if first != second:
-        raise Finding(f"the answer is {first}, and after SIGKILL and a new start {second}")
-    bench.cdi.edits(ids_of(second))
+    await bench.check_same_again(claim, first, "after SIGKILL and a new start")
 
 
 @check("NOD-010", "TD-03", restarts=True)
@@ -59,8 +50,7 @@ async def unprepares_what_was_prepared_before(bench: Bench) -> None:
     await bench.prepare(claim)
     await bench.restart()
     await bench.unprepare(claim)
-    if left := bench.cdi.known() - before:
-        raise Finding(f"a claim was unprepared after a restart, and CDI files still describe {sorted(left)}")
+    bench.cdi.check_nothing_left(before, "a claim was unprepared after a restart")
 
 
 @check("NOD-010", "NOD-011", restarts=True)
@@ -73,8 +63,7 @@ async def unprepares_without_the_claim_object(bench: Bench) -> None:
     await bench.server.delete(claim)
     await bench.start()
     await bench.unprepare(claim)
-    if left := bench.cdi.known() - before:
-        raise Finding(f"the claim was deleted and unprepared, and CDI files still describe {sorted(left)}")
+    bench.cdi.check_nothing_left(before, "the claim was deleted and unprepared")
 
 
 @check("NOD-034", "KM-13", restarts=True)
@@ -98,8 +87,7 @@ async def may_come_while_it_unprepares(bench: Bench) -> None:
         await bench.prepare(claim)
         await _killed(bench, moment, bench.unprepare(claim))
         await bench.unprepare(claim)
-        if left := bench.cdi.known() - before:
-            raise Finding(f"killed {moment * 1000:g} ms after the call, and CDI files still describe {sorted(left)}")
+        bench.cdi.check_nothing_left(before, f"killed {moment * 1000:g} ms after the call")
 
 
 async def _killed(bench: Bench, moment: float, call: Awaitable[object]) -> None:
@@ -137,9 +125,7 @@ async def keeps_devices_of_claims_apart(bench: Bench) -> None:
     await bench.restart(kill=True)
     await bench.prepare(second)
     await bench.unprepare(second)
-    after = await bench.prepared(first)
-    if before != after:
-        raise Finding(f"another claim came and went, and the answer changed from {before} to {after}")
+    await bench.check_same_again(first, before, "after another claim came and went")
 
 
 @check("NOD-002", "PH-08", restarts=True)

@@ -33,9 +33,7 @@ async def keeps_the_answers(bench: Bench) -> None:
     claim = await bench.claim(await bench.device())
     first = await bench.prepared(claim)
     await _second(bench)
-    second = await bench.prepared(claim)
-    if first != second:
-        raise Finding(f"the old instance answered {first}, the new one {second}")
+    await bench.check_same_again(claim, first, "from the new instance")
 
 
 @check("PH-07", "KM-09", overlaps=True)
@@ -46,8 +44,7 @@ async def unprepares_what_the_old_instance_prepared(bench: Bench) -> None:
     await bench.prepare(claim)
     await _second(bench)
     await bench.unprepare(claim)
-    if left := bench.cdi.known() - before:
-        raise Finding(f"the new instance unprepared the claim, and CDI files still describe {sorted(left)}")
+    bench.cdi.check_nothing_left(before, "the new instance unprepared the claim")
 
 
 @check("PH-07", "KM-09", overlaps=True)

@@ -73,8 +73,7 @@ async def does_known_claims_beside_unknown_ones(bench: Bench) -> None:
     claim = await bench.claim(await bench.device())
     await bench.prepare(claim)
     await bench.unprepare(_stranger(), claim)
-    if left := bench.cdi.known() - before:
-        raise Finding(f"after a call with an unknown claim and a prepared one, CDI files still describe {sorted(left)}")
+    bench.cdi.check_nothing_left(before, "a call named an unknown claim and a prepared one")
 
 
 @check("KM-18", "plugin-helper.md 2.1")
@@ -128,5 +127,4 @@ async def removes_each_claim_of_a_big_batch(bench: Bench) -> None:
     claims = await bench.claims(count)
     await bench.prepare(*claims)
     await bench.unprepare(*claims)
-    if left := bench.cdi.known() - before:
-        raise Finding(f"{len(claims)} claims were unprepared, and CDI files still describe {sorted(left)}")
+    bench.cdi.check_nothing_left(before, f"{len(claims)} claims were unprepared")

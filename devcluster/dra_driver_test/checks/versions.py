@@ -63,5 +63,4 @@ async def share_their_state(bench: Bench) -> None:
     await bench.prepare(claim)
     async with bench.kubelet.connection(bench.registration, V1BETA1) as plugin:
         await bench.kubelet.unprepare(plugin, [claim.ref])
-    if left := bench.cdi.known() - before:
-        raise Finding(f"prepared over {V1}, unprepared over {V1BETA1}, and CDI files still describe {sorted(left)}")
+    bench.cdi.check_nothing_left(before, f"prepared over {V1}, unprepared over {V1BETA1}")

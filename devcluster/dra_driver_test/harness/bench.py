@@ -163,6 +163,17 @@ class Bench:
         """The devices of one claim."""
         return (await self.prepare(claim))[claim.uid]
 
+    async def check_same_again(self, claim: Claim, first: Sequence[PreparedDevice], then: str) -> None:
+        """Prepare a prepared claim once more. Raises Finding for another answer, or when the CDI files of it are gone.
+
+        Pods that started before keep the first answer; pods that share the claim get the second. ``then`` says what
+        happened between them.
+        """
+        second = await self.prepared(claim)
+        if first != second:
+            raise Finding(f"the answer was {first}, and {then} it is {second}")
+        self.cdi.edits(ids_of(second))
+
     async def refused(self, claim: Claim, why: str) -> str:
         """What the driver says against preparing the claim. Raises Finding when it prepares it."""
         try:

@@ -32,6 +32,11 @@ class CdiView:
         """The ids of all devices that the files describe."""
         return set(CdiDirectory(self.folder).index().devices)
 
+    def check_nothing_left(self, before: set[str], after: str) -> None:
+        """Raises Finding when the files describe devices that were not known before; ``after`` says of what."""
+        if left := self.known() - before:
+            raise Finding(f"{after}, and CDI files still describe {sorted(left)}")
+
     def faults(self) -> dict[str, str]:
         """By file name, what a runtime refuses."""
         return {name: str(error) for name, error in CdiDirectory(self.folder).index().errors.items()}

@@ -8,6 +8,7 @@ can ask one case after the other.
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import sys
@@ -56,6 +57,16 @@ class Fields:
             return convert(type_, value)
         except (DecodeError, UnicodeError) as error:
             raise BadInput(f"{self.where}: {name}: {error}") from error
+
+
+def add_cases_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare ``cases``."""
+    parser.add_argument(
+        "cases",
+        nargs="?",
+        metavar="FILE",
+        help="cases to answer, one JSON line each: .json, .jsonl, either with .gz, or - for JSON lines from stdin",
+    )
 
 
 def read_cases(path: str) -> tuple[Iterable[Any], JSON]:

@@ -17,8 +17,8 @@ from dra_cel import CelError, CompileError, EvaluationError, PreparedDevice, Sel
 
 from dra_operator.wording import listed
 
-from .case_files import JSON, Fields, answer_all, read_cases
-from .object_files import BadInput, of_kind, read_objects
+from .case_files import JSON, Fields, add_cases_argument, answer_all, read_cases
+from .object_files import BadInput, add_files_argument, of_kind, read_objects
 
 _BLOCK: Final = 50  # evaluations between two looks at the clock
 _QUICK: Final = 0.001  # seconds per evaluation, up to which blocks are worth it
@@ -27,22 +27,10 @@ _ENOUGH: Final = 1.0  # seconds
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "cases",
-        nargs="?",
-        metavar="FILE",
-        help="cases to answer, one JSON line each: .json, .jsonl, either with .gz, or - for JSON lines from stdin",
-    )
+    add_cases_argument(parser)
     parser.add_argument("--repeat", type=int, default=0, metavar="N", help="time N evaluations of each case")
     parser.add_argument("-e", "--expression", help="a selector to try on the devices of -f")
-    parser.add_argument(
-        "-f",
-        "--file",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="YAML or JSON with ResourceSlices, a directory of such files, or - for standard input; repeatable",
-    )
+    add_files_argument(parser, "ResourceSlices")
     parser.add_argument("--new", action="store_true", help="check as API validation of a new object does")
     parser.add_argument(
         "--no-consumable-capacity", action="store_true", help="with feature gate DRAConsumableCapacity off"

@@ -7,6 +7,7 @@ what is not of a kind that matters here is left out.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -46,6 +47,18 @@ STDIN: Final = "-"
 
 class BadInput(Exception):
     """A file cannot be read, or does not hold what it should; the message names file, document, object and field."""
+
+
+def add_files_argument(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declare ``--file``; ``what`` says what the files hold."""
+    parser.add_argument(
+        "-f",
+        "--file",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help=f"YAML or JSON with {what}, a directory of such files, or - for standard input; repeatable",
+    )
 
 
 def read_text(path: str) -> str:

@@ -24,8 +24,8 @@ from dra_api.gates import UnknownGate
 from dra_operator.allocator import Allocated, AllocationError, Failed, GaveUp, NodeFailure, Outcome, Refused, Semantics
 from dra_operator.intake.gates import REMEDY, features_of
 
-from .case_files import JSON, answer_all, read_cases
-from .object_files import BadInput, read_objects
+from .case_files import JSON, add_cases_argument, answer_all, read_cases
+from .object_files import BadInput, add_files_argument, read_objects
 from .simulate_cases import Case, read_case
 from .simulate_json import document
 from .simulate_objects import Attempt, attempts
@@ -47,12 +47,7 @@ _MANY: Final = 64  # nodes; with more of them the index is faster
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "cases",
-        nargs="?",
-        metavar="FILE",
-        help="cases to answer, one JSON line each: .json, .jsonl, either with .gz, or - for JSON lines from stdin",
-    )
+    add_cases_argument(parser)
     parser.add_argument(
         "--semantics",
         choices=SEMANTICS,
@@ -60,14 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: reference for cases with an implementation, otherwise documented)",
     )
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="decide each case N times and time it")
-    parser.add_argument(
-        "-f",
-        "--file",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="YAML or JSON with Kubernetes objects, a directory of such files, or - for standard input; repeatable",
-    )
+    add_files_argument(parser, "Kubernetes objects")
     parser.add_argument(
         "--sequential", action="store_true", help="with -f: each pod finds what the pods before it have left"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -83,7 +84,9 @@ async def test_e2e110_the_message_of_the_driver_is_shown_as_it_changes(node: One
         await shows(node, device(health, message))
 
 
-async def test_nod051_calls_and_health_share_one_connection(node: OneNode, make_plugin: MakePlugin) -> None:
+@asynccontextmanager
+async def counted(node: OneNode, make_plugin: MakePlugin) -> AsyncIterator[tuple[FakePlugin, CountingSocket]]:
+    """A plugin whose connections are counted, and a running pod that shows a healthy device of it."""
     plugin = make_plugin(root=node.root, services=(*DRA, HEALTH))
     plugin.cdi_root = node.cdi_root
     await plugin.serve()
@@ -93,6 +96,11 @@ async def test_nod051_calls_and_health_share_one_connection(node: OneNode, make_
         await running_pod(node)
         await plugin.health.report({})
         await shows(node, device("Healthy"))
+        yield plugin, front
+
+
+async def test_nod051_calls_and_health_share_one_connection(node: OneNode, make_plugin: MakePlugin) -> None:
+    async with counted(node, make_plugin) as (plugin, front):
         await node.delete("pod-a")
         await node.gone("pod-a")
         assert (front.connections, plugin.prepared, plugin.unprepared) == (1, [["gpu"]], [["gpu"]])
@@ -113,15 +121,7 @@ async def test_nod052_a_plugin_that_stops_is_unknown_and_reports_again_after_its
 
 
 async def test_nod053_calls_and_health_recover_from_a_broken_connection(node: OneNode, make_plugin: MakePlugin) -> None:
-    plugin = make_plugin(root=node.root, services=(*DRA, HEALTH))
-    plugin.cdi_root = node.cdi_root
-    await plugin.serve()
-    async with CountingSocket(plugin.service_socket.with_name("front.sock"), plugin.service_socket) as front:
-        plugin.endpoint = str(front.path)
-        await plugin.register()
-        await running_pod(node)
-        await plugin.health.report({})
-        await shows(node, device("Healthy"))
+    async with counted(node, make_plugin) as (plugin, front):
         front.cut()
         await becomes(lambda: plugin.health.streams == 2)
         await plugin.health.report({"health": "UNHEALTHY"})
