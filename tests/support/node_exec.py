@@ -19,10 +19,11 @@ def http_client(node: OneNode) -> aiohttp.ClientSession:
 
 
 async def execute(
-    node: OneNode, *command: str, stdin: bytes = b"", protocol: str = "v5.channel.k8s.io"
+    node: OneNode, *command: str, stdin: bytes = b"", protocol: str = "v5.channel.k8s.io", container: str = "c"
 ) -> tuple[bytes, Json]:
     """Standard output, and the Status at the end."""
     query = [("command", word) for word in command] + [("stdout", "true"), ("stdin", "true" if stdin else "false")]
+    query.append(("container", container))
     url = "/api/v1/namespaces/default/pods/pod-a/exec"
     async with http_client(node) as session:
         async with session.ws_connect(url, params=query, protocols=[protocol]) as socket:

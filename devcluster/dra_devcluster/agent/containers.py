@@ -159,6 +159,8 @@ class ContainerKeeper:
         container = self.container
         left_out = [*container.not_carried_out, *not_carried_out(edits)]
         left_out += [f"volume {name} (of an unsupported kind)" for name in self._volumes.not_provided(container)]
+        if not pod.spec.host_network and any(port.host_port for port in container.ports or ()):
+            left_out.append("hostPort")
         if obstacle:
             left_out.append(f"volumeMounts (this machine forbids mount namespaces: {obstacle})")
         if left_out:

@@ -35,13 +35,19 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 def basic_environment(api: Api, search_path: str, hostname: str) -> dict[str, str]:
     """What every container has, whatever its pod says."""
-    server = urlsplit(api.connection.host)
+    host, port = server_address(api)
     return {
         "PATH": search_path,
         "HOSTNAME": hostname,
-        "KUBERNETES_SERVICE_HOST": server.hostname or "",
-        "KUBERNETES_SERVICE_PORT": str(server.port or (443 if server.scheme == "https" else 80)),
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": str(port),
     }
+
+
+def server_address(api: Api) -> tuple[str, int]:
+    """Host and port of the API server."""
+    server = urlsplit(api.connection.host)
+    return server.hostname or "", server.port or (443 if server.scheme == "https" else 80)
 
 
 async def pod_environment(api: Api, pod: RunPod, container: RunContainer, address: str) -> dict[str, str]:

@@ -26,7 +26,9 @@ from dra_kube import PODS, Conflict, KubeError, NotFound
 from dra_devcluster.clock import now
 
 from .containers import ContainerKeeper, Node
-from .errors import ClaimError, VolumeError
+from .environment import server_address
+from .errors import ClaimError, NetworkError, VolumeError
+from .pod_network import can_be_relayed
 from .pod_reporter import PodReporter
 from .pod_status import Ending, PodView
 from .podspec import RunPod
@@ -110,7 +112,7 @@ class PodWorker:
         finally:
             reporting.cancel()
             await asyncio.gather(reporting, return_exceptions=True)
-        self._node.runtime.close_sandbox(self._uid)
+        await self._node.runtime.close_sandbox(self._uid)
         self._over = True
         if not self._was_over:
             await self._persist(self._reporter.report)
@@ -141,7 +143,7 @@ class PodWorker:
         await self._set_up_volumes()
         if fresh:
             await self._prepare()
-            self._node.runtime.open_sandbox(self._uid)
+            await self._open_sandbox()
         sidecars: list[asyncio.Task[int]] = []
         tasks: list[asyncio.Task[int]] = []
         refreshing = asyncio.create_task(self._refresh_volumes(), name=f"volumes of pod {self.pod.key}")
@@ -210,6 +212,17 @@ class PodWorker:
                 message = f"Failed to prepare dynamic resources: {error}"
                 self._node.events.warning(self.pod, "FailedPrepareDynamicResources", message)
                 await self._pause()
+
+    async def _open_sandbox(self) -> None:
+        """A network of its own for a pod that has ports, unless the API server could not be reached from there."""
+        runtime, server = self._node.runtime, server_address(self._node.api)
+        try:
+            own = self.pod.has_ports and can_be_relayed(server[0])
+            await runtime.open_sandbox(self._uid, server if own else None)
+        except NetworkError as error:
+            message = f"The pod shares the ports of this machine, which forbids network namespaces: {error}"
+            self._node.events.warning(self.pod, "NotCarriedOut", message)
+            await runtime.open_sandbox(self._uid)
 
     # --- end ---
 

@@ -116,6 +116,11 @@ class RunPod(Pod, frozen=True):
         return (self.spec.init_containers or ()) + (self.spec.containers or ())
 
     @property
+    def has_ports(self) -> bool:
+        """Whether containers listen on ports that are to be the pod's own."""
+        return not self.spec.host_network and any(container.ports for container in self.all_containers)
+
+    @property
     def wants_token(self) -> bool:
         """Whether the containers need a token: for a service account of their own, unless the pod says no."""
         spec = self.spec

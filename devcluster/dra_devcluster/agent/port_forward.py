@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from aiohttp import WSMsgType, web
 
+from .pod_network import Network
 from .spdy import PING, RST_STREAM, SYN_STREAM, Frame, Reader, SpdyError, Writer, data, pong
 
 logger = logging.getLogger(__name__)
@@ -19,11 +20,11 @@ _CHUNK = 32 * 1024
 
 
 class PortForward:
-    """Serves a client until it goes; ``address`` is where the pod's ports are."""
+    """Serves a client until it goes; ``network`` is where the pod's ports are."""
 
-    def __init__(self, socket: web.WebSocketResponse, address: str) -> None:
+    def __init__(self, socket: web.WebSocketResponse, network: Network) -> None:
         self._socket = socket
-        self._address = address
+        self._network = network
         self._reader = Reader()
         self._writer = Writer()
         self._errors: dict[str, int] = {}
@@ -74,7 +75,7 @@ class PortForward:
         """Connect the stream with the port, and tell the client on the other stream if that fails."""
         problem = b""
         try:
-            reader, writer = await asyncio.open_connection(self._address, int(port))
+            reader, writer = await self._network.connect(int(port))
         except (OSError, ValueError) as error:
             problem = f"failed to connect to port {port}: {error}".encode()
         else:

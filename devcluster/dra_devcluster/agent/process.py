@@ -30,7 +30,8 @@ _POLL_SECONDS = 0.05
 class ContainerProcess:
     """Starts the process; its output goes to the log. Raises ContainerError(RunContainerError).
 
-    With ``mounts`` it gets a view of the machine's files of its own; ``root`` is an empty folder for that.
+    With ``mounts`` it gets a view of the machine's files of its own; ``root`` is an empty folder for that. ``network``
+    is a process in whose network it runs.
     """
 
     def __init__(
@@ -42,14 +43,15 @@ class ContainerProcess:
         *,
         mounts: Sequence[Mount] = (),
         root: Path | None = None,
+        network: int | None = None,
     ) -> None:
         self.over = asyncio.Event()
         self._environment = dict(environment)
         self._folder = folder
         self._log = log
         self._joined: set[int] = set()
-        self._has_mounts = bool(mounts)
-        command = enter(root, mounts, folder, argv) if mounts and root is not None else argv
+        self._is_apart = bool(mounts) or network is not None
+        command = enter(folder, argv, root=root, mounts=mounts, network=network) if self._is_apart else argv
         try:
             self._process = subprocess.Popen(
                 command_line(command, environment),
@@ -57,7 +59,7 @@ class ContainerProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=self._environment,
-                cwd=Path("/") if self._has_mounts else folder,
+                cwd=Path("/") if self._is_apart else folder,
                 start_new_session=True,
                 bufsize=0,
             )
@@ -95,7 +97,7 @@ class ContainerProcess:
     async def execute(self, argv: Sequence[str], *, stdin: bool) -> asyncio.subprocess.Process:
         """Start another program in the container's environment. Raises ContainerError(RunContainerError)."""
         pipe = asyncio.subprocess.PIPE
-        command = join(self.pid, self._folder, argv) if self._has_mounts else argv
+        command = join(self.pid, self._folder, argv) if self._is_apart else argv
         try:
             process = await asyncio.create_subprocess_exec(
                 *command_line(command, self._environment),
@@ -103,7 +105,7 @@ class ContainerProcess:
                 stdout=pipe,
                 stderr=pipe,
                 env=self._environment,
-                cwd=Path("/") if self._has_mounts else self._folder,
+                cwd=Path("/") if self._is_apart else self._folder,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:

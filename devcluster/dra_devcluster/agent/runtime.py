@@ -27,6 +27,7 @@ from dra_devcluster.clock import now
 from .errors import ContainerError
 from .files import write_whole
 from .logs import LogFile
+from .pod_network import Network, PodNetwork
 from .process import ContainerProcess, signal_group, start_ticks
 from .sandbox import Mount
 
@@ -64,7 +65,7 @@ class LocalRuntime:
         self._running: dict[Key, ContainerProcess] = {}
         self._attending: set[asyncio.Task[None]] = set()
         self._states: dict[Key, ContainerState] = {}
-        self._sandboxes: set[str] = set()
+        self._networks: dict[str, Network] = {}
 
     async def __aenter__(self) -> Self:
         for file in self._root.glob("*/*/state.json"):
@@ -77,20 +78,30 @@ class LocalRuntime:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.gather(*(process.stop(self._shutdown_grace) for process in self._running.values()))
+        await asyncio.gather(*(self.close_sandbox(pod_uid) for pod_uid in list(self._networks)))
 
     # --- pods ---
 
-    def open_sandbox(self, pod_uid: str) -> None:
-        """The pod is about to get containers."""
-        self._sandboxes.add(pod_uid)
+    async def open_sandbox(self, pod_uid: str, server: tuple[str, int] | None = None) -> None:
+        """The pod is about to get containers.
+
+        With ``server`` they have a network of their own, from which they reach this address alone. Raises NetworkError.
+        """
+        self._networks[pod_uid] = Network() if server is None else await PodNetwork.open(*server)
 
     def has_sandbox(self, pod_uid: str) -> bool:
         """Whether this runtime was already asked to run containers of the pod."""
-        return pod_uid in self._sandboxes
+        return pod_uid in self._networks
 
-    def close_sandbox(self, pod_uid: str) -> None:
+    def network(self, pod_uid: str) -> Network:
+        """Where the containers of the pod listen."""
+        return self._networks.get(pod_uid) or Network()
+
+    async def close_sandbox(self, pod_uid: str) -> None:
         """The pod will get no more containers; logs and states stay."""
-        self._sandboxes.discard(pod_uid)
+        network = self._networks.pop(pod_uid, None)
+        if network is not None:
+            await network.close()
 
     def pods(self) -> set[str]:
         """UIDs of the pods that have files here."""
@@ -99,7 +110,7 @@ class LocalRuntime:
     async def kill_pod(self, pod_uid: str) -> None:
         """End all containers of the pod at once."""
         await asyncio.gather(*(self.stop(*key, 0.0) for key in list(self._running) if key[0] == pod_uid))
-        self.close_sandbox(pod_uid)
+        await self.close_sandbox(pod_uid)
 
     async def remove_pod(self, pod_uid: str) -> None:
         """Forget the pod and its logs, and kill its remaining processes."""
@@ -159,7 +170,8 @@ class LocalRuntime:
         log = LogFile(self.log_path(pod_uid, name, attempt))
         try:
             folder = Path(cwd) if cwd else work
-            process = ContainerProcess(argv, environment, folder, log, mounts=mounts, root=root)
+            network = self.network(pod_uid).pid
+            process = ContainerProcess(argv, environment, folder, log, mounts=mounts, root=root, network=network)
         except ContainerError:
             log.close()
             raise

@@ -1,7 +1,7 @@
-"""How a container gets its mounts: the command line that starts its program in a mount namespace of its own.
+"""How a container gets its mounts and its network: the command line that starts its program in namespaces.
 
 It needs no rights, but the machine may forbid it: some distributions and most containers allow namespaces to root only.
-``why_impossible`` finds out.
+``why_impossible`` finds out about mounts.
 """
 
 from __future__ import annotations
@@ -28,15 +28,34 @@ class Mount(NamedTuple):
     read_only: bool = False
 
 
-def enter(root: Path, mounts: Sequence[Mount], cwd: Path, argv: Sequence[str]) -> list[str]:
-    """The command line that runs a program with these mounts. ``root`` is an empty folder for it alone."""
-    bound = [(str(one.source), one.target, one.read_only) for one in mounts]
-    return _command({"root": str(root), "mounts": bound, "cwd": str(cwd)}, argv)
+def enter(
+    cwd: Path,
+    argv: Sequence[str],
+    *,
+    root: Path | None = None,
+    mounts: Sequence[Mount] = (),
+    network: int | None = None,
+) -> list[str]:
+    """The command line that runs a program with these mounts, and in the network that the process ``network`` has.
+
+    ``root`` is an empty folder for the mounts of this program alone.
+    """
+    plan: dict[str, object] = {"cwd": str(cwd)}
+    if mounts:
+        plan |= {"root": str(root), "mounts": [(str(one.source), one.target, one.read_only) for one in mounts]}
+    if network is not None:
+        plan["network"] = network
+    return _command(plan, argv)
 
 
 def join(pid: int, cwd: Path, argv: Sequence[str]) -> list[str]:
     """The command line that runs a program beside one that was started by ``enter``."""
     return _command({"join": pid, "cwd": str(cwd)}, argv)
+
+
+def with_own_network(argv: Sequence[str]) -> list[str]:
+    """The command line that runs a program in a new network."""
+    return _command({"own_network": True, "cwd": "/"}, argv)
 
 
 @cache
@@ -46,7 +65,7 @@ def why_impossible() -> str:
         root, source = Path(folder) / "root", Path(folder) / "source"
         root.mkdir()
         source.mkdir()
-        command = enter(root, [Mount(source, "/devcluster/probe", read_only=True)], Path("/"), ["true"])
+        command = enter(Path("/"), ["true"], root=root, mounts=[Mount(source, "/devcluster/probe", read_only=True)])
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,9 +1,13 @@
-"""Runs a program with mounts of its own: ``python sandbox_entry.py PLAN PROGRAM ARGUMENT...``.
+"""Runs a program with mounts or a network of its own: ``python sandbox_entry.py PLAN PROGRAM ARGUMENT...``.
 
-PLAN is JSON, either ``{"root": EMPTY_FOLDER, "mounts": [[SOURCE, TARGET, READ_ONLY], ...], "cwd": FOLDER}``, or
-``{"join": PID, "cwd": FOLDER}`` for a program beside one that runs so already.
+PLAN is JSON with ``cwd``, the folder to start in, and one of these:
 
-Root may have a mount namespace, and every other user one inside a user namespace of its own. The program sees
+* ``"own_network": true`` for a new network, which has nothing but loopback;
+* ``"network": PID`` and ``"root": EMPTY_FOLDER, "mounts": [[SOURCE, TARGET, READ_ONLY], ...]``, one or both, for the
+  network of a process that was started so, and for mounts;
+* ``"join": PID`` for a program beside one that was started with the second plan.
+
+Root may have namespaces, and every other user may have them inside a user namespace of its own. The program sees
 the files of the machine, with the sources bound over the targets. A target that does not exist cannot be made on the
 machine. Its nearest parent is replaced by an empty file system in memory, in which everything that the parent has is
 bound again, and which can get new names.
@@ -19,14 +23,18 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
+_USER, _MOUNTS, _NETWORK = "user", "mnt", "net"
+_FLAGS = {_USER: 0x10000000, _MOUNTS: 0x00020000, _NETWORK: 0x40000000}
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x40000
 # What a file system forbids (statvfs) has to be repeated when it is mounted again: nosuid, nodev, noexec, ...
 _KEPT = {0x2: 0x2, 0x4: 0x4, 0x8: 0x8, 0x400: 0x400, 0x800: 0x800, 0x1000: 0x200000}
 _DIE_WITH_PARENT, _KILL = 1, 9
+# socket(2) and the request that sets the flags of a network interface (netdevice(7)).
+_INTERNET, _DATAGRAMS, _SET_FLAGS, _UP, _NAME_SIZE, _REQUEST_SIZE = 2, 2, 0x8914, 1, 16, 40
 CANNOT_RUN = 128
 _PAUSE = 0.01
 
@@ -35,22 +43,33 @@ def main(arguments: Sequence[str]) -> None:
     """Replace this process by the program; ends with ``CANNOT_RUN`` and a line on stderr if that fails."""
     plan, argv = json.loads(arguments[0]), list(arguments[1:])
     try:
-        if "join" in plan:
-            _join(plan["join"])
-        else:
-            _isolate()
-            _build(plan["root"], plan["mounts"])
-            os.chroot(plan["root"])
+        _follow(plan)
         os.chdir(plan["cwd"])
         _libc.prctl(_DIE_WITH_PARENT, _KILL, 0, 0, 0)
     except OSError as error:
-        _end(f"cannot set up the mounts of the container: {error}")
+        _end(f"cannot set up the container: {error}")
     try:
         os.execvp(argv[0], argv)
     except FileNotFoundError:
         _end(f'exec: "{argv[0]}": executable file not found in $PATH')
     except OSError as error:
         _end(f'exec: "{argv[0]}": {error.strerror}')
+
+
+def _follow(plan: Mapping[str, Any]) -> None:
+    if "join" in plan:
+        _join(plan["join"])
+    elif "own_network" in plan:
+        _isolate(_NETWORK)
+        _raise_loopback()
+    else:
+        if "network" in plan:
+            _enter(plan["network"], (_USER, _NETWORK))
+        if "mounts" in plan:
+            _isolate(_MOUNTS)
+            _mount("none", "/", "", _RECURSIVE | _PRIVATE)
+            _build(plan["root"], plan["mounts"])
+            os.chroot(plan["root"])
 
 
 def _end(message: str) -> None:
@@ -69,39 +88,47 @@ def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> N
     _check(_libc.mount(*arguments), f"mount {source} at {target}")
 
 
-def _isolate() -> None:
-    """A mount namespace, and if we may not have that alone, a user namespace in which we are who we are."""
+def _isolate(kind: str) -> None:
+    """A new namespace, and if we may not have that alone, inside a user namespace in which we are who we are."""
     user, group = os.geteuid(), os.getegid()
-    if _libc.unshare(_NEW_MOUNTS) != 0:
-        _check(_libc.unshare(_NEW_MOUNTS | _NEW_USER), "unshare")
+    if _libc.unshare(_FLAGS[kind]) != 0:
+        _check(_libc.unshare(_FLAGS[kind] | _FLAGS[_USER]), "unshare")
         for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             with open(f"/proc/self/{file}", "w") as mapping:
                 mapping.write(text)
-    _mount("none", "/", "", _RECURSIVE | _PRIVATE)
+
+
+def _raise_loopback() -> None:
+    """Turn on the only interface that a new network has."""
+    handle = _libc.socket(_INTERNET, _DATAGRAMS, 0)
+    request = b"lo".ljust(_NAME_SIZE, b"\0") + _UP.to_bytes(2, sys.byteorder)
+    _check(_libc.ioctl(handle, _SET_FLAGS, request.ljust(_REQUEST_SIZE, b"\0")), "loopback")
+    os.close(handle)
 
 
 def _join(pid: int) -> None:
-    """Enter the namespaces and the root of a process, once it has its mounts and runs its program."""
+    """Enter the namespaces and the root of a process, once it has them and runs its program."""
     while os.fsencode(__file__) in _command_line(pid):
         time.sleep(_PAUSE)
     root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY)
-    kinds = [("user", _NEW_USER), ("mnt", _NEW_MOUNTS)]
-    other = [(kind, flag) for kind, flag in kinds if os.readlink(f"/proc/{pid}/ns/{kind}") != _own(kind)]
-    for namespace, flag in [(os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY), flag) for kind, flag in other]:
-        _check(_libc.setns(namespace, flag), "setns")
-        os.close(namespace)
+    _enter(pid, (_USER, _MOUNTS, _NETWORK))
     os.fchdir(root)
     os.chroot(".")
     os.close(root)
 
 
+def _enter(pid: int, kinds: Sequence[str]) -> None:
+    """Enter those namespaces of a process that are not ours already."""
+    other = [kind for kind in kinds if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")]
+    # All are opened first: what is theirs cannot be seen any more from another mount namespace.
+    for namespace, kind in [(os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY), kind) for kind in other]:
+        _check(_libc.setns(namespace, _FLAGS[kind]), "setns")
+        os.close(namespace)
+
+
 def _command_line(pid: int) -> list[bytes]:
     with open(f"/proc/{pid}/cmdline", "rb") as file:
         return file.read().split(b"\0")
-
-
-def _own(kind: str) -> str:
-    return os.readlink(f"/proc/self/ns/{kind}")
 
 
 def _build(root: str, mounts: Sequence[tuple[str, str, bool]]) -> None:

@@ -139,7 +139,7 @@ class NodeServer:
             raise web.HTTPBadRequest(text=f"unable to forward port because pod is not running: {pod.metadata.name}")
         socket = web.WebSocketResponse(protocols=PORT_FORWARD_PROTOCOLS, max_msg_size=0)
         await socket.prepare(request)
-        await PortForward(socket, ADDRESS).run()
+        await PortForward(socket, self._runtime.network(pod.metadata.uid)).run()
         return socket
 
 

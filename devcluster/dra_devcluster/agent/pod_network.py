@@ -1,0 +1,166 @@
+"""Where the ports of a pod are: on the machine, or in a network of its own.
+
+::
+
+    container in the pod's network --> listener --+   sockets that the keeper gave away   +--> API server
+                                                  +--> this process, outside  ------------+
+    container's port  <-- connection -------------+   probes, port-forward
+
+A process keeps the network, and gives away sockets of it. Sockets stay in the network in which they were made, so this
+process listens there for connections to the API server, which it passes on, and connects to the pod's ports. The pod
+reaches nothing else. If the keeper is killed, containers that run keep their network, but no other can start in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Self
+
+from . import network_entry
+from .errors import NetworkError
+from .process import command_line
+from .sandbox import with_own_network
+
+LOOPBACK = "127.0.0.1"
+_CHUNK = 64 * 1024
+_KEEPER = [sys.executable, "-I", "-S", str(network_entry.__file__)]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Network:
+    """The network of the machine. ``pid`` is a process in it, None for the machine's."""
+
+    pid: int | None = None
+
+    def socket(self) -> socket.socket:
+        """A new TCP socket in this network. Raises OSError."""
+        return socket.socket()
+
+    async def connect(self, port: int) -> Streams:
+        """A connection to a port of the pod. Raises OSError, and ValueError for a number that no port has."""
+        if not 0 < port < 2**16:
+            raise ValueError(f"there is no port {port}")
+        connection = self.socket()
+        try:
+            connection.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(connection, (LOOPBACK, port))
+            return await asyncio.open_connection(sock=connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    async def close(self) -> None:
+        """End what belongs to the network."""
+
+
+class PodNetwork(Network):
+    """A network for one pod, in which its containers share ports that are nobody else's."""
+
+    def __init__(self, keeper: subprocess.Popen[bytes], control: socket.socket, server: tuple[str, int]) -> None:
+        self.pid = keeper.pid
+        self._keeper = keeper
+        self._control = control
+        self._api = server
+        self._relays: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+
+    @classmethod
+    async def open(cls, host: str, port: int) -> Self:
+        """A new network, from which the server at this address is reached, and nothing else. Raises NetworkError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                keeper = _start_keeper(theirs)
+            except OSError as error:
+                ours.close()
+                raise NetworkError(str(error)) from error
+        network = cls(keeper, ours, (host, port))
+        try:
+            await network._listen()
+        except BaseException:
+            await network.close()
+            raise
+        return network
+
+    def socket(self) -> socket.socket:
+        self._control.sendall(b"s")
+        _, files, _, _ = socket.recv_fds(self._control, 1, 1)
+        if not files:
+            raise ConnectionError("the network of the pod is gone")
+        return socket.socket(fileno=files[0])
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        for relay in self._relays:
+            relay.cancel()
+        await asyncio.gather(*self._relays, return_exceptions=True)
+        self._control.close()
+        self._keeper.kill()
+        await asyncio.to_thread(self._keeper.wait)
+        if self._keeper.stderr is not None:
+            self._keeper.stderr.close()
+
+    async def _listen(self) -> None:
+        """Take connections to the API server. Raises NetworkError."""
+        try:
+            listener = await asyncio.to_thread(self.socket)  # the keeper takes a moment to start
+        except OSError:
+            assert self._keeper.stderr is not None
+            problem = await asyncio.to_thread(self._keeper.stderr.read)
+            raise NetworkError(problem.decode(errors="replace").strip()) from None
+        try:
+            listener.bind(self._api)
+            self._listener = await asyncio.start_server(self._take, sock=listener)
+        except OSError as error:
+            listener.close()
+            raise NetworkError(str(error)) from error
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._relays.add(task)
+        try:
+            await _relay((reader, writer), await asyncio.open_connection(*self._api))
+        except OSError:
+            writer.close()  # the API server is away
+        finally:
+            self._relays.discard(task)
+
+
+def _start_keeper(control: socket.socket) -> subprocess.Popen[bytes]:
+    command = command_line(with_own_network([*_KEEPER, str(control.fileno())]), {})
+    return subprocess.Popen(command, pass_fds=[control.fileno()], stderr=subprocess.PIPE, env={})
+
+
+def can_be_relayed(host: str) -> bool:
+    """Whether a server at this address can be reached from a network of its own, where only loopback exists."""
+    with suppress(ValueError):
+        return ipaddress.IPv4Address(host).is_loopback
+    return False
+
+
+async def _relay(one: Streams, other: Streams) -> None:
+    """Join two connections until both directions have ended, or one of them fails."""
+    try:
+        async with asyncio.TaskGroup() as directions:
+            directions.create_task(_copy(one[0], other[1]))
+            directions.create_task(_copy(other[0], one[1]))
+    except* OSError:
+        pass  # a connection that breaks ends the other, too
+    finally:
+        for _, writer in (one, other):
+            writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(_CHUNK):
+        writer.write(chunk)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
