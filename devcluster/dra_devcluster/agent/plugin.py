@@ -8,7 +8,9 @@ so one code path serves both of each.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -22,6 +24,8 @@ from .errors import ClaimError, HealthStreamEnded
 from .metrics import NodeMetrics, code_name
 from .plugin_instances import LEGACY_SERVICE
 
+_LONGEST_ADDRESS = 107
+_OPEN_FILES = "/proc/self/fd"
 _OPTIONS = [
     # Some servers reject the percent-encoded path that would be the authority of a unix socket (plugin-helper.md 9.5).
     ("grpc.default_authority", "localhost"),
@@ -33,7 +37,17 @@ _OPTIONS = [
 
 
 def open_channel(path: str) -> grpc.aio.Channel:
-    """A channel to a unix socket."""
+    """A channel to a unix socket, also at a path that is longer than the address of a socket may be.
+
+    A plugin in a container has a shorter path to the same socket, so it could listen there. The folder stays open as
+    long as the channel exists, because it has a short name among the open files of this process.
+    """
+    folder, name = os.path.split(path)
+    if len(os.fsencode(path)) > _LONGEST_ADDRESS and os.path.isdir(_OPEN_FILES) and os.path.isdir(folder):
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        channel = grpc.aio.insecure_channel(f"unix:{_OPEN_FILES}/{opened}/{name}", options=_OPTIONS)
+        weakref.finalize(channel, os.close, opened)
+        return channel
     return grpc.aio.insecure_channel(f"unix:{path}", options=_OPTIONS)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -96,6 +97,30 @@ async def test_a_plugin_in_a_container_may_give_its_endpoint_as_the_node_sees_it
     await plugin.register()
     await becomes(lambda: plugin.statuses == [(True, "")])
     assert handler.calls[-1] == ("register", str(short_path / "plugins" / "gpu" / "dra.sock"))
+
+
+async def test_a_plugin_is_reached_at_paths_that_are_longer_than_an_address_may_be(
+    node: OneNode, make_plugin: MakePlugin
+) -> None:
+    """As in a container: the plugin has a shorter path to the folder in which it listens."""
+    await node.stop()
+    node.root = node.root / ("n" * (78 - len(str(node.root))))
+    node.root.mkdir()
+    folder = os.open(node.root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        await node.start()
+        plugin = make_plugin(root=Path(f"/proc/self/fd/{folder}"))
+        plugin.endpoint = str(node.root / plugin.service_socket.relative_to(f"/proc/self/fd/{folder}"))
+        plugin.cdi_root = node.cdi_root
+        assert len(plugin.endpoint) > 107
+        async with plugin:
+            await becomes(lambda: plugin.statuses == [(True, "")])
+            await node.pod("pod-a", "exit 0", claims=("claim",))
+            await node.claim("claim", "pod-a")
+            await node.phase("pod-a", "Succeeded")
+            assert plugin.prepared == [["claim"]]
+    finally:
+        os.close(folder)
 
 
 async def test_km01_sockets_in_new_sub_directories_count_and_other_files_do_not(
