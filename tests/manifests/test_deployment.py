@@ -1,14 +1,12 @@
 """``kubectl apply -k manifests`` on a development cluster: what is applied runs, as it is, within its permissions.
 
 Deployment and DaemonSet get their pods from the cluster's controllers and run on its nodes, with the command lines and
-environments that they name; tests/support/image.py stands for the image and the mounts.
+environments that they name, their volumes, tokens and probes; tests/support/image.py stands for the image.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -103,34 +101,3 @@ async def test_applying_twice_changes_nothing(site: Site) -> None:
     changed = [line for line in again.splitlines() if not line.endswith(" unchanged")]
     # Clients replace its selector each time: the API declares that instead of a merge.
     assert changed == ["poddisruptionbudget.policy/dra-operator configured"]
-
-
-async def test_the_probes_ask_for_what_is_served(site: Site) -> None:
-    await site.deploy()
-    deployment = await site.kubectl.read("deployment", "dra-operator", "--namespace", "dra-system")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    (port,) = container["ports"]
-    assert container["command"][-2:] == ["--metrics-port", str(port["containerPort"])]
-    address = await until("address of the probes", lambda: _address(site))
-    for probe in ("livenessProbe", "readinessProbe"):
-        get = container[probe]["httpGet"]
-        assert get["port"] == port["name"]
-        await until(f"200 for {get['path']}", partial(_succeeds, address, get["path"]))
-
-
-async def _succeeds(port: int, path: str) -> bool:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n".encode())
-    answer = (await reader.read()).decode()
-    writer.close()
-    await writer.wait_closed()
-    assert answer.split()[1] == "200", answer
-    return True
-
-
-async def _address(site: Site) -> int | None:
-    log = await site.kubectl("logs", "deployment/dra-operator", "--namespace", "dra-system")
-    for line in log.splitlines():
-        if "metrics and probes on" in line:
-            return int(line.rpartition(":")[2])
-    return None

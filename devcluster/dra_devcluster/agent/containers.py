@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ import msgspec
 from dra_cdi import CdiDirectory, CdiError, ContainerEdits
 from dra_kube import Api
 
+from .attendant import Attendant
 from .cdi import missing_on_host, not_carried_out
 from .environment import basic_environment, pod_environment
 from .errors import ClaimError, ContainerError
@@ -29,6 +31,8 @@ from .runtime import ContainerRecord, LocalRuntime
 from .sandbox import why_impossible
 from .settings import AgentSettings
 from .volumes import PodVolumes
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class ContainerKeeper:
         self._uid = pod().metadata.uid
         self._changed = changed
         self._crashes = 0
+        self.attendant = Attendant(node.runtime, node.events, pod, container, self._attendance_changed)
 
     @property
     def record(self) -> ContainerRecord | None:
@@ -94,11 +99,11 @@ class ContainerKeeper:
 
         ``again`` runs it even if it has completed.
         """
-        if again or self.wants_start(is_init):
+        fresh = again or self.wants_start(is_init)
+        if fresh:
             await self._start()
         while True:
-            self.started.set()
-            record = await self._node.runtime.wait(self._uid, self.container.name)
+            record = await self._accompany(fresh=fresh)
             self._changed()
             assert record.exit_code is not None
             if not self.wants_restart(record.exit_code, is_init):
@@ -106,6 +111,24 @@ class ContainerKeeper:
             self.started.clear()
             await self._back_off(record)
             await self._start()
+            fresh = True
+
+    async def _accompany(self, *, fresh: bool) -> ContainerRecord:
+        """The record of the run, once it has ended."""
+        self._attendance_changed()
+        attending = asyncio.create_task(self.attendant.attend(fresh=fresh), name=f"probes of {self.container.name}")
+        try:
+            return await self._node.runtime.wait(self._uid, self.container.name)
+        finally:
+            attending.cancel()
+            (problem,) = await asyncio.gather(attending, return_exceptions=True)
+            if isinstance(problem, Exception):
+                logger.error("probes of container %s: unexpected failure", self.container.name, exc_info=problem)
+
+    def _attendance_changed(self) -> None:
+        if self.attendant.started:
+            self.started.set()
+        self._changed()
 
     async def _back_off(self, record: ContainerRecord) -> None:
         settings, pod, name = self._node.settings, self._pod().metadata, self.container.name
@@ -144,6 +167,7 @@ class ContainerKeeper:
         if edits != ContainerEdits(env=edits.env):
             environment["CDI_FACTS"] = self._write_facts(ids, edits)
         command = command_of(container, environment)
+        self.attendant.expect()
         obstacle = await asyncio.to_thread(why_impossible) if mounts else ""
         try:
             node.runtime.start(

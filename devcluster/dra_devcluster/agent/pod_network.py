@@ -18,7 +18,9 @@ import ipaddress
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Self
 
 from . import network_entry
@@ -53,6 +55,11 @@ class Network:
         except BaseException:
             connection.close()
             raise
+
+    @asynccontextmanager
+    async def forwarded(self, port: int) -> AsyncIterator[int]:
+        """A port of this machine that stands for a port of the pod, for clients that make their own sockets."""
+        yield port
 
     async def close(self) -> None:
         """End what belongs to the network."""
@@ -94,6 +101,14 @@ class PodNetwork(Network):
             raise ConnectionError("the network of the pod is gone")
         return socket.socket(fileno=files[0])
 
+    @asynccontextmanager
+    async def forwarded(self, port: int) -> AsyncIterator[int]:
+        server = await asyncio.start_server(partial(self._take, lambda: self.connect(port)), LOOPBACK, 0)
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+
     async def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
@@ -116,19 +131,23 @@ class PodNetwork(Network):
             raise NetworkError(problem.decode(errors="replace").strip()) from None
         try:
             listener.bind(self._api)
-            self._listener = await asyncio.start_server(self._take, sock=listener)
+            reach = partial(asyncio.open_connection, *self._api)
+            self._listener = await asyncio.start_server(partial(self._take, reach), sock=listener)
         except OSError as error:
             listener.close()
             raise NetworkError(str(error)) from error
 
-    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _take(
+        self, reach: Callable[[], Awaitable[Streams]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Join a connection with another one to where it wants to."""
         task = asyncio.current_task()
         assert task is not None
         self._relays.add(task)
         try:
-            await _relay((reader, writer), await asyncio.open_connection(*self._api))
+            await _relay((reader, writer), await reach())
         except OSError:
-            writer.close()  # the API server is away
+            writer.close()  # nothing listens there now
         finally:
             self._relays.discard(task)
 

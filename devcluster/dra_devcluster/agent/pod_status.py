@@ -6,7 +6,7 @@ differs from the pod, so that an unchanged status is not written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,13 +36,16 @@ class Ending:
 class PodView:
     """All data of the status. ``over`` is set when no container will run again and all claims are unprepared.
 
-    ``resources`` is the health of the devices of regular containers.
+    ``resources`` is the health of the devices of regular containers. ``unready`` and ``unstarted`` are the containers
+    that their probes see so.
     """
 
     pod: RunPod
     states: Mapping[str, ContainerState]
     waiting: Mapping[str, Waiting]
     resources: Mapping[str, list[Json]] = field(default_factory=dict)
+    unready: Set[str] = frozenset()
+    unstarted: Set[str] = frozenset()
     has_sandbox: bool = False
     over: bool = False
     ending: Ending | None = None
@@ -58,12 +61,16 @@ class PodView:
         return None if state is None or container.name in self.waiting else state.current.exit_code
 
     def is_ready(self, container: RunContainer) -> bool:
-        """Regular containers and sidecars are ready while they run (probes are not evaluated)."""
-        return self.is_running(container)
+        """Regular containers and sidecars are ready while they run, unless a readiness probe says otherwise."""
+        return self.is_running(container) and container.name not in self.unready
+
+    def has_started(self, container: RunContainer) -> bool:
+        """Whether the container runs and its startup probe has succeeded."""
+        return self.is_running(container) and container.name not in self.unstarted
 
     def is_initialized(self, container: RunContainer) -> bool:
         """Whether an init container is done, or a sidecar has started."""
-        return self.is_running(container) if container.is_sidecar else self.exit_code(container) == 0
+        return self.has_started(container) if container.is_sidecar else self.exit_code(container) == 0
 
 
 def status_of(view: PodView, address: str, start_time: str) -> Json:
@@ -168,13 +175,13 @@ def _names(names: Iterable[str]) -> str:
 def _container_status(view: PodView, container: RunContainer) -> Json:
     state = view.states.get(container.name)
     is_init = container in (view.pod.spec.init_containers or ())
-    ready = view.is_initialized(container) if is_init else view.is_ready(container)
+    ready = view.is_initialized(container) if is_init and not container.is_sidecar else view.is_ready(container)
     status: Json = {
         "name": container.name,
         "image": container.image,
         "imageID": "",
         "ready": ready,
-        "started": view.is_running(container),
+        "started": view.has_started(container),
         "restartCount": state.current.attempt if state else 0,
         "state": _current(view, container, state),
         "lastState": {},

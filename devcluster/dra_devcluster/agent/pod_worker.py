@@ -251,7 +251,7 @@ class PodWorker:
     async def _stop(self, name: str, grace: float) -> None:
         if self._node.runtime.is_running(self._uid, name):
             self._node.events.normal(self.pod, "Killing", f"Stopping container {name}", name)
-            await self._node.runtime.stop(self._uid, name, grace)
+            await self._keepers[name].attendant.stop(grace)
 
     async def _give_back(self) -> None:
         while True:
@@ -302,6 +302,8 @@ class PodWorker:
                 container.name: self._node.manager.resources_status(self.pod, container)
                 for container in self.pod.spec.containers or ()
             },
+            unready={name for name, keeper in self._keepers.items() if not keeper.attendant.ready},
+            unstarted={name for name, keeper in self._keepers.items() if not keeper.attendant.started},
             waiting={name: keeper.waiting for name, keeper in self._keepers.items() if keeper.waiting},
             has_sandbox=runtime.has_sandbox(self._uid),
             over=self._over,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_api.core import Container, Pod, PodSpec
+from dra_api.core import Container, ContainerPort, Pod, PodSpec
 from dra_api.meta import Part
 
+from .handlers import Handler
+from .probes import Probe
 from .volumespec import FieldRef, ResourceFieldRef, RunVolume
 
 # Where containers find the token of their service account, by a mount that an API server adds to every container.
@@ -61,6 +63,17 @@ class VolumeMount(Part, frozen=True):
     sub_path_expr: str = ""
 
 
+class RunPort(ContainerPort, frozen=True):
+    name: str = ""
+
+
+class Lifecycle(Part, frozen=True):
+    """What happens right after the start of a container, and before its end."""
+
+    post_start: Handler | None = None
+    pre_stop: Handler | None = None
+
+
 class RunContainer(Container, frozen=True):
     """A container with what is needed to start it."""
 
@@ -72,22 +85,16 @@ class RunContainer(Container, frozen=True):
     env_from: tuple[EnvFrom, ...] | None = None
     volume_mounts: tuple[VolumeMount, ...] | None = None
     volume_devices: tuple[Any, ...] | None = None
-    startup_probe: Any = None
-    readiness_probe: Any = None
-    liveness_probe: Any = None
-    lifecycle: Any = None
+    ports: tuple[RunPort, ...] | None = None
+    startup_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    liveness_probe: Probe | None = None
+    lifecycle: Lifecycle | None = None
 
     @property
     def not_carried_out(self) -> list[str]:
         """Fields that ask for what a plain process cannot have."""
-        wishes = {
-            "volumeDevices": self.volume_devices,
-            "startupProbe": self.startup_probe,
-            "readinessProbe": self.readiness_probe,
-            "livenessProbe": self.liveness_probe,
-            "lifecycle": self.lifecycle,
-        }
-        return [name for name, wish in wishes.items() if wish]
+        return ["volumeDevices"] if self.volume_devices else []
 
     @property
     def is_sidecar(self) -> bool:

@@ -290,11 +290,11 @@ async def _counted(node: OneNode, pod: str, reason: str) -> bool:
 
 
 async def test_what_a_plain_process_cannot_have_is_said_in_an_event(node: OneNode) -> None:
-    probe = {"exec": {"command": ["true"]}}
-    one = container("c", "exit 0", livenessProbe=probe)
-    await node.pod("pod-a", containers=[one])
+    devices = [{"name": "data", "devicePath": "/dev/xvda"}]
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    await node.pod("pod-a", containers=[container("c", "exit 0", volumeDevices=devices)], volumes=volumes)
     await node.phase("pod-a", "Succeeded")
-    assert (await node.event("pod-a", "NotCarriedOut"))["message"].endswith("without their livenessProbe")
+    assert (await node.event("pod-a", "NotCarriedOut"))["message"].endswith("without their volumeDevices")
 
 
 async def test_an_image_with_a_shell_runs_the_arguments(node: OneNode) -> None:
