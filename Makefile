@@ -28,7 +28,7 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@echo "Making $(VENV) with $$($(PYTHON) --version); this takes a moment"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
-	@UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true $(BIN)/uv pip install --quiet --python $(BIN)/python $(INSTALL) || \
+	@UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(INSTALL) || \
 	  $(BIN)/python -m pip install $(INSTALL)  # it reads pip.conf, too
 	@touch $@
 	@echo "$(VENV) is ready"
