@@ -476,7 +476,7 @@ def test_configuration_of_classes_and_claim() -> None:
     config: list[dict[str, Any]] = [
         {"opaque": opaque},
         {"requests": ["q"], "opaque": opaque},
-        {"requests": ["nobody"], "opaque": opaque},
+        {"requests": ["no-such-request"], "opaque": opaque},
     ]
     result = only_result(lab(MODELS, [claim(*requests, config=config)], classes=classes))
     assert [(entry.source, entry.requests) for entry in result.devices.config] == [
@@ -580,7 +580,7 @@ def test_a_selector_that_fails_only_once_still_ends_the_attempt() -> None:
     assert "request r: a selector failed on device drv/p/a, but not when" in str(outcome.error)
 
 
-def test_capacity_that_a_device_no_longer_has_is_nobodys() -> None:
+def test_capacity_that_a_device_no_longer_has_belongs_to_no_claim() -> None:
     shared = device("a", capacity={"mem": "4"}, extra=MULTI)
     usage = consumed("3")
     usage.take_share(DeviceId("drv", "p", "a"), "old", {"gone": Quantity("9").nanos})

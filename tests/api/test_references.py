@@ -135,7 +135,7 @@ BY_GROUP = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "nam
             claim(),
             False,
             "ResourceClaim ns/c was not created for Pod ns/p (Pod is not owner)",
-            id="nobody owns the claim",
+            id="the claim has no owner",
         ),
         pytest.param(
             pod(),
@@ -222,7 +222,7 @@ FOR_GROUP = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "
         pytest.param(pod(group="g"), [FOR_GROUP], True, True, id="its group"),
         pytest.param(pod(group="g"), [FOR_GROUP], False, False, id="its group with the gate off"),
         pytest.param(pod(), [FOR_GROUP], True, False, id="a group it is not in"),
-        pytest.param(pod(), [], True, False, id="nobody"),
+        pytest.param(pod(), [], True, False, id="no consumer"),
     ],
 )
 def test_reservations(consumer: Pod, reserved_for: list[Any], workload_claims: bool, expected: bool) -> None:

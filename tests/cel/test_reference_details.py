@@ -93,7 +93,7 @@ DETAILS: list[tuple[str, str, bool | str, int | None]] = [
     ("a number is no key of attributes, but a possible one", "device.attributes[dyn(1)] == {}", True, 3),
     # names
     ("a variable that holds a type is taken for the name of one", "cel.bind(t, int, t == int)", "program", None),
-    ("also if nobody asks for it", "cel.bind(t, type(1), true)", "program", None),
+    ("also if the expression does not use it", "cel.bind(t, type(1), true)", "program", None),
     ("a loop over types is fine unless its variable is used", "[int].all(t, true)", True, 4),
     ("a leading dot finds local names, too", "[1, 2].all(x, .x > 0)", True, 11),
     ("a loop variable with a dot exists, but has no name", "[1].exists(.x, true)", True, 5),

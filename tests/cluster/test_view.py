@@ -339,14 +339,14 @@ def test_freed_devices_wake_waiting_pods_even_of_other_claims_in_order_of_arriva
     assert woken == ["ns/b", "ns/a", "ns/c"]
 
 
-def test_a_change_of_a_claims_finalizers_wakes_nobody_who_waits() -> None:
+def test_a_change_of_a_claims_finalizers_wakes_no_waiting_pod() -> None:
     cluster = make_cluster()
     cluster.put(claim("c", 1))
     cluster.put(pod("p", 1, "c"))
     assert cluster.put(claim("c", 2, finalizers=["x"])) == (Key("claim", "ns/c"),)
 
 
-def test_our_own_condition_on_a_pod_wakes_nobody() -> None:
+def test_our_own_condition_on_a_pod_wakes_no_pod() -> None:
     cluster = make_cluster()
     cluster.put(pod("p", 1, "c"))
     conditioned = pod("p", 2, "c", status={"conditions": [{"type": "PodScheduled", "status": "False"}]})
@@ -392,7 +392,7 @@ def test_a_pod_whose_claims_are_not_in_order_is_woken_by_these_only() -> None:
     assert Key("place", "ns/p") in cluster.put(claim("c", 4))
 
 
-def test_metadata_of_slices_and_classes_wakes_nobody() -> None:
+def test_metadata_of_slices_and_classes_wakes_no_pod() -> None:
     cluster = make_cluster()
     cluster.put(claim("c", 1))
     cluster.put(pod("p", 1, "c"))

@@ -218,7 +218,7 @@ async def test_e2e_083_a_rule_evicts_the_running_pod(scene: Scene, tmp_path: Pat
 
 
 @both
-async def test_prj_010_a_rule_without_a_selector_evicts_nobody(scene: Scene, tmp_path: Path) -> None:
+async def test_prj_010_a_rule_without_a_selector_evicts_no_pod(scene: Scene, tmp_path: Path) -> None:
     await start_driver(scene)
     await scene.create_claim()
     await scene.create_pod(scene.pod())

@@ -119,7 +119,7 @@ def test_a_rule_evicts_from_the_devices_that_it_selects_published_or_not(
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "None", "Explode"])
-def test_a_rule_with_another_effect_evicts_nobody(effect: str) -> None:
+def test_a_rule_with_another_effect_evicts_no_pod(effect: str) -> None:
     assert not evicts(rule(selector={}, effect=effect))
     assert due_in([result()], rules=[rule(selector={}, effect=effect)]) is None
 

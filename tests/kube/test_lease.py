@@ -253,7 +253,7 @@ async def test_a_leader_that_was_paused_while_another_took_over_writes_nothing_a
     assert not await a.attempt(), "from here on it is a candidate like any other"
 
 
-async def test_a_leader_without_a_server_stops_writing_and_goes_on_if_nobody_led_in_between(world: World) -> None:
+async def test_a_leader_without_a_server_stops_writing_and_continues_if_no_other_led_in_between(world: World) -> None:
     a = world.candidate("a")
     await a.attempt()
     for _ in range(40):

@@ -83,7 +83,7 @@ OWNERS = [
     ("a node", NODE, pool("a"), "worker-1", [("Node", "worker-1", "node-uid")]),
     ("another object", Owner("v1", "ConfigMap", "rack", "u"), pool("a", all_nodes=True), None,
      [("ConfigMap", "rack", "u")]),
-    ("nobody", None, pool("a", all_nodes=True), None, []),
+    ("no node", None, pool("a", all_nodes=True), None, []),
 ]  # fmt: skip
 
 
@@ -180,7 +180,7 @@ async def test_slices_of_other_drivers_and_nodes_are_left_alone_rs01(api: Plugin
 # --- foreign changes ---
 
 
-async def test_a_slice_deleted_by_somebody_else_comes_back_rs02(api: PluginApi, errors: Errors) -> None:
+async def test_a_slice_deleted_by_another_client_comes_back_rs02(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)
@@ -190,7 +190,7 @@ async def test_a_slice_deleted_by_somebody_else_comes_back_rs02(api: PluginApi, 
         assert api.slices()[0]["metadata"]["name"] != first
 
 
-async def test_a_slice_changed_by_somebody_else_is_restored_rs02(api: PluginApi, errors: Errors) -> None:
+async def test_a_slice_changed_by_another_client_is_restored_rs02(api: PluginApi, errors: Errors) -> None:
     async with publishing(api, errors) as publisher:
         publisher.publish({"p": pool("a")})
         await settled(publisher)

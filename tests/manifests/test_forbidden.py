@@ -147,10 +147,10 @@ async def test_a_request_beyond_the_role_is_refused(client: Client) -> None:
 
 async def test_no_account_acts_in_the_name_of_another(client: Client) -> None:
     for who in CLIENTS:
-        someone = CLIENTS[who](client)
+        caller = CLIENTS[who](client)
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
                   "spec": {"resourceAttributes": {"verb": "impersonate", "resource": "users"}}}  # fmt: skip
-        answer = await someone.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        answer = await caller.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
         assert not answer["status"]["allowed"], who
 
 

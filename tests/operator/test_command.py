@@ -110,13 +110,13 @@ async def test_a_kubeconfig_that_points_nowhere_is_named_with_a_remedy(tmp_path:
 
 @pytest.fixture
 def dead_server(server: DevApiServer, kubeconfig: Path, tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """An address where nobody listens, and a kubeconfig that names it."""
+    """An address at which no server listens, and a kubeconfig that names it."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
-        nobody = f"https://127.0.0.1:{unused.getsockname()[1]}"
+        unserved = f"https://127.0.0.1:{unused.getsockname()[1]}"
         config = tmp_path / "dead"
-        config.write_text(kubeconfig.read_text().replace(server.url, nobody))
-        yield nobody, config
+        config.write_text(kubeconfig.read_text().replace(server.url, unserved))
+        yield unserved, config
 
 
 async def test_a_server_that_does_not_answer_is_named(dead_server: tuple[str, Path]) -> None:

@@ -1,4 +1,4 @@
-"""Commands whose reader leaves, or whom somebody interrupts, end quietly."""
+"""Commands whose reader leaves, or that are interrupted, end quietly."""
 
 from __future__ import annotations
 

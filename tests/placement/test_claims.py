@@ -120,7 +120,7 @@ def test_allocated_claims_decide_where_the_pod_can_run(
     assert allocations.elsewhere(node("n1").node) == elsewhere
 
 
-def test_an_allocation_for_nodes_that_nobody_understands_is_an_error() -> None:
+def test_an_allocation_for_nodes_that_cannot_be_understood_is_an_error() -> None:
     with pytest.raises(NodeSelectionError, match="Bogus"):
         Allocations([allocated("c", {"matchExpressions": [{"key": "k", "operator": "Bogus"}]})], ())
 
@@ -154,8 +154,8 @@ def said(type_: str, status: str) -> dict[str, str]:
         "pending",
         "too late",
         "broken",
-        "nobody knows since when",
-        "a time that nobody understands",
+        "a missing time",
+        "a malformed time",
     ],
 )
 def test_a_claim_waits_for_its_devices_but_not_for_ever(of: ResourceClaim, after: int, state: Readiness) -> None:

@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[Pod, NodeState, dict[str, list[str]], str]] = {
         {"n": ["x"]},
         "Insufficient example.com/gpu",
     ),
-    "nobody offers it": (
+    "neither node nor class offers it": (
         asking({GPU: "1", "example.com/fpga": "1"}),
         node("n"),
         {"n": ["x"]},

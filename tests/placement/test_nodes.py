@@ -13,7 +13,7 @@ def test_nodes_stay_in_both_orders_while_they_come_go_and_change() -> None:
     nodes.put(node("b", used={"cpu": "3"}))
     assert (nodes.names(), list(nodes.best_first())) == (["a", "b", "c"], ["a", "c", "b"])
     nodes.remove("a")
-    nodes.remove("nobody")
+    nodes.remove("unknown")
     assert (nodes.names(), list(nodes.best_first())) == (["b", "c"], ["c", "b"])
     assert ("a" in nodes, "b" in nodes, len(nodes), nodes.get("a")) == (False, True, 2, None)
 

@@ -598,7 +598,7 @@ async def test_tolerations_count_in_a_dry_run(world: World, make: type[Make]) ->
         assert " 0 pods would be evicted" in condition(world)["message"]
 
 
-async def test_a_rule_without_a_selector_evicts_nobody_and_says_so(world: World, make: type[Make]) -> None:
+async def test_a_rule_without_a_selector_evicts_no_pod_and_says_so(world: World, make: type[Make]) -> None:
     """No device is its own, so none is tainted (PRJ-010)."""
     furnish(world, make)
     world.api.add(DEVICE_TAINT_RULES, rule(deviceSelector=None))

@@ -193,7 +193,7 @@ async def test_what_an_earlier_attempt_left_over_is_deleted_first(world: World, 
 
 
 async def test_a_leftover_is_kept_when_the_pod_turns_out_to_be_bound(world: World, make: type[Make]) -> None:
-    """Somebody else bound it a moment ago, which the watch has not brought yet."""
+    """Another client bound it a moment ago, which the watch has not brought yet."""
     furnish(world, make)
     owner = world.api[PODS, "ns/pod"]["metadata"]
     world.api.add(RESOURCE_CLAIMS, make.claim("left", owner=owner, annotations={ANNOTATION: "true"}))

@@ -170,7 +170,7 @@ async def test_pods_of_other_schedulers_are_left_alone(world: World, make: type[
     assert "status" not in claim
 
 
-async def test_devices_that_somebody_else_allocated_are_never_given_again(world: World, make: type[Make]) -> None:
+async def test_devices_that_another_scheduler_allocated_are_never_given_again(world: World, make: type[Make]) -> None:
     world.furnish(devices=2)
     foreign = make.claim("foreign", finalizers=[FINALIZER])
     taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}

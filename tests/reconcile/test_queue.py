@@ -28,12 +28,12 @@ async def test_a_key_that_waits_is_one_entry() -> None:
     assert queue.depth == 0
 
 
-async def test_a_key_added_while_somebody_works_on_it_comes_back_afterwards() -> None:
+async def test_a_key_added_while_a_worker_has_it_comes_back_afterwards() -> None:
     queue = WorkQueue()
     queue.add([A])
     await queue.get()
     queue.add([A, A])
-    assert queue.depth == 0  # nobody else gets it meanwhile
+    assert queue.depth == 0  # no other worker gets it meanwhile
     queue.done(A)
     assert await queue.get() == A
     queue.done(A)

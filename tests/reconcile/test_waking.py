@@ -97,7 +97,7 @@ def delays(world: World, ticks: list[int]) -> Callable[[], Awaitable[None]]:
 @example([("serving class", 0, True), ("pod", 4, True), ("pod", 5, True), ("end", 4, True)], [0])
 @example([("cordon", 0, True), ("pod", 2, True), ("uncordon", 0, True)], [0])
 @settings(max_examples=100, deadline=None)
-def test_nobody_waits_for_what_is_there(make: type[Make], steps: list[tuple[str, int, bool]], ticks: list[int]) -> None:
+def test_no_pod_waits_for_what_is_there(make: type[Make], steps: list[tuple[str, int, bool]], ticks: list[int]) -> None:
     async def history() -> None:
         world = World(Features())
         world.api.add(DEVICE_CLASSES, make.device_class())

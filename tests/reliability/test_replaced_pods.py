@@ -19,7 +19,7 @@ FAULTS: list[object] = [
 
 
 async def replace(ground: ProvingGround, name: str) -> None:
-    """At once: the old pod's end is not awaited by anybody."""
+    """At once: no client waits for the end of the old pod."""
     await ground.api.delete(PODS, name, NAMESPACE, grace_seconds=0)
     await ground.add_pod(name)
 

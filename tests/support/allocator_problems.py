@@ -257,7 +257,7 @@ class Maker:
         if self.lists:
             self.gates.append("DRAListTypeAttributes")
         elif self.chance(3):
-            self.lists = True  # lists are published, but nobody can read them
+            self.lists = True  # lists are published, but no selector can read them
         self.classes = ["any", "chosen"]
         classes = [
             {"metadata": {"name": "any"}, "spec": {"config": [self.config()] if self.chance(30) else []}},

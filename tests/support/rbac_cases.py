@@ -105,7 +105,7 @@ _BOTH = (
     'clusterrole.rbac.authorization.k8s.io "nowhere-here" not found]'
 )
 _ROBOT = "system:serviceaccount:kube-public:robot"
-_NOBODY = "system:anonymous"
+_ANONYMOUS = "system:anonymous"
 
 ACCESS = [
     Asked("alice", "GET", f"{_NS}/pods"),
@@ -150,9 +150,9 @@ ACCESS = [
           no("update", "deployments", "x", group="apps", namespace="default"), "scalers"),
     Asked(_ROBOT, "DELETE", f"{_NS}/pods/x"),
     Asked(_ROBOT, "GET", f"{_CORE}/namespaces/kube-public/pods", no("list", "pods", namespace="kube-public")),
-    Asked(_NOBODY, "GET", "/healthz"),
-    Asked(_NOBODY, "GET", "/api", 'forbidden: User "{}" cannot get path "/api"'),
-    Asked(_NOBODY, "GET", f"{_NS}/pods", no("list", "pods", namespace="default")),
+    Asked(_ANONYMOUS, "GET", "/healthz"),
+    Asked(_ANONYMOUS, "GET", "/api", 'forbidden: User "{}" cannot get path "/api"'),
+    Asked(_ANONYMOUS, "GET", f"{_NS}/pods", no("list", "pods", namespace="default")),
 ]  # fmt: skip
 
 _UNRELATED = "no relationship found between node 'node-1' and this object"
@@ -314,5 +314,5 @@ async def ask(client: Client, asked: Asked) -> Answer:
     body: Json | None = {} if asked.method in ("POST", "PUT", "PATCH") else None
     kind = PATCH["merge"] if asked.method == "PATCH" else "application/json"
     pairs = dict(pair.replace("%3D", "=").split("=", 1) for pair in query.split("&") if pair)
-    someone = client.impersonating(asked.user, *([asked.group] if asked.group else []))
-    return await someone.call(asked.method, path, body, kind=kind, **pairs)
+    caller = client.impersonating(asked.user, *([asked.group] if asked.group else []))
+    return await caller.call(asked.method, path, body, kind=kind, **pairs)

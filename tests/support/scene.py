@@ -213,7 +213,7 @@ class Scene:
         return await self.api.create(PODS, body)
 
     async def delete_pod(self, name: str, grace_seconds: int | None = None) -> None:
-        """Delete a pod and wait until it is gone; without kubelet nobody else ends it."""
+        """Delete a pod and wait until it is gone; without a kubelet, no other component ends it."""
         try:
             await self.api.delete(PODS, name, self.namespace, grace_seconds=grace_seconds if self.kubelet else 0)
         except NotFound:
@@ -344,7 +344,7 @@ class Scene:
             return await kubelet.raw_text(f"/containerLogs/{self.namespace}/{name}/{container}")
 
     async def deallocated(self, name: str = "external-claim") -> Object:
-        """Wait until nobody holds the claim and it has no devices."""
+        """Wait until no pod holds the claim and it has no devices."""
 
         async def look() -> Object | None:
             claim = await self.get_claim(name)

@@ -7,7 +7,7 @@ times follow from the taints themselves.
 A deletion takes three requests. After a crash or a failure between any two of them, the next look begins with the first
 again. Each names the UID of the pod, so that a successor of the same name is safe:
 
-1. the pod is read: gone, replaced, ended or being deleted by anyone, it is left alone. A DELETE whose answer was lost
+1. the pod is read: gone, replaced, ended or being deleted already, it is left alone. A DELETE whose answer was lost
    ends here, and is not counted;
 2. its condition ``DisruptionTarget`` is written, unless it is there;
 3. it is deleted, with its own grace period.

@@ -1,4 +1,4 @@
-"""An API server that fails, and objects that cannot be read: nothing is lost, nobody else is affected."""
+"""An API server that fails, and objects that cannot be read: nothing is lost, no other pod is affected."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_pods_are_followed_again_after_a_watch_has_failed(
     await node.phase("pod-a", "Succeeded")
 
 
-async def test_an_answer_that_nobody_expected_ends_no_loop(node: OneNode, faults: Faults) -> None:
+async def test_an_answer_that_is_not_expected_ends_no_loop(node: OneNode, faults: Faults) -> None:
     await node.stop()
     faults.next_calls("list", 1, ValueError("injected"))
     await node.start()

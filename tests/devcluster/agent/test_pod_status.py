@@ -90,7 +90,7 @@ CASES: dict[str, tuple[PodView, str, dict[str, str]]] = {
         {"Ready": "False PodFailed"},
     ),
     "a phase does not go back": (view(pod_of("a", phase="Running")), "Running", {}),
-    "a terminal phase that somebody set stays": (
+    "a terminal phase that another writer set stays": (
         view(pod_of("a", phase="Failed"), {"a": ran(0)}, over=True),
         "Failed",
         {},

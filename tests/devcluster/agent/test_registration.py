@@ -193,7 +193,7 @@ async def test_km04_a_plugin_that_cannot_be_notified_is_deregistered(
     assert calls == ["validate", "register", "deregister", "validate", "register"]
 
 
-async def test_km03_a_socket_on_which_nobody_listens_does_not_hold_up_others(
+async def test_km03_a_socket_on_which_no_process_listens_does_not_hold_up_others(
     registrar: Registrar, plugin: FakePlugin, short_path: Path
 ) -> None:
     await becomes((short_path / "plugins_registry").is_dir)

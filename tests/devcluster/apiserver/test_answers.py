@@ -119,8 +119,8 @@ async def test_managed_fields_of_one_moment_stand_in_a_fixed_order(client: Clien
     assert order == sorted(order)
 
 
-async def test_nobody_owns_what_admission_and_binding_write(client: Client) -> None:
-    await client.post(PODS, pod("p", schedulerName="nobody"))
+async def test_what_admission_and_binding_write_has_no_manager(client: Client) -> None:
+    await client.post(PODS, pod("p", schedulerName="absent"))
     await client.post(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}})
     bound = await client.get(f"{PODS}/p")
     (entry,) = bound["metadata"]["managedFields"]
@@ -130,7 +130,7 @@ async def test_nobody_owns_what_admission_and_binding_write(client: Client) -> N
 
 
 async def test_a_pod_that_goes_at_once_still_shows_that_it_was_deleted(client: Client) -> None:
-    await client.post(PODS, pod("p", schedulerName="nobody"))
+    await client.post(PODS, pod("p", schedulerName="absent"))
     gone = (await client.call("DELETE", f"{PODS}/p")).json["metadata"]
     assert (gone["generation"], gone["deletionGracePeriodSeconds"]) == (2, 0)
     assert "deletionTimestamp" in gone
@@ -138,13 +138,13 @@ async def test_a_pod_that_goes_at_once_still_shows_that_it_was_deleted(client: C
 
 @pytest.mark.parametrize("subresource", ["exec?command=true", "attach", "portforward"])
 async def test_a_pod_without_a_node_has_no_host_to_talk_to(client: Client, subresource: str) -> None:
-    await client.post(PODS, pod("p", schedulerName="nobody"))
+    await client.post(PODS, pod("p", schedulerName="absent"))
     answer = await client.call("POST", f"{PODS}/p/{subresource}")
     assert (answer.code, answer.message) == (400, "pod p does not have a host assigned")
 
 
 async def test_a_pod_without_a_node_has_logged_nothing_yet(client: Client) -> None:
-    await client.post(PODS, pod("p", schedulerName="nobody"))
+    await client.post(PODS, pod("p", schedulerName="absent"))
     assert (await client.call("GET", f"{PODS}/p/log")).code == 204
     assert (await client.call("GET", f"{PODS}/p/log?container=other")).code == 400
 
@@ -158,7 +158,7 @@ async def test_an_apply_with_undeclared_fields_is_refused(client: Client, mode: 
 
 
 async def test_an_eviction_is_of_the_pod_in_the_path(client: Client) -> None:
-    await client.post(PODS, pod("p", schedulerName="nobody"))
+    await client.post(PODS, pod("p", schedulerName="absent"))
     assert (await client.call("POST", f"{PODS}/p/eviction", {"metadata": {"name": "other"}})).code == 400
 
 

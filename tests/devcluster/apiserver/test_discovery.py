@@ -14,14 +14,14 @@ ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/readyz/ping"])
 async def test_probes_answer_without_a_token(server: DevApiServer, path: str) -> None:
-    async with client_of(server, token="nobody") as stranger:
+    async with client_of(server, token="unknown") as stranger:
         answer = await stranger.call("GET", path)
     assert (answer.code, answer.body) == (200, b"ok")
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/v1/pods", "/openapi/v2"])
 async def test_strangers_see_nothing(server: DevApiServer, path: str) -> None:
-    async with client_of(server, token="nobody") as stranger:
+    async with client_of(server, token="unknown") as stranger:
         answer = await stranger.call("GET", path)
     assert (answer.code, answer.reason, answer.message) == (401, "Unauthorized", "Unauthorized")
 

@@ -162,7 +162,7 @@ async def test_tables_have_columns_cells_and_the_metadata_of_their_objects(clien
 
 
 async def test_metadata_alone_can_be_had(client: Client) -> None:
-    made = await client.post(PODS, pod("p", schedulerName="nobody"))
+    made = await client.post(PODS, pod("p", schedulerName="absent"))
     listed = await client.get(PODS, accept=METADATA_LIST)
     assert listed["kind"] == "PartialObjectMetadataList"
     expected = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": made["metadata"]}

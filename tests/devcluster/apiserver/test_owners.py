@@ -58,7 +58,7 @@ async def test_one_owner_left_is_enough(client: Client) -> None:
 
 
 async def test_an_owner_that_never_was_is_no_owner(client: Client) -> None:
-    reference = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "nobody"}
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "absent"}
     await client.post(CONFIG_MAPS, config_map("child", ownerReferences=[reference]))
     await client.gone(f"{CONFIG_MAPS}/child")
 

@@ -283,7 +283,7 @@ async def test_bindings_that_make_no_sense(client: Client, body: Any, code: int)
     await client.post(PODS, pod("p"))
     answer = await client.call("POST", f"{PODS}/p/binding", body)
     assert answer.code == code, answer.body
-    assert (await client.call("POST", f"{PODS}/nobody/binding", binding())).code in (400, 404)
+    assert (await client.call("POST", f"{PODS}/absent/binding", binding())).code in (400, 404)
 
 
 async def running(client: Client, name: str) -> None:

@@ -161,7 +161,7 @@ async def test_versions_can_be_switched_off() -> None:
         assert await client.code(CLAIMS) == 404
         owner = await client.post(CONFIG_MAPS, config_map("owner"))
         reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
-        lost = {**reference, "uid": "nobody"}
+        lost = {**reference, "uid": "absent"}
         body = {
             "apiVersion": "resource.k8s.io/v1beta1",
             "kind": "ResourceClaim",

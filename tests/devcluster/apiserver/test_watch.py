@@ -51,7 +51,7 @@ async def test_with_a_selector_objects_come_and_go_as_they_match(client: Client)
 
 async def test_a_node_agent_sees_a_pod_when_it_is_bound_to_its_node(client: Client) -> None:
     async with client.watch("/api/v1/pods", fieldSelector="spec.nodeName=n1") as watch:
-        await client.post(PODS, pod("p", schedulerName="nobody"))
+        await client.post(PODS, pod("p", schedulerName="absent"))
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -136,8 +136,8 @@ async def test_a_watch_that_cannot_keep_up_is_told_to_list_again(monkeypatch: py
 
 async def test_a_watch_can_show_tables(client: Client) -> None:
     async with client.watch(PODS, accept=TABLE) as watch:
-        await client.post(PODS, pod("a", schedulerName="nobody"))
-        await client.post(PODS, pod("b", schedulerName="nobody"))
+        await client.post(PODS, pod("a", schedulerName="absent"))
+        await client.post(PODS, pod("b", schedulerName="absent"))
         _, first = await watch.next()
         _, second = await watch.next()
     assert (first["kind"], first["rows"][0]["cells"][0]) == ("Table", "a")

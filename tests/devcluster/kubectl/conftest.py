@@ -63,8 +63,8 @@ def pod(kubectl: BlockingKubectl, post: Post) -> Callable[..., str]:
 
     def create(name: str, labels: dict[str, str] | None = None, **spec: Any) -> str:
         containers = [{"name": "c", "image": "busybox", "command": ["sleep", "1"]}]
-        # Under the name of a scheduler that does not run, nobody else touches the pod.
-        spec = {"schedulerName": "nobody", "containers": containers, **spec}
+        # Under the name of a scheduler that does not run, no other client touches the pod.
+        spec = {"schedulerName": "absent", "containers": containers, **spec}
         body = {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
         post(f"/api/v1/namespaces/{kubectl.namespace}/pods", body)
         return name

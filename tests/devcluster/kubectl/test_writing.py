@@ -17,7 +17,7 @@ POD = """
       name: web
       labels: {app: web}
     spec:
-      schedulerName: nobody
+      schedulerName: absent
       containers:
       - {name: c, image: "IMAGE", ports: [{containerPort: 80}]}
 """

@@ -183,7 +183,7 @@ def test_what_is_no_longer_applied_is_removed(config_map_schema: Schema) -> None
     assert "data" not in apply_patch(made, config_map(), config_map_schema, by=APPLIER, now=LATER)
 
 
-def test_what_somebody_else_applies_too_stays(config_map_schema: Schema) -> None:
+def test_what_another_manager_applies_too_stays(config_map_schema: Schema) -> None:
     made = apply_patch(None, config_map({"a": "1", "b": "2"}), config_map_schema, by=APPLIER, now=NOW)
     made = apply_patch(made, config_map({"a": "1"}), config_map_schema, by=OTHER, now=NOW)
     made = apply_patch(made, config_map({"b": "2"}), config_map_schema, by=APPLIER, now=LATER)
@@ -239,7 +239,7 @@ def test_list_items_merge_by_key_and_go_with_their_owner(pod_schema: Schema) -> 
     assert [c["name"] for c in without["spec"]["containers"]] == ["a"]
 
 
-def test_an_item_stays_while_somebody_else_owns_part_of_it(pod_schema: Schema) -> None:
+def test_an_item_stays_while_another_manager_owns_part_of_it(pod_schema: Schema) -> None:
     live = apply_patch(None, pod({"name": "a", "image": "1"}), pod_schema, by=APPLIER, now=NOW)
     live = apply_patch(live, pod({"name": "a", "workingDir": "/"}), pod_schema, by=OTHER, now=NOW)
     left = apply_patch(live, pod(), pod_schema, by=APPLIER, now=LATER)

@@ -1,4 +1,4 @@
-"""Protobuf bodies: what kubectl 1.32 really sent, and what nobody should send."""
+"""Protobuf bodies: what kubectl 1.32 really sent, and what no client should send."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ ROWS: dict[str, tuple[str, str, Json, Json]] = {
         {"Attacher": "csi.example.com", "PV": "pv-1", "Node": "n1", "Attached": True},
     ),
     "a CSI node": ("storage.k8s.io/v1", "csinodes", {"spec": {"drivers": [{}, {}]}}, {"Drivers": 2}),
-    "a node nobody heard of": ("v1", "nodes", {}, {"Status": "Unknown", "Roles": "<none>"}),
+    "a node without conditions": ("v1", "nodes", {}, {"Status": "Unknown", "Roles": "<none>"}),
     "an event": (
         "v1",
         "events",

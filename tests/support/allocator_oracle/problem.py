@@ -95,7 +95,7 @@ class Taken:
         )
 
     def charged(self, device: Id) -> bool:
-        """Somebody holds the device in some way, so its counters are spent."""
+        """A claim holds the device in some way, so its counters are spent."""
         return device in self.devices or device in self.capacity or any(held == device for held, _ in self.shares)
 
 
