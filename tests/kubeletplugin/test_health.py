@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 from dra_api.resource import ResourceClaim
-from dra_kubeletplugin import DeviceHealth, Driver, HealthFailed, KubeletPlugin, PluginError, PluginSettings, Prepared
+from dra_kubeletplugin import (
+    DeviceHealth,
+    Driver,
+    HealthFailed,
+    KubeletPlugin,
+    PluginError,
+    PluginSettings,
+    Prepared,
+    PreparedDevice,
+)
 from dra_kubeletplugin.health import HEALTH_SERVICES
 from dra_kubeletplugin.testing import FakeKubelet
 from dra_kubeletplugin.testing.api import PluginApi
@@ -97,7 +106,7 @@ async def test_a_report_is_repeated_before_devices_become_unknown(
     assert await heard(stream) == await heard(stream)
 
 
-WRONG: list[tuple[str, Any, str]] = [
+WRONG: list[tuple[str, Exception | DeviceHealth | list[str], str]] = [
     ("an exception", ZeroDivisionError("the bus hangs"), "the bus hangs"),
     ("no list", GOOD, "yield a list of DeviceHealth"),
     ("names", ["gpu-0"], r"health yielded \['gpu-0'\]"),
@@ -110,7 +119,7 @@ async def test_a_driver_whose_health_fails_is_asked_again(
     driver: Reporting,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    report: Any,
+    report: Exception | DeviceHealth | list[str],
     message: str,
 ) -> None:
     monkeypatch.setattr("dra_kubeletplugin.health._RETRY_SECONDS", 0.01)
@@ -160,13 +169,13 @@ async def test_a_driver_with_health_says_so_when_it_registers_ph03(kubelet: Fake
 
 def _returning() -> None:
     class Returning(Plain):
-        async def health(self) -> Any:  # type: ignore[override]  # the mistake
+        async def health(self) -> list[DeviceHealth]:  # type: ignore[override]  # the mistake
             return [GOOD]
 
 
 def _synchronous() -> None:
     class Synchronous(Driver):
-        def prepare(self, claim: ResourceClaim) -> Any:
+        def prepare(self, claim: ResourceClaim) -> list[PreparedDevice]:  # type: ignore[override]  # the mistake
             return []
 
 

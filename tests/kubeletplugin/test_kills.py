@@ -15,12 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import node_world
 import pytest
 from dra_kubeletplugin import cdi, checkpoint, prepared
 from node_world import NodeWorld, allocated, ref
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 TRACED = {module.__file__ for module in (cdi, checkpoint, prepared, node_world)}
 
@@ -102,7 +105,7 @@ def states(node: NodeWorld, folder: Path) -> Iterator[list[Path]]:
             last = now
             found.append(Path(shutil.copytree(node.root, folder / str(len(found)))))
 
-    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+    def trace(frame: FrameType, event: str, _argument: object) -> TraceFunction | None:
         if frame.f_code.co_filename not in TRACED:
             return None
         if event == "line":

@@ -55,7 +55,7 @@ class Sample(Driver):
     def __init__(self) -> None:
         self.running = self.most_running = 0
         self.hold: asyncio.Event | None = None
-        self.answer: Any = None
+        self.answer: object = None
         self.cancelled = 0
         self.errors: list[PluginError] = []
         self.claims: list[ResourceClaim] = []
@@ -298,7 +298,9 @@ async def test_calls_are_recorded_while_they_run_and_after(
 class Health(health_grpc.DRAResourceHealthServicer):
     """Reports one device twice."""
 
-    async def NodeWatchResources(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802  # grpc's name
+    async def NodeWatchResources(  # noqa: N802  # grpc's name
+        self, request: health_pb2.NodeWatchResourcesRequest, context: object
+    ) -> AsyncIterator[health_pb2.NodeWatchResourcesResponse]:
         for state in (health_pb2.HEALTHY, health_pb2.UNHEALTHY):
             yield health_pb2.NodeWatchResourcesResponse(devices=[health_pb2.DeviceHealth(health=state)])
 

@@ -98,7 +98,7 @@ BAD_PARAMETERS = [
 
 
 @pytest.mark.parametrize(("value", "message"), [c[1:] for c in BAD_PARAMETERS], ids=[c[0] for c in BAD_PARAMETERS])
-async def test_bad_parameters_are_refused(driver: SimulatedDriver, value: Any, message: str) -> None:
+async def test_bad_parameters_are_refused(driver: SimulatedDriver, value: object, message: str) -> None:
     with pytest.raises(ClaimError, match=rf"claim default/my-claim: .*{message}"):
         await driver.prepare(claim([result()], [config(value)]))
 

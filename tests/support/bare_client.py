@@ -96,7 +96,7 @@ class Client:
         self,
         method: str,
         path: str,
-        body: Any = None,
+        body: object = None,
         *,
         kind: str = "application/json",
         accept: str = "",
@@ -107,7 +107,7 @@ class Client:
         async with self._session.request(method, self._url + path, data=data, headers=headers, params=query) as answer:
             return Answer(answer.status, answer.headers, await answer.read())
 
-    async def ok(self, method: str, path: str, body: Any = None, **options: Any) -> Json:
+    async def ok(self, method: str, path: str, body: object = None, **options: Any) -> Json:
         answer = await self.call(method, path, body, **options)
         assert answer.code < 300, answer.body.decode()
         return answer.json
@@ -121,7 +121,7 @@ class Client:
     async def put(self, path: str, body: Json, **options: Any) -> Json:
         return await self.ok("PUT", path, body, **options)
 
-    async def patch(self, path: str, body: Any, how: str = "merge", **options: Any) -> Json:
+    async def patch(self, path: str, body: object, how: str = "merge", **options: Any) -> Json:
         return await self.ok("PATCH", path, body, kind=PATCH[how], **options)
 
     async def delete(self, path: str, body: Json | None = None, **options: Any) -> Json:

@@ -19,6 +19,7 @@ from dra_devcluster.agent import AgentSettings
 from dra_devcluster.agent.claims import PreparedDevice
 from dra_devcluster.agent.errors import ClaimError
 from dra_devcluster.agent.manager import DraManager
+from dra_devcluster.agent.plugin import ClaimRef
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -49,7 +50,7 @@ class Driver:
         self.prepared: dict[str, int] = {}
         self._claims = claims
 
-    async def prepare(self, claims: Iterable[Any], timeout: float) -> dict[str, tuple[PreparedDevice, ...]]:
+    async def prepare(self, claims: Iterable[ClaimRef], timeout: float) -> dict[str, tuple[PreparedDevice, ...]]:
         if self.broken:
             raise ClaimError("injected")
         names = [claim.name for claim in claims]
@@ -57,7 +58,7 @@ class Driver:
             self.prepared.setdefault(name, self._claims.allocations[name])
         return {f"uid-{name}": (PreparedDevice("p", name, cdi_ids=(f"v/{self.driver}={name}",)),) for name in names}
 
-    async def unprepare(self, claims: Iterable[Any], timeout: float) -> None:
+    async def unprepare(self, claims: Iterable[ClaimRef], timeout: float) -> None:
         if self.broken:
             raise ClaimError("injected")
         for claim in claims:

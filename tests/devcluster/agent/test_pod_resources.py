@@ -74,7 +74,11 @@ DEVICES = [
     ids=["as it should be", "as the kubelet does it"],
 )
 async def test_prj015_a_container_shows_each_device_with_its_own_cdi_ids(
-    node: OneNode, plugin: FakePlugin, lister: Any, of_b: list[str], of_c: list[str]
+    node: OneNode,
+    plugin: FakePlugin,
+    lister: api_pb2_grpc.PodResourcesListerAsyncStub,
+    of_b: list[str],
+    of_c: list[str],
 ) -> None:
     plugin.cdi_root = None
     plugin.devices["gpu"] = DEVICES
@@ -101,7 +105,7 @@ async def test_prj015_a_container_shows_each_device_with_its_own_cdi_ids(
 
 
 async def test_km28_a_container_with_a_claim_that_is_not_held_shows_none(
-    node: OneNode, plugin: FakePlugin, lister: Any
+    node: OneNode, plugin: FakePlugin, lister: api_pb2_grpc.PodResourcesListerAsyncStub
 ) -> None:
     plugin.prepare_error = "injected"
     await node.pod("pod-a", claims=("gpu", "other"))
@@ -111,13 +115,17 @@ async def test_km28_a_container_with_a_claim_that_is_not_held_shows_none(
     assert found["pod_resources"][0]["containers"] == [{"name": "c"}]
 
 
-async def test_a_pod_that_has_ended_is_not_listed(node: OneNode, plugin: FakePlugin, lister: Any) -> None:
+async def test_a_pod_that_has_ended_is_not_listed(
+    node: OneNode, plugin: FakePlugin, lister: api_pb2_grpc.PodResourcesListerAsyncStub
+) -> None:
     await node.pod("pod-a", "true")
     await node.phase("pod-a", "Succeeded")
     assert content(await lister.List(messages.ListPodResourcesRequest())) == {}
 
 
-async def test_an_unknown_pod_is_an_error_and_nothing_is_allocatable(node: OneNode, lister: Any) -> None:
+async def test_an_unknown_pod_is_an_error_and_nothing_is_allocatable(
+    node: OneNode, lister: api_pb2_grpc.PodResourcesListerAsyncStub
+) -> None:
     assert content(await lister.GetAllocatableResources(messages.AllocatableResourcesRequest())) == {}
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await lister.Get(messages.GetPodResourcesRequest(pod_name="x", pod_namespace="y"))
@@ -127,7 +135,9 @@ async def test_an_unknown_pod_is_an_error_and_nothing_is_allocatable(node: OneNo
     )
 
 
-async def test_more_calls_than_the_limit_are_rejected(node: OneNode, lister: Any) -> None:
+async def test_more_calls_than_the_limit_are_rejected(
+    node: OneNode, lister: api_pb2_grpc.PodResourcesListerAsyncStub
+) -> None:
     codes = set()
     for _ in range(2000):
         try:

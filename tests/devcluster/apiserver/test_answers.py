@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bare_client import CLAIMS, CONFIG_MAPS, DRA, NODES, PATCH, PODS, Client, config_map, pod
+from bare_client import CLAIMS, CONFIG_MAPS, DRA, NODES, PATCH, PODS, Client, Json, config_map, pod
 
 NEW_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 
@@ -19,7 +19,7 @@ def _claim(name: str) -> dict[str, Any]:
     ("sent", "kept"),
     [("1000m", "1"), ("1024Mi", "1Gi"), (2, "2"), (0.5, "500m"), ("1e3", "1e3"), ("0.1", "100m"), ("1.5Gi", "1536Mi")],
 )
-async def test_quantities_are_kept_in_their_shortest_form(client: Client, sent: Any, kept: str) -> None:
+async def test_quantities_are_kept_in_their_shortest_form(client: Client, sent: str | float, kept: str) -> None:
     body = pod("p")
     body["spec"]["containers"][0]["resources"] = {"limits": {"memory": sent}}
     made = await client.post(PODS, body)
@@ -88,7 +88,7 @@ async def test_an_object_that_ceases_to_match_is_shown_as_it_last_matched(client
         ("DELETE", f"{CONFIG_MAPS}/a", {"orphanDependents": True, "propagationPolicy": "Orphan"}, 422),
     ],
 )
-async def test_requests_at_the_edge(client: Client, method: str, path: str, body: Any, code: int) -> None:
+async def test_requests_at_the_edge(client: Client, method: str, path: str, body: Json | None, code: int) -> None:
     await client.post(CONFIG_MAPS, config_map("a"))
     answer = await client.call(method, path, body)
     assert answer.code == code, answer.body

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from io import BytesIO
-from typing import Any
 
 import pytest
 from bare_client import CLAIMS, CONFIG_MAPS, NODES, PODS, Client, Json, causes, claim, config_map, pod
@@ -146,7 +145,7 @@ async def test_strict_requests_may_not_say_things_twice(client: Client) -> None:
     ],
 )
 async def test_requests_that_make_no_sense(
-    client: Client, method: str, path: str, body: Any, query: dict[str, str], code: int
+    client: Client, method: str, path: str, body: Json | None, query: dict[str, str], code: int
 ) -> None:
     answer = await client.call(method, path, body, **query)
     assert answer.code == code, answer.body

@@ -55,7 +55,7 @@ class Fuzz:
     def close(self) -> None:
         self._connection.close()
 
-    def send(self, method: str, path: str, body: Any, kind: str = "application/json") -> None:
+    def send(self, method: str, path: str, body: object, kind: str = "application/json") -> None:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
         self._connection.request(method, path, json.dumps(body), headers)
         answer = self._connection.getresponse()
@@ -100,5 +100,5 @@ def test_any_object_is_taken_or_refused(fuzz: Fuzz, path: str, base: dict[str, A
 @pytest.mark.parametrize("path", PATCHED)
 @FUZZING
 @given(patch=VALUES)
-def test_any_patch_is_taken_or_refused(fuzz: Fuzz, path: str, how: str, patch: Any) -> None:
+def test_any_patch_is_taken_or_refused(fuzz: Fuzz, path: str, how: str, patch: object) -> None:
     fuzz.send("PATCH", path, patch, PATCH[how])

@@ -48,7 +48,7 @@ async def test_names_are_taken_only_once(client: Client) -> None:
         (f"{PODS}/x/nothing", "the server could not find the requested resource", {}),
     ],
 )
-async def test_what_is_not_there_is_named(client: Client, path: str, message: str, details: Any) -> None:
+async def test_what_is_not_there_is_named(client: Client, path: str, message: str, details: dict[str, str]) -> None:
     answer = await client.call("GET", path)
     assert answer.code == 404
     assert answer.json == {
@@ -112,7 +112,9 @@ async def test_an_update_cannot_change_the_identity(client: Client) -> None:
         ({"uid": "", "resourceVersion": ""}, None),
     ],
 )
-async def test_a_deletion_can_be_bound_to_a_state(client: Client, conditions: Any, refusal: str | None) -> None:
+async def test_a_deletion_can_be_bound_to_a_state(
+    client: Client, conditions: dict[str, str], refusal: str | None
+) -> None:
     await client.post(CONFIG_MAPS, config_map("a"))
     answer = await client.call("DELETE", f"{CONFIG_MAPS}/a", {"preconditions": conditions})
     assert answer.code == (409 if refusal else 200)

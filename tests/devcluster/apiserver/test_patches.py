@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bare_client import CONFIG_MAPS, PATCH, PODS, Client, causes, config_map, pod
+from bare_client import CONFIG_MAPS, PATCH, PODS, Client, Json, causes, config_map, pod
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,9 @@ from bare_client import CONFIG_MAPS, PATCH, PODS, Client, causes, config_map, po
         ("json", [{"op": "test", "path": "/data/a", "value": "b"}, {"op": "remove", "path": "/data/a"}], None),
     ],
 )
-async def test_patches_change_what_they_say(client: Client, how: str, patch: Any, expected: Any) -> None:
+async def test_patches_change_what_they_say(
+    client: Client, how: str, patch: Json | list[Json], expected: Json | None
+) -> None:
     await client.post(CONFIG_MAPS, config_map("a"))
     changed = await client.patch(f"{CONFIG_MAPS}/a", patch, how)
     assert changed.get("data") == expected  # what is empty is not kept
@@ -60,7 +62,7 @@ async def test_a_patch_may_name_the_version_that_it_is_for(client: Client) -> No
         ("strategic", {"$patch": "dance"}, 400),
     ],
 )
-async def test_patches_that_cannot_be_applied(client: Client, how: str, patch: Any, code: int) -> None:
+async def test_patches_that_cannot_be_applied(client: Client, how: str, patch: object, code: int) -> None:
     made = await client.post(CONFIG_MAPS, config_map("a"))
     answer = await client.call("PATCH", f"{CONFIG_MAPS}/a", patch, kind=PATCH[how])
     assert answer.code == code, answer.body

@@ -279,7 +279,7 @@ async def test_binding_sets_the_node_once(client: Client, path: str) -> None:
         ([], 400),
     ],
 )
-async def test_bindings_that_make_no_sense(client: Client, body: Any, code: int) -> None:
+async def test_bindings_that_make_no_sense(client: Client, body: Json | list[Json], code: int) -> None:
     await client.post(PODS, pod("p"))
     answer = await client.call("POST", f"{PODS}/p/binding", body)
     assert answer.code == code, answer.body

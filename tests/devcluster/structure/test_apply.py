@@ -135,7 +135,7 @@ def test_a_client_may_edit_the_entries_or_forget_them(config_map_schema: Schema)
     assert track_update(live, forgotten, config_map_schema, by=CREATOR, now=LATER) == []
 
 
-MALFORMED: dict[str, Any] = {
+MALFORMED: dict[str, Json | str] = {
     "no fields": {"manager": "m", "operation": "Update", "apiVersion": "v1"},
     "no manager": {"operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:data": {}}},
     "an unknown operation": {"manager": "m", "operation": "Guess", "apiVersion": "v1", "fieldsV1": {"f:data": {}}},
@@ -147,7 +147,7 @@ MALFORMED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("entry", MALFORMED.values(), ids=MALFORMED)
-def test_malformed_entries_are_dropped(config_map_schema: Schema, entry: Any) -> None:
+def test_malformed_entries_are_dropped(config_map_schema: Schema, entry: Json | str) -> None:
     live = created(config_map({"a": "1"}), config_map_schema)
     new = config_map({"a": "2"}, managedFields=[*live["metadata"]["managedFields"], entry])
     entries = track_update(live, new, config_map_schema, by=Writer("editor", "v1"), now=LATER)
@@ -357,10 +357,10 @@ configurations = st.builds(
 )
 
 
-def content(obj: Json) -> Any:
+def content(obj: Json) -> object:
     """An object without managedFields, empty parts, and the order of lists."""
 
-    def tidy(value: Any) -> Any:
+    def tidy(value: object) -> object:
         if isinstance(value, dict):
             kept = {key: tidy(item) for key, item in value.items() if key != "managedFields"}
             return {key: item for key, item in kept.items() if item not in ({}, [])}

@@ -112,7 +112,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("path", "value", "text"), WRONG.values(), ids=WRONG)
-def test_wrong_types_are_named_as_the_real_server_does(pod_schema: Schema, path: str, value: Any, text: str) -> None:
+def test_wrong_types_are_named_as_the_real_server_does(pod_schema: Schema, path: str, value: object, text: str) -> None:
     assert [(p.kind, p.text) for p in decode(pod_schema, changed(path, value))] == [("type", text)]
 
 

@@ -13,6 +13,7 @@ from dra_devcluster.apiserver.structure import Schema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+Json = dict[str, Any]
 MERGE = {
     "a value replaces": ({"a": 1}, {"a": 2}, {"a": 2}),
     "a null deletes": ({"a": 1, "b": 2}, {"a": None}, {"b": 2}),
@@ -23,7 +24,7 @@ MERGE = {
 
 
 @pytest.mark.parametrize(("document", "patch", "result"), MERGE.values(), ids=MERGE)
-def test_merge_patch(document: Any, patch: Any, result: Any) -> None:
+def test_merge_patch(document: Json, patch: Json, result: Json) -> None:
     before = deepcopy(document)
     assert merge_patch(document, patch) == result
     assert document == before, "the argument is left alone"
@@ -54,7 +55,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("operations", REFUSED.values(), ids=REFUSED)
-def test_json_patch_refuses(operations: Any) -> None:
+def test_json_patch_refuses(operations: object) -> None:
     with pytest.raises(PatchRefused) as caught:
         json_patch({"a": 1}, operations)
     assert "class" not in str(caught.value), "the text is for clients, which know nothing of Python"
@@ -134,13 +135,13 @@ STRATEGIC: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize(("document", "patch", "result"), STRATEGIC.values(), ids=STRATEGIC)
-def test_strategic_merge_patch(pod_schema: Schema, document: Any, patch: Any, result: Any) -> None:
+def test_strategic_merge_patch(pod_schema: Schema, document: Json, patch: Json, result: Json) -> None:
     before = deepcopy((document, patch))
     assert strategic_merge_patch(document, patch, pod_schema) == result
     assert (document, patch) == before, "the arguments are left alone"
 
 
-MALFORMED: dict[str, Any] = {
+MALFORMED: dict[str, Json | list[Json]] = {
     "no object": [],
     "an unknown directive": {"$patch": "paint"},
     "an item without its key": {"spec": {"containers": [{"image": "x"}]}},
@@ -151,9 +152,9 @@ MALFORMED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("patch", MALFORMED.values(), ids=MALFORMED)
-def test_strategic_merge_patch_refuses(pod_schema: Schema, patch: Any) -> None:
+def test_strategic_merge_patch_refuses(pod_schema: Schema, patch: Json | list[Json]) -> None:
     with pytest.raises(PatchRefused):
-        strategic_merge_patch({"spec": {"containers": containers("a")}}, patch, pod_schema)
+        strategic_merge_patch({"spec": {"containers": containers("a")}}, patch, pod_schema)  # type: ignore[arg-type]  # or a list
 
 
 scalars = st.sampled_from([None, True, 1, "a", "merge", "delete", "replace"])
@@ -195,8 +196,8 @@ FORMATS = {
 }
 
 
-def nested(depth: int) -> Any:
-    value: Any = 1
+def nested(depth: int) -> object:
+    value: object = 1
     for _ in range(depth):
         value = {"a": value}
     return value
@@ -205,7 +206,9 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     "apply", [lambda patch, _: merge_patch({}, patch), lambda patch, schema: strategic_merge_patch({}, patch, schema)]
 )
-def test_patches_nested_beyond_reason_are_refused(pod_schema: Schema, apply: Callable[[Any, Schema], object]) -> None:
+def test_patches_nested_beyond_reason_are_refused(
+    pod_schema: Schema, apply: Callable[[object, Schema], object]
+) -> None:
     with pytest.raises(PatchRefused, match="nested too deeply"):
         apply(nested(100_000), pod_schema)
 
@@ -214,7 +217,7 @@ def test_patches_nested_beyond_reason_are_refused(pod_schema: Schema, apply: Cal
 @given(pods, pods | documents)
 @pytest.mark.parametrize("apply", FORMATS.values(), ids=FORMATS)
 def test_nonsense_is_refused_or_applied_and_never_breaks(
-    pod_schema: Schema, apply: Callable[[Any, Any, Schema], object], document: Any, patch: Any
+    pod_schema: Schema, apply: Callable[[object, object, Schema], object], document: object, patch: object
 ) -> None:
     before = deepcopy((document, patch))
     with suppress(PatchRefused):
@@ -234,6 +237,6 @@ operations = st.lists(
 
 
 @given(operations)
-def test_nonsensical_operations_are_refused(patch: Any) -> None:
+def test_nonsensical_operations_are_refused(patch: list[Json]) -> None:
     with suppress(PatchRefused):
         json_patch({"a": [1], "b": "text"}, patch)
