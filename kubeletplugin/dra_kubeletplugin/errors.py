@@ -10,6 +10,7 @@
     │   ├── ClaimNotAllocated  the call came before (or after) the allocation
     │   ├── ClaimReplaced      a claim of that name exists, but with another uid
     │   ├── DeviceInUse        another claim on this node holds the device
+    │   ├── DeviceNotPublished  the plugin does not publish the device, or not any more
     │   └── CheckpointCorrupted  the record of the claim cannot be read
     ├── AttributeUnknown       the host does not say what a standard attribute of a device is
     ├── MetadataError          a device metadata file cannot be read
@@ -69,6 +70,16 @@ class DeviceInUse(ClaimError):
         super().__init__(
             f"device {device} of pool {pool} is still prepared for claim {holder}: wait until the pods of that "
             f"claim have ended; if none is left on this node, remove {record}"
+        )
+
+
+class DeviceNotPublished(ClaimError):
+    """The pool of the device is published without it: it is gone since it was allocated. The kubelet calls again."""
+
+    def __init__(self, pool: str, device: str) -> None:
+        super().__init__(
+            f"device {device} of pool {pool} is not published on this node: bring the device back, or delete the pods "
+            "of the claim, so that another device is allocated"
         )
 
 

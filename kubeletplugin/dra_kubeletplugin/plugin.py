@@ -63,7 +63,7 @@ class KubeletPlugin:
         self._records = ClaimRecords(settings.records_dir)
         self._cdi = CdiFolder(Path(settings.cdi_dir), settings.driver_name)
         metadata = MetadataFiles(settings.metadata_dir, settings.driver_name) if settings.device_metadata else None
-        self._prepared = PreparedClaims(driver, settings.driver_name, self._records, self._cdi, metadata)
+        self._prepared = PreparedClaims(driver, settings.driver_name, self._records, self._cdi, metadata, self._offers)
         self._health = HealthReports(driver, settings.node_name)
         served = ((V1, settings.serve_v1), (V1BETA1, settings.serve_v1beta1), (LEGACY, settings.serve_legacy))
         self._versions = [version for version, on in served if on]
@@ -212,6 +212,9 @@ class KubeletPlugin:
 
     def _add_registration_service(self, server: grpc.aio.Server) -> None:
         add_RegistrationServicer_to_server(self._registration, server)
+
+    def _offers(self, pool: str, device: str) -> bool:
+        return self._publisher is None or self._publisher.offers(pool, device)
 
     def _restore_slices(self) -> None:
         if self._publisher:

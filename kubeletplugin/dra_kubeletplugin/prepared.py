@@ -16,6 +16,8 @@ Each step leaves a state from which the same call, made again by another process
   same mends an interrupted unprepare.
 - A device that another claim holds since this boot is refused until that claim is unprepared: its containers may still
   run. Administrators' access and different shares of a device do not exclude each other.
+- A device that its pool is no longer published with is refused, unless the claim is prepared: a driver need not know
+  which of its devices are gone. ``offers`` tells.
 - A record that cannot be read refuses its claim only. Unpreparing removes it, as the driver needs the uid alone.
 """
 
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,14 +38,17 @@ from .allocated import fingerprint, held_devices
 from .cdi import CdiFolder
 from .checkpoint import ClaimRecord, ClaimRecords, boot_id
 from .driver import ClaimRef, Driver, Prepared, PreparedDevice, results_for
-from .errors import CheckpointCorrupted, ClaimError, DeviceInUse, PluginError
+from .errors import CheckpointCorrupted, ClaimError, DeviceInUse, DeviceNotPublished, PluginError
 from .metadata_files import MetadataFiles, with_metadata
 
 log = logging.getLogger(__name__)
 
 
 class PreparedClaims:
-    """Prepares and unprepares claims of the driver ``name``, one call of each claim at a time."""
+    """Prepares and unprepares claims of the driver ``name``, one call of each claim at a time.
+
+    ``offers`` tells whether a device, by pool and name, is published.
+    """
 
     def __init__(
         self,
@@ -52,12 +57,14 @@ class PreparedClaims:
         records: ClaimRecords,
         cdi: CdiFolder,
         metadata: MetadataFiles | None = None,
+        offers: Callable[[str, str], bool] = lambda pool, device: True,
     ) -> None:
         self._driver = driver
         self._name = name
         self._records = records
         self._cdi = cdi
         self._metadata = metadata
+        self._offers = offers
 
     async def prepare(self, claim: ResourceClaim) -> Prepared | Exception:
         """The claim's devices with their CDI ids, or its error."""
@@ -126,6 +133,7 @@ class PreparedClaims:
         if record and (record.fingerprint != wanted.fingerprint or record.phase == "unpreparing"):
             log.warning("claim %s was prepared for another allocation, which is unprepared first", claim.key)
             await self._undo(record.ref, record)
+        self._refuse_unpublished(wanted)
         self._refuse_held(wanted)
         self._records.write(wanted, durable=False)
         devices = _checked(await self._driver.prepare(claim), claim, self._name)
@@ -163,6 +171,11 @@ class PreparedClaims:
             holds=held_devices(self._name, claim),
             pod_claim_name=(claim.metadata.annotations or {}).get(POD_CLAIM_NAME_ANNOTATION, ""),
         )
+
+    def _refuse_unpublished(self, wanted: ClaimRecord) -> None:
+        for device in wanted.holds:
+            if not self._offers(device.pool, device.device):
+                raise DeviceNotPublished(device.pool, device.device)
 
     def _refuse_held(self, wanted: ClaimRecord) -> None:
         for other in self._records.all().values():

@@ -9,6 +9,7 @@ from dra_driver_test.cli import main
 QUICK = [
     "registration.[hios]*",
     "prepare.*",
+    "claims.*",
     "unprepare.*",
     "concurrency.*",
     "versions.*",

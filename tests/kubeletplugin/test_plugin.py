@@ -537,6 +537,16 @@ async def test_slices_stay_when_the_plugin_ends_ph05(api: PluginApi, driver: Sam
     assert not driver.errors
 
 
+async def test_a_device_that_was_never_published_is_refused(
+    kubelet: FakeKubelet, running: KubeletPlugin, driver: Sample, claim: MakeClaim
+) -> None:
+    await claim("a", device="gpu-1")
+    await running.publish({"worker-1": Pool.of([device("gpu-0")])})
+    answer = (await kubelet.prepare([A]))["uid-of-a"]
+    assert "device gpu-1 of pool worker-1 is not published on this node" in answer.error
+    assert driver.claims == []
+
+
 async def test_publishing_needs_a_node(api: PluginApi, driver: Sample, settings: PluginSettings) -> None:
     async with KubeletPlugin(driver, replace(settings, node_name=""), api.client) as plugin:
         with pytest.raises(SettingsError, match="node_name"):

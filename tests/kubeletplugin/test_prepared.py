@@ -17,6 +17,7 @@ from dra_kubeletplugin import (
     CheckpointCorrupted,
     ClaimError,
     DeviceInUse,
+    DeviceNotPublished,
     Prepared,
     PreparedDevice,
 )
@@ -200,6 +201,32 @@ async def test_what_may_be_prepared_for_two_claims(node: NodeWorld, one: Resourc
 async def test_a_share_does_not_go_with_the_whole_device(node: NodeWorld, share: str | None) -> None:
     await prepared(node, allocated("a", "p/gpu-0", shareID="s1"))
     assert isinstance(await refused(node, allocated("b", "p/gpu-0", shareID=share)), DeviceInUse)
+
+
+# --- a device that is not published ---
+
+
+async def test_a_device_that_is_not_published_is_refused_before_the_driver_is_asked(node: NodeWorld) -> None:
+    node.gone = {"p/gpu-1"}
+    error = await refused(node, allocated("a", "p/gpu-0", "p/gpu-1"))
+    assert isinstance(error, DeviceNotPublished)
+    assert "device gpu-1 of pool p is not published on this node: bring the device back, or delete" in str(error)
+    assert node.driver.calls == []
+    assert node.leftovers() == []
+    node.gone.clear()
+    assert len(await prepared(node, allocated("a", "p/gpu-0", "p/gpu-1"))) == 2
+
+
+async def test_a_prepared_claim_keeps_a_device_that_is_withdrawn_until_a_reboot(
+    node: NodeWorld, reboot: Callable[[], None]
+) -> None:
+    await prepared(node, allocated("a", "p/gpu-0"))
+    node.gone = {"p/gpu-0"}
+    assert len(await prepared(node, allocated("a", "p/gpu-0"))) == 1
+    reboot()
+    assert isinstance(await refused(node, allocated("a", "p/gpu-0")), DeviceNotPublished)
+    assert await node.prepared.unprepare(ref("a")) is None
+    assert node.leftovers() == []
 
 
 async def test_equal_names_in_two_pools_of_one_claim_have_a_cdi_device_each(node: NodeWorld) -> None:

@@ -74,6 +74,28 @@ async def settled(publisher: SlicePublisher) -> None:
     await asyncio.wait_for(publisher.settled(), 30)
 
 
+OFFERED = [
+    ("a device that is published", "p", "a", True),
+    ("one of another slice", "p", "b", True),
+    ("an unknown device", "p", "x", False),
+    ("a pool without devices", "empty", "a", False),
+    ("a pool that was withdrawn", "withdrawn", "a", False),
+    ("a pool that others publish", "rack-1", "a", True),
+    ("a pool that cannot be written", "twice", "x", True),
+]
+
+
+async def test_what_a_publisher_offers(api: PluginApi, errors: Errors) -> None:
+    async with publishing(api, errors) as publisher:
+        assert publisher.offers("p", "x"), "nothing was published by now"
+        publisher.publish({"p": pool("x"), "withdrawn": pool("a")})
+        publisher.publish({"p": pool("a", "b"), "empty": Pool(), "twice": pool("a a")})
+        assert not publisher.offers("p", "x"), "before anything is written"
+        await settled(publisher)
+        found = [(case, publisher.offers(name, device)) for case, name, device, _ in OFFERED]
+    assert found == [(case, expected) for case, _, _, expected in OFFERED]
+
+
 def devices(api: PluginApi) -> list[list[str]]:
     """Names of the devices in the stored slices."""
     return [[entry["name"] for entry in item["spec"].get("devices", ())] for item in api.slices()]

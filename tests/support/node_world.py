@@ -56,6 +56,7 @@ class NodeWorld:
     root: Path
     driver: Hardware = field(init=False)
     prepared: PreparedClaims = field(init=False)
+    gone: set[str] = field(default_factory=set)  # devices that are not published, as "pool/device"
 
     def __post_init__(self) -> None:
         self.hardware = self.root / "hardware"
@@ -69,7 +70,10 @@ class NodeWorld:
         self.records.create()
         cdi = CdiFolder(self.root / "cdi", DRIVER)
         cdi.create()
-        self.prepared = PreparedClaims(self.driver, DRIVER, self.records, cdi)
+        self.prepared = PreparedClaims(self.driver, DRIVER, self.records, cdi, offers=self._offers)
+
+    def _offers(self, pool: str, device: str) -> bool:
+        return f"{pool}/{device}" not in self.gone
 
     def cdi_files(self) -> list[Path]:
         """All files of the CDI folder, hidden ones too."""

@@ -71,6 +71,7 @@ class SlicePublisher:
         self._sync_delay = sync_delay
         self._overlay_seconds = overlay_seconds
         self._wanted: dict[str, Wish] = {}
+        self._ever_wanted: set[str] = set()
         self._problems: dict[str, Recoverable] = {}
         self._view = SliceView(overlay_seconds)
         self._due = DueTimes()
@@ -110,6 +111,7 @@ class SlicePublisher:
             self._report(error, "the resources were rejected")
             return
         before, self._wanted = self._wanted, {name: Wish(name, pool) for name, pool in resources.items()}
+        self._ever_wanted |= resources.keys()
         affected = set(before.keys() - resources.keys())
         for name, wish in self._wanted.items():
             if wish.same(before.get(name)):
@@ -136,6 +138,17 @@ class SlicePublisher:
     def problems(self) -> Mapping[str, Recoverable]:
         """By pool, why it is not in the API server as it was published; empty if all are."""
         return dict(self._problems)
+
+    def offers(self, pool: str, device: str) -> bool:
+        """Whether the device is published: False if its pool is published without it, or was withdrawn.
+
+        A pool that was never published here may have any device: a controller may publish it for several nodes.
+        What was published last counts, even before it is written; a pool that cannot be written keeps its devices.
+        """
+        wish = self._wanted.get(pool)
+        if wish is None:
+            return pool not in self._ever_wanted
+        return wish.devices is None or device in wish.devices or pool in self._problems
 
     async def settled(self) -> None:
         """Wait until the pools published last are in the API server, or were reported as invalid or refused."""

@@ -7,6 +7,7 @@ per thousand devices. It becomes a checked pool at the first sync, in a thread, 
 from __future__ import annotations
 
 import re
+from functools import cached_property
 
 import msgspec
 from dra_api.codec import DecodeError, decode, encode
@@ -15,6 +16,19 @@ from dra_kubeletplugin.errors import PoolInvalid
 
 from .check import checked
 from .model import Pool
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Names(msgspec.Struct):
+    devices: tuple[_Named, ...] = ()
+
+
+class _Pool(msgspec.Struct):
+    slices: tuple[_Names, ...] = ()
+
 
 _NOT_ENCODABLE = (TypeError, ValueError, NotImplementedError)
 _PLACE = re.compile(r"\$\.slices\[(\d+)\]\.devices\[(\d+)\]\.?")
@@ -42,6 +56,15 @@ class Wish:
         if self._pool is None:
             self._pool = checked(self._name, self._decoded())
         return self._pool
+
+    @cached_property
+    def devices(self) -> frozenset[str] | None:
+        """The names of the devices; None if they cannot be told."""
+        try:
+            pool = msgspec.json.decode(self._copy, type=_Pool)
+        except ValueError:
+            return None
+        return frozenset(device.name for part in pool.slices for device in part.devices)
 
     def adopt(self, pool: Pool) -> None:
         """From now on want this, because the API server does not store the rest."""
