@@ -5,19 +5,26 @@ pod is deleted; what the driver has begun, perhaps in a thread, goes on, and the
 that is given up while it waits for its turn never starts.
 
 Across processes the turn is an advisory lock on a file. Waiting polls for it: a blocking ``flock`` would stop the event
-loop, and one in a thread could not be given up. Waiters first take a second file, the queue: only its holder tries to
-take the lock, so that an instance with many calls cannot keep another one out. The kernel drops the locks of a
-process that dies. Spec: PH-07, PH-10.
+loop, and one in a thread could not be given up. The kernel drops the locks of a process that dies.
+
+- One file is for all work, and stays: exclusive with ``serialize`` and for work on all claims, otherwise shared.
+  Waiters first take a second file, the queue: only its holder tries to take the lock, so that an instance with many
+  calls cannot keep another one out.
+- A claim's own lock is a file that its holder removes. Who gets the lock of a file that was removed meanwhile holds
+  nothing, and begins again with the new one. A process that is killed leaves the file to the claim's next call.
+
+Spec: PH-07, PH-10.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -36,14 +43,14 @@ class Turns:
     ``file`` extends this to the other instances of the driver.
     """
 
-    def __init__(self, *, serialize: bool, file: Path | None) -> None:
+    def __init__(self, *, serialize: bool, folder: Path | None) -> None:
         self._serialize = serialize
-        self._file = file
+        self._folder = folder
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._running: set[asyncio.Task[object]] = set()
 
-    async def run(self, what: str, uids: Iterable[str], work: Callable[[], Awaitable[Result]]) -> Result:
-        """The result of ``work``, which ``what`` describes, done in its turn.
+    async def run(self, what: str, uids: Collection[str], work: Callable[[], Awaitable[Result]]) -> Result:
+        """The result of ``work`` on these claims (none: on all), which ``what`` describes, done in its turn.
 
         Cancelled while it waits, this ends. Cancelled later, the work continues to its end, and keeps the turn.
         Raises OSError when the lock file cannot be opened.
@@ -70,12 +77,15 @@ class Turns:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    async def _turn(self, uids: Iterable[str]) -> AsyncExitStack:
+    async def _turn(self, uids: Collection[str]) -> AsyncExitStack:
         async with AsyncExitStack() as stack:
             for key in [""] if self._serialize else sorted(set(uids)):  # sorted: two calls cannot wait for each other
                 await stack.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
-            if self._file:
-                await stack.enter_async_context(_file_lock(self._file))
+                if self._folder and key:
+                    await stack.enter_async_context(_claim_lock(self._folder, key))
+            if self._folder:
+                alone = self._serialize or not uids
+                await stack.enter_async_context(_common_lock(self._folder, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
             return stack.pop_all()
 
 
@@ -94,22 +104,42 @@ def _tell_end(what: str, task: asyncio.Task[Result], seconds: float) -> None:
 
 
 @asynccontextmanager
-async def _file_lock(path: Path) -> AsyncIterator[None]:
+async def _common_lock(folder: Path, kind: int) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         async with AsyncExitStack() as queue:
-            await _lock(queue, path.with_name(f"{path.name}.queue"))
-            await _lock(stack, path)
+            await _lock(queue, folder / "serialize.lock.queue")
+            await _lock(stack, folder / "serialize.lock", kind)
         yield
 
 
-async def _lock(stack: AsyncExitStack, path: Path) -> None:
-    """Take the lock on a file until the end of ``stack``."""
+@asynccontextmanager
+async def _claim_lock(folder: Path, uid: str) -> AsyncIterator[None]:
+    path = folder / f"claim-{hashlib.sha256(uid.encode()).hexdigest()[:32]}.lock"  # a uid may be no name of a file
+    while True:
+        async with AsyncExitStack() as stack:
+            descriptor = await _lock(stack, path)
+            if _is_at(descriptor, path):
+                stack.callback(path.unlink, missing_ok=True)  # before the lock is released
+                yield
+                return
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+async def _lock(stack: AsyncExitStack, path: Path, kind: int = fcntl.LOCK_EX) -> int:
+    """Take the lock on a file until the end of ``stack``; returns its descriptor."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     stack.callback(os.close, descriptor)  # which releases the lock
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             await asyncio.sleep(_RETRY_SECONDS)
         else:
-            return
+            return descriptor

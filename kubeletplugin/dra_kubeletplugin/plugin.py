@@ -59,7 +59,7 @@ class KubeletPlugin:
         self.settings = settings
         self._driver = driver
         self._api = api
-        self._turns = Turns(serialize=settings.serialize, file=settings.lock_path)
+        self._turns = Turns(serialize=settings.serialize, folder=settings.lock_folder)
         self._records = ClaimRecords(settings.records_dir)
         self._cdi = CdiFolder(Path(settings.cdi_dir), settings.driver_name)
         metadata = MetadataFiles(settings.metadata_dir, settings.driver_name) if settings.device_metadata else None

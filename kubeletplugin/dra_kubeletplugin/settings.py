@@ -33,10 +33,10 @@ class PluginSettings:
     kubelet; ``data_dir`` also keeps what is prepared, and must outlast the process. CDI files go to ``cdi_dir``, which
     the container runtime reads. ``device_metadata`` gives containers a file that describes their devices
     (``device_metadata.py``). ``rolling_update_uid`` is the pod's uid, given when instances may overlap (kubelet 1.33
-    and newer). ``serialize`` runs one prepare or unprepare at a time, across overlapping instances through a
-    lock file in ``lock_dir``. ``serve_legacy`` adds the service of Kubernetes 1.31 and before. ``log_level`` is the
-    level of request and response logs, None for none. ``reconcile_pool`` publishes just that pool, without node name in
-    its slices (RS-05).
+    and newer). ``serialize`` runs one prepare or unprepare at a time, otherwise one of each claim; across overlapping
+    instances through lock files in ``lock_dir``. ``serve_legacy`` adds the service of Kubernetes 1.31 and before.
+    ``log_level`` is the level of request and response logs, None for none. ``reconcile_pool`` publishes just that pool,
+    without node name in its slices (RS-05).
     ``api_rate`` and ``api_burst`` limit the requests that publish slices: so many per second, and at once.
     """
 
@@ -120,11 +120,11 @@ class PluginSettings:
         return next((path for path in paths if len(str(path).encode()) <= SOCKET_PATH_LIMIT), paths[-1])
 
     @property
-    def lock_path(self) -> Path | None:
-        """Lock file shared by the instances of the driver, when they can overlap."""
-        if not (self.serialize and self.rolling_update_uid):
+    def lock_folder(self) -> Path | None:
+        """Where the lock files are that the instances of the driver share; None if they are not needed."""
+        if self.serialize and not self.rolling_update_uid:
             return None
-        return Path(self.lock_dir or self.folder, "serialize.lock")
+        return Path(self.lock_dir or self.folder)
 
 
 def check_subdomain(what: str, name: str, *, limit: int) -> None:

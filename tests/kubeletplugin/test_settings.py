@@ -18,15 +18,15 @@ BASE = PluginSettings(driver_name="gpu.example.com")
 def test_default_paths_are_those_of_a_kubelet() -> None:
     assert BASE.registration_path == Path("/var/lib/kubelet/plugins_registry/gpu.example.com-reg.sock")
     assert BASE.plugin_path == Path("/var/lib/kubelet/plugins/gpu.example.com/dra.sock")
-    assert BASE.lock_path is None
+    assert BASE.lock_folder is None
 
 
-def test_a_rolling_update_has_sockets_per_pod_and_one_lock() -> None:
+def test_a_rolling_update_has_sockets_per_pod_and_common_locks() -> None:
     settings = replace(BASE, rolling_update_uid="0f1e")
     assert settings.registration_path.name == "gpu.example.com-0f1e-reg.sock"
     assert settings.plugin_path.name == "dra-0f1e.sock"
-    assert settings.lock_path == Path("/var/lib/kubelet/plugins/gpu.example.com/serialize.lock")
-    assert replace(settings, serialize=False).lock_path is None
+    assert settings.lock_folder == Path("/var/lib/kubelet/plugins/gpu.example.com")
+    assert replace(settings, lock_dir="/run/gpu").lock_folder == Path("/run/gpu")
 
 
 UID = "3b1c6d0e-8c1d-4b52-9c3f-0a54c0ffee00"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from waiting import becomes
 
 
 async def test_an_instance_with_many_calls_does_not_keep_another_one_out(tmp_path: Path) -> None:
-    busy, other = (Turns(serialize=True, file=tmp_path / "lock") for _ in range(2))
+    busy, other = (Turns(serialize=True, folder=tmp_path) for _ in range(2))
     order: list[str] = []
     done = False
 
@@ -38,7 +40,7 @@ async def test_an_instance_with_many_calls_does_not_keep_another_one_out(tmp_pat
 
 
 async def test_work_in_a_thread_keeps_the_turn_when_its_call_is_cancelled(tmp_path: Path) -> None:
-    first, second = (Turns(serialize=True, file=tmp_path / "lock") for _ in range(2))
+    first, second = (Turns(serialize=True, folder=tmp_path) for _ in range(2))
     begun, finish = asyncio.Event(), threading.Event()
     order: list[str] = []
 
@@ -66,8 +68,90 @@ async def test_work_in_a_thread_keeps_the_turn_when_its_call_is_cancelled(tmp_pa
     assert order == ["the thread", "the next", "the next"]
 
 
+CLAIMS = [
+    ("one claim", ["a"], ["a"], False),
+    ("two claims", ["a"], ["b"], True),
+    ("calls with a claim in common", ["a", "b"], ["c", "b"], False),
+    ("a claim, and all claims", ["a"], [], False),
+    ("a uid that is no name of a file", ["../a/" + "x" * 300], ["../a/" + "x" * 300], False),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "together"), [c[1:] for c in CLAIMS], ids=[c[0] for c in CLAIMS])
+async def test_what_two_instances_may_do_at_once_when_not_serialised(
+    tmp_path: Path, one: list[str], other: list[str], together: bool
+) -> None:
+    old, new = (Turns(serialize=False, folder=tmp_path) for _ in range(2))
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def holding() -> None:
+        begun.set()
+        await end.wait()
+
+    async def quick() -> bool:
+        return not end.is_set()
+
+    first = asyncio.create_task(old.run("the old instance's", one, holding))
+    await begun.wait()
+    second = asyncio.create_task(new.run("the new instance's", other, quick))
+    await (asyncio.wait_for(asyncio.wait([second]), 30) if together else asyncio.sleep(0.05))  # in which it would run
+    end.set()
+    await asyncio.wait_for(first, 30)
+    assert await asyncio.wait_for(second, 30) is together
+    assert set(os.listdir(tmp_path)) <= {"serialize.lock", "serialize.lock.queue"}, "none per claim"
+
+
+async def test_processes_never_work_on_one_claim_at_once(tmp_path: Path) -> None:
+    """The lock of a claim is made and removed all the time, while others wait for it."""
+    inside = most = 0
+
+    async def work() -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0.001)  # in which another one would come
+        inside -= 1
+
+    async def instance() -> None:
+        turns = Turns(serialize=False, folder=tmp_path)
+        for _ in range(20):
+            await turns.run("work", ["a"], work)
+
+    await asyncio.gather(*(instance() for _ in range(4)))
+    assert most == 1
+
+
+async def test_a_claim_is_free_again_when_the_process_that_held_it_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, sys
+from pathlib import Path
+from dra_kubeletplugin.lock import Turns
+async def work():
+    print("holds it", flush=True)
+    await asyncio.sleep(600)
+asyncio.run(Turns(serialize=False, folder=Path({str(tmp_path)!r})).run("work", ["a"], work))
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout
+    assert await process.stdout.readline() == b"holds it\n"
+
+    killed = False
+
+    async def work() -> bool:
+        return killed
+
+    waiting = asyncio.create_task(Turns(serialize=False, folder=tmp_path).run("work", ["a"], work))
+    await asyncio.sleep(0.05)  # in which it would overtake the process
+    assert not waiting.done()
+    killed = True
+    process.kill()
+    assert await asyncio.wait_for(waiting, 30)
+    await process.wait()
+    assert set(os.listdir(tmp_path)) == {"serialize.lock", "serialize.lock.queue"}
+
+
 async def test_an_error_of_work_that_nothing_waits_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    turns = Turns(serialize=True, file=None)
+    turns = Turns(serialize=True, folder=None)
     go = asyncio.Event()
 
     async def fails() -> None:
@@ -88,7 +172,7 @@ async def test_a_lock_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> 
     async def work() -> None:
         raise AssertionError("must not start")
 
-    turns = Turns(serialize=True, file=tmp_path / "missing" / "lock")
+    turns = Turns(serialize=True, folder=tmp_path / "missing")
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
             await turns.run("work", (), work)
