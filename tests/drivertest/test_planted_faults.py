@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from bad_benches import LIMITS, PATIENT, OpenBench
@@ -36,9 +37,13 @@ async def test_a_driver_without_faults_passes_every_check(bad_bench: OpenBench) 
     async with bad_bench() as bench:
         results = [result async for result in run(CHECKS.values(), bench, timeout=60)]
     assert [f"{one.check.name}: {one.text}" for one in results if one.verdict is not Verdict.PASSED] == []
-    assert len(results) >= 60
 
 
 def test_every_check_has_a_fault() -> None:
     assert CHECKS.keys() - {planted.check for planted in FAULTS} == set()
-    assert len({planted.fault for planted in FAULTS}) >= 60
+
+
+def test_the_page_counts_checks_and_faults() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/driver-test.md").read_text()
+    assert f"has {len(CHECKS)} checks" in page
+    assert f"for each of {len({planted.fault for planted in FAULTS})} faults" in page

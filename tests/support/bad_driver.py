@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 from bad_driver_claims import ClaimWork
-from bad_driver_health import HealthService
+from bad_driver_health import SERVICES, HealthService
 from bad_driver_node import BadNode
 from bad_driver_slices import SliceWork
 from dra_driver_test.kit import Place, Running
@@ -23,11 +23,10 @@ from dra_proto.dra.v1 import api_pb2 as v1
 from dra_proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dra_proto.dra.v1beta1 import api_pb2 as v1beta1
 from dra_proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
-from dra_proto.health.v1alpha1 import api_pb2_grpc as health_grpc
 from dra_proto.registration.v1 import api_pb2 as registration
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
 
-V1, V1BETA1, HEALTH = "v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"
+V1, V1BETA1 = "v1.DRAPlugin", "v1beta1.DRAPlugin"
 
 
 class BadLauncher:
@@ -110,8 +109,7 @@ class Instance:
         v1_grpc.add_DRAPluginServicer_to_server(DraService(claims, v1), server)
         if not self.node.has("v1beta1 is offered and not served"):
             v1beta1_grpc.add_DRAPluginServicer_to_server(DraService(claims, v1beta1), server)
-        if not self.node.has("health is offered and not served"):
-            health_grpc.add_DRAResourceHealthServicer_to_server(HealthService(self.node, claims), server)
+        HealthService(self.node, claims).add_to(server)
         return server
 
     def _registration_server(self, claims: ClaimWork) -> grpc.aio.Server:
@@ -208,7 +206,8 @@ def _services(has: Any) -> list[str]:
     services = [V1BETA1, V1] if has("it offers v1beta1 first") else [V1, V1BETA1]
     if has("it offers a misspelt service"):
         services.append("v1.DRAHealth")
-    return services if has("health is served and not offered") else [*services, HEALTH]
+    unsaid = [name for name in SERVICES if has("health is served and not offered", f"{name} is served and not offered")]
+    return [*services, *(name for name in SERVICES if name not in unsaid)]
 
 
 class DraService(v1_grpc.DRAPluginServicer, v1beta1_grpc.DRAPluginServicer):

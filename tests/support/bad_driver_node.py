@@ -25,10 +25,10 @@ class BadNode:
         self.starts = 0
         self._known: set[str] = set()
 
-    def has(self, fault: str) -> bool:
-        """Whether the driver has that fault."""
-        self._known.add(fault)
-        return fault in self.faults
+    def has(self, *faults: str) -> bool:
+        """Whether the driver has one of these faults."""
+        self._known.update(faults)
+        return not self.faults.isdisjoint(faults)
 
     @property
     def driver_name(self) -> str:

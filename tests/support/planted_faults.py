@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+HEALTH_V1, HEALTH_ALPHA = "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"
+
 
 class Planted(NamedTuple):
     """One fault of the bad driver."""
@@ -183,16 +185,29 @@ FAULTS = [
         ("instances fight over slices", "rolling.leaves-the-slices", "uid and version"),
         # --- health ---
         ("health says nothing", "health.comes-at-once", "not within"),
+        (f"{HEALTH_V1} says nothing", "health.comes-at-once", "not within"),
         ("health is offered and not served", "health.is-offered-if-it-is-served", "not served"),
         ("health is served and not offered", "health.is-offered-if-it-is-served", "not offered"),
+        (f"{HEALTH_V1} is offered and not served", "health.is-offered-if-it-is-served", f"{HEALTH_V1} is offered"),
+        (f"{HEALTH_V1} is served and not offered", "health.is-offered-if-it-is-served", f"{HEALTH_V1} is not offered"),
+        (f"{HEALTH_V1} is served and not offered", "health.is-offered-to-new-kubelets", "prefer v1"),
+        (f"{HEALTH_ALPHA} is served and not offered", "health.is-offered-to-old-kubelets", "up to 1.36"),
+        (f"{HEALTH_V1} says otherwise", "health.is-the-same-in-each-version", "differ in"),
         ("health names an unknown device", "health.names-published-devices", "gpu-77"),
         ("health leaves a device out", "health.covers-all-devices", "tainted-0"),
+        (f"{HEALTH_V1} leaves a device out", "health.covers-all-devices", f"{HEALTH_V1} does not name"),
+        ("later health is partial", "health.covers-all-devices-again", "the second message does not name"),
         ("health names a device twice", "health.names-each-device-once", "twice"),
         ("health has an unknown value", "health.has-known-values", "health 7"),
         ("health has a long message", "health.has-short-messages", "2000 bytes"),
         ("health has a negative time-out", "health.has-no-negative-timeouts", "-1"),
+        ("health has times in milliseconds", "health.has-times-in-seconds", "more than a day from now"),
         ("health comes once", "health.is-repeated-in-time", "not within"),
+        (f"{HEALTH_V1} comes once", "health.is-repeated-in-time", "not within"),
         ("only the first stream gets health", "health.is-told-to-each-stream", "not within"),
+        ("one stream at a time gets health", "health.is-told-to-streams-at-once", "not within"),
+        ("streams that ended count", "health.survives-streams-that-were-given-up", "not within"),
+        ("only the first process tells health", "health.comes-back-after-a-restart", "not within"),
         ("calls wait for the end of the health stream", "health.leaves-calls-alone", "DeadlineExceeded"),
     ]
 ]

@@ -8,15 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from dra_devcluster.agent.plugin import open_channel
+from dra_devcluster.agent.plugin_instances import HEALTH_SERVICES
 from dra_proto.registration.v1 import api_pb2 as registration_pb2
 
 from dra_driver_test.check import Level, check
 from dra_driver_test.errors import Finding
 from dra_driver_test.harness.bench import Bench
-from dra_driver_test.harness.kubelet import HEALTH_SERVICE, V1, V1BETA1
+from dra_driver_test.harness.kubelet import V1, V1BETA1
 from dra_driver_test.harness.waiting import attempts, eventually
 
-KNOWN = (V1, V1BETA1, HEALTH_SERVICE, "v1.DRAResourceHealth")
+KNOWN = (V1, V1BETA1, *HEALTH_SERVICES)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
@@ -114,7 +115,7 @@ async def serves_before_it_registers(bench: Bench) -> None:
         socket.unlink()
     await bench.driver.start()
     socket, info = await _first_info(bench)
-    if not await _accepts(info.endpoint or str(socket), bench.limits.tick):
+    if not await _is_listened_on(info.endpoint or str(socket)):
         raise Finding(f"GetInfo answers, but the endpoint {info.endpoint} does not: serve first, then register")
 
 
@@ -124,6 +125,17 @@ async def _first_info(bench: Bench) -> tuple[Path, registration_pb2.PluginInfo]:
             return await _info(bench)
         except Finding:
             await asyncio.sleep(bench.limits.tick / 5)
+
+
+async def _is_listened_on(endpoint: str) -> bool:
+    """Whether a connection is accepted, which the kernel says at once."""
+    try:
+        _, writer = await asyncio.open_unix_connection(endpoint)
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
 
 
 async def _accepts(endpoint: str, seconds: float) -> bool:

@@ -23,7 +23,6 @@ from dra_devcluster.agent.plugin_instances import PluginInstances, choose_servic
 from dra_devcluster.agent.registration import Registrar
 from dra_devcluster.agent.settings import AgentSettings, Backoff
 from dra_proto.health.v1alpha1 import api_pb2 as health_pb2
-from dra_proto.health.v1alpha1 import api_pb2_grpc as health_grpc
 from dra_proto.registration.v1 import api_pb2 as registration_pb2
 from dra_proto.registration.v1 import api_pb2_grpc as registration_grpc
 
@@ -34,7 +33,6 @@ from .waiting import eventually
 
 Answer = dict[str, tuple[PreparedDevice, ...]]
 """The prepared devices by claim uid."""
-HEALTH_SERVICE = "v1alpha1.DRAResourceHealth"
 V1, V1BETA1 = "v1.DRAPlugin", "v1beta1.DRAPlugin"
 
 
@@ -219,12 +217,16 @@ class KubeletSeat:
             raise Finding(str(error)) from error
 
     @asynccontextmanager
-    async def health(self, registration: Registration) -> AsyncIterator[AsyncIterator[Any]]:
-        """The messages of the health service on a connection of its own."""
+    async def health(self, registration: Registration, service: str) -> AsyncIterator[AsyncIterator[Any]]:
+        """The messages of a version of the health service on a connection of its own; all have the same messages."""
         channel = open_channel(registration.endpoint)
         try:
-            stub: Any = health_grpc.DRAResourceHealthStub(channel)
-            call = stub.NodeWatchResources(health_pb2.NodeWatchResourcesRequest())
+            watch = channel.unary_stream(
+                f"/{service}/NodeWatchResources",
+                request_serializer=health_pb2.NodeWatchResourcesRequest.SerializeToString,
+                response_deserializer=health_pb2.NodeWatchResourcesResponse.FromString,
+            )
+            call = watch(health_pb2.NodeWatchResourcesRequest())
             yield aiter(call)
             call.cancel()
         finally:
