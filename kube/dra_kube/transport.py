@@ -5,7 +5,6 @@ Every failure of aiohttp becomes a KubeError here, so that no caller has to know
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from .connection import Connection
 from .errors import ApiError, Unreachable, error_of
 from .retry_after import seconds_of
 from .sending import READS, Guard, Sending
+from .sockets import Sockets
 from .watch import watch_events
 
 Query = Mapping[str, str]
@@ -45,13 +45,17 @@ class Transport:
         )
         self._user_agent = user_agent
         self._sending = Sending(timeout * _SERVER_SHARE, guard)
+        self._sockets = Sockets()
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
         """Get ready; nothing is sent yet."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                ssl=self.connection.tls or False, limit=0, keepalive_timeout=_KEEPALIVE_SECONDS
+                ssl=self.connection.tls or False,
+                limit=0,
+                keepalive_timeout=_KEEPALIVE_SECONDS,
+                socket_factory=self._sockets.make,
             ),
             timeout=self._timeout,
             headers={"User-Agent": self._user_agent},
@@ -63,7 +67,7 @@ class Transport:
         """Close all connections."""
         if self._session is not None:
             await self._session.close()
-            await asyncio.sleep(0)  # lets aborted connections close their sockets
+            await self._sockets.close()
             self._session = None
 
     async def settle(self, seconds: float) -> bool:

@@ -14,6 +14,7 @@ from typing import Self
 
 import aiohttp
 from dra_kube import Connection
+from dra_kube.sockets import Sockets
 from yarl import URL
 
 from .answer import Answer, refusal
@@ -42,7 +43,9 @@ class Upstream:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(ssl=self._connection.tls or False, limit=0)
+        sockets = Sockets()
+        self._stack.push_async_callback(sockets.close)
+        connector = aiohttp.TCPConnector(ssl=self._connection.tls or False, limit=0, socket_factory=sockets.make)
         self._session = await self._stack.enter_async_context(
             aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT, auto_decompress=False)
         )
