@@ -29,8 +29,9 @@ _DRIVER = re.compile(r"""\s*\(?\s*device\.driver\s*==\s*(?:"([^"\\]+)"|'([^'\\]+
 
 
 class OthersDecide(NamedTuple):
-    """Whether foreign claims wait for devices, whether some are undecided, and how often decisions were stirred."""
+    """Whether foreign claims have or want devices, want some, are undecided, and how often decisions were stirred."""
 
+    present: bool
     waiting: bool
     undecided: bool
     stirs: int
@@ -77,17 +78,13 @@ class Contention:
         """Whether another scheduler allocates devices of the driver, or may be about to."""
         return bool(self._drivers.keys(driver)) or self._is_among(self._classes, {driver})
 
-    def is_wanted(self, drivers: Set[str]) -> bool:
-        """Whether a foreign claim waits for devices that may be of one of the drivers."""
-        return self._is_among(self._classes, drivers)
-
-    def is_undecided(self, drivers: Set[str]) -> bool:
-        """Whether a scheduler has not said yet whether such a claim can have them."""
-        return self._is_among(self._undecided, drivers)
-
-    def stirs(self, drivers: Set[str]) -> int:
-        """How often other schedulers were given a reason to decide about the drivers."""
-        return self._stirs.total() if ANY in drivers else sum(self._stirs[driver] for driver in {*drivers, ANY})
+    def others_decide(self, drivers: Set[str]) -> OthersDecide:
+        """Whether other schedulers may be giving away devices of the drivers."""
+        is_any = ANY in drivers
+        is_wanted = self._is_among(self._classes, drivers)
+        is_held = any(map(self._drivers.keys, self._drivers.values() if is_any else drivers))
+        stirs = self._stirs.total() if is_any else sum(self._stirs[driver] for driver in {*drivers, ANY})
+        return OthersDecide(is_wanted or is_held, is_wanted, self._is_among(self._undecided, drivers), stirs)
 
     def _is_among(self, wishes: Index[str], drivers: Set[str]) -> bool:
         known = (self._class_drivers[name] for name in wishes.values() if name in self._class_drivers)

@@ -121,10 +121,7 @@ class State:
 
     def others_decide(self, drivers: frozenset[str]) -> OthersDecide:
         """Whether other schedulers may be giving away devices of the drivers right now."""
-        found = self._contention
-        if not found or not found.is_wanted(drivers):
-            return OthersDecide(False, False, 0)
-        return OthersDecide(True, found.is_undecided(drivers), found.stirs(drivers))
+        return self._contention.others_decide(drivers)
 
     def is_bound(self, pod: Pod) -> bool:
         """Whether the pod has its node, on the server or by a binding that was answered."""

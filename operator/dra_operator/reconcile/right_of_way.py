@@ -2,24 +2,29 @@
 
 When two schedulers decide at the same moment, both may take the same device, and ours gives way. But the other one
 sees the device come free then: kube-scheduler keeps the devices in use as a set, takes this one out although a claim of
-its own still holds it, and may give it to a second claim. So it is better that both never take it. What makes another
-scheduler decide can be seen: its pod comes, or a device comes free while a claim of it waits. After that ours waits
-until all its pods are decided, or a ``grace`` has passed; after a device came free, a quarter of it.
+its own still holds it, and may give it to a second claim. So it is better that both never take it.
 
-No pod of ours waits longer than the grace for that, so that it has its turn in a stream of pods of another scheduler,
-too. It costs a pod nothing but time, and a look a few times per grace.
+What makes another scheduler decide can be seen: its pod comes, or a device comes free while a claim of it waits. Where
+another scheduler allocates, or did a minute ago, a pod of ours therefore waits a ``pause``, in which pods that came at
+the same time are seen. Then it waits until all pods of the others are decided, and a pause is over since a device came
+free for them.
+
+No pod of ours waits longer than the ``grace`` for that, so that it has its turn in a stream of pods of another
+scheduler, too. It costs a pod nothing but time, and a look every pause.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from dra_api.core import Pod
 
 from dra_operator.cluster import Cluster
 
-LOOKS = 4  # per grace
-FORGET = 100.0  # graces after which a pod that did not come again is forgotten
+PAUSES = 4  # per grace
+REMEMBERED = 60.0
+"""Seconds for which a driver counts as shared after another scheduler had or wanted devices of it."""
 
 
 class RightOfWay:
@@ -27,6 +32,8 @@ class RightOfWay:
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float], grace: float) -> None:
         self._cluster, self._clock, self._grace = cluster, clock, grace
+        self._met: dict[frozenset[str], float] = {}
+        """By drivers: when others were seen there."""
         self._stirred: dict[frozenset[str], tuple[int, float]] = {}
         """By drivers: the stirs that were counted, and since when there are so many."""
         self._waiting: dict[str, float] = {}
@@ -34,21 +41,28 @@ class RightOfWay:
 
     def wait(self, pod: Pod, drivers: frozenset[str]) -> float:
         """Seconds after which the pod is to be looked at again before it may take devices of the drivers; 0: now."""
-        others = self._cluster.others_decide(drivers) if drivers and self._grace else None
-        if others is None or not others.waiting:
-            return 0.0
-        uid, now = pod.metadata.uid, self._clock()
-        counted, since = self._stirred.get(drivers, (-1, now))
-        if counted != others.stirs:
-            self._stirred[drivers] = (others.stirs, since := now)
-        pause = self._grace / LOOKS
-        is_stirred = now - since < (self._grace if others.undecided else pause)
-        if not is_stirred or now - self._waiting.setdefault(uid, now) >= self._grace:
+        uid, now, pause = pod.metadata.uid, self._clock(), self._grace / PAUSES
+        if not drivers or not self._must_wait(uid, drivers, now):
             self._waiting.pop(uid, None)
             return 0.0
         self._forget_old(now)
         return pause
 
+    def _must_wait(self, uid: str, drivers: frozenset[str], now: float) -> bool:
+        others = self._cluster.others_decide(drivers)
+        if others.present:
+            self._met[drivers] = now
+        if now - self._met.get(drivers, -math.inf) > REMEMBERED:
+            return False
+        counted, since = self._stirred.get(drivers, (-1, now))
+        if counted != others.stirs:
+            self._stirred[drivers] = (others.stirs, since := now)
+        waited, pause = now - self._waiting.setdefault(uid, now), self._grace / PAUSES
+        if waited >= self._grace:
+            return False
+        is_stirred = others.waiting and now - since < (self._grace if others.undecided else pause)
+        return waited < pause or is_stirred
+
     def _forget_old(self, now: float) -> None:
-        while now - (oldest := next(iter(self._waiting.items())))[1] > FORGET * self._grace:
+        while now - (oldest := next(iter(self._waiting.items())))[1] > REMEMBERED:
             del self._waiting[oldest[0]]
