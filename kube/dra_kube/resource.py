@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Resource:
-    """A kind as the API server addresses it: ``/apis/<group>/<version>/namespaces/<ns>/<plural>``."""
+    """A kind as the API server addresses it: ``/apis/<group>/<version>/namespaces/<ns>/<plural>``.
+
+    Each kind is one object, and equal to no other: so it is a quick key.
+    """
 
     group: str
     versions: tuple[str, ...]

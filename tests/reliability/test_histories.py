@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,20 @@ def test_as_many_histories_as_fit_into_seconds_go_well() -> None:
     played = re.match(r"(\d+) histories", run.stdout)
     assert played is not None
     assert int(played[1]) >= 20
+
+
+def test_the_command_says_how_far_it_is_and_ends_well_when_it_is_interrupted() -> None:
+    command = [sys.executable, "-m", "histories", "--seeds", "0:1000000"]
+    environment = {"PYTHONPATH": str(SUPPORT)}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert re.match(r"\d+ of 1000000 histories, \d+ a second, 0 went wrong; .+ left", process.stderr.readline())
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert re.match(r"\d+ histories in .*; 0 went wrong", output)
 
 
 def test_an_operator_that_takes_a_lost_answer_for_a_no_is_found_out_and_the_history_told_in_a_few_steps() -> None:

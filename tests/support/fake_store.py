@@ -55,7 +55,7 @@ class FakeStore:
 
     def of(self, resource: Resource) -> list[Obj]:
         """All objects of a kind."""
-        return [obj for (kind, _, _), obj in self.objects.items() if kind == resource]
+        return [obj for (kind, _, _), obj in self.objects.items() if kind is resource]
 
     def __getitem__(self, where: tuple[Resource, str]) -> Obj:
         resource, key = where

@@ -1,20 +1,27 @@
-"""Plays the histories of many seeds; prints those that go wrong, each with the few steps that matter."""
+"""Plays the histories of many seeds; prints those that go wrong, each with the few steps that matter.
+
+How far it is, and when it will be over, stands on stderr every ten seconds. Ctrl-C ends it when the histories under way
+are over, with what was played.
+"""
 
 from __future__ import annotations
 
 import argparse
 import gc
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from datetime import timedelta
 from itertools import islice
 
 from .history import Outcome, play
 from .shrink import shrunk
 
 CHUNK = 20  # seeds handed to a worker at once
+NEWS = 10.0  # seconds between two lines about the progress
 MOST = 5  # histories that are shrunk and told in full
 
 
@@ -25,15 +32,26 @@ def main() -> int:
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
     options = _options()
     began = time.monotonic()
-    played, wrong = 0, 0
+    played, wrong, told_at = 0, 0, -NEWS
     for chunk, outcomes in _outcomes(options.seeds, options.workers, began + options.seconds):
         played += len(chunk)
         for seed, outcome in outcomes:
             wrong += 1
             print(_story(seed, outcome) if wrong <= MOST else f"seed {seed}: {outcome.findings[0]}", flush=True)
+        if time.monotonic() - told_at >= NEWS:
+            told_at = time.monotonic()
+            print(_progress(options, played, wrong, told_at - began), file=sys.stderr, flush=True)
     seconds = time.monotonic() - began
     print(f"{played} histories in {seconds:.1f} s, {played / seconds:.0f} a second; {wrong} went wrong")
     return 1 if wrong else 0
+
+
+def _progress(options: argparse.Namespace, played: int, wrong: int, seconds: float) -> str:
+    left = min((len(options.seeds) - played) * seconds / played, options.seconds - seconds)
+    return (
+        f"{played} of {len(options.seeds)} histories, {played / seconds:.0f} a second, {wrong} went wrong; "
+        f"{timedelta(seconds=round(max(0.0, left)))} left"
+    )
 
 
 def _options() -> argparse.Namespace:
@@ -50,12 +68,14 @@ def _range(text: str) -> range:
 
 
 def _outcomes(seeds: range, workers: int, deadline: float) -> Iterator[tuple[Sequence[int], list[tuple[int, Outcome]]]]:
-    """Each chunk of seeds that was played, with those that went wrong."""
+    """Each chunk of seeds that was played, with those that went wrong. After Ctrl-C none is begun any more."""
     chunks = (seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK))
-    with ProcessPoolExecutor(workers) as pool:
+    stopped: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))
+    with ProcessPoolExecutor(workers, initializer=_leave_interrupts_to_main) as pool:
         running: dict[Future[list[tuple[int, Outcome]]], range] = {}
         while True:
-            if time.monotonic() < deadline:
+            if time.monotonic() < deadline and not stopped:
                 for chunk in islice(chunks, workers + 1 - len(running)):
                     running[pool.submit(_play, chunk)] = chunk
             if not running:
@@ -63,6 +83,10 @@ def _outcomes(seeds: range, workers: int, deadline: float) -> Iterator[tuple[Seq
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 yield running.pop(future), future.result()
+
+
+def _leave_interrupts_to_main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _play(seeds: Sequence[int]) -> list[tuple[int, Outcome]]:

@@ -56,7 +56,7 @@ def in_no_time(main: Callable[[], Coroutine[None, None, T]]) -> tuple[T, tuple[s
         try:
             return await main()
         finally:
-            await _end_all()
+            await loop.end_all()
 
     try:
         asyncio.set_event_loop(loop)
@@ -113,14 +113,6 @@ def delete_everything(stage: Stage) -> None:
     for claim in stage.server.of(RESOURCE_CLAIMS):
         if not claim["metadata"].get("ownerReferences"):
             stage.server.deleted(RESOURCE_CLAIMS, claim["metadata"]["name"], "ns")
-
-
-async def _end_all() -> None:
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
 
 
 @contextmanager
