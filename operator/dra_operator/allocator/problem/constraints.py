@@ -19,8 +19,7 @@ class Constraint(Ledger):
     ends_attempt = True
     lasting = True
 
-    def __init__(self, column: Column) -> None:
-        self.column = column
+    column: Column
 
     def tells_apart(self, devices: int, takers: Sequence[Taker]) -> Iterable[int]:
         return self.column.having.values()
@@ -36,8 +35,7 @@ class Match(Constraint):
     """``matchAttribute``: all devices have a value in common."""
 
     def __init__(self, column: Column) -> None:
-        super().__init__(column)
-        self.agrees_on = column
+        self.column = self.agrees_on = column
         self._common: list[Values] = []
 
     def __str__(self) -> str:
@@ -64,8 +62,7 @@ class Distinct(Constraint):
     """``distinctAttribute``: no two devices have a value in common."""
 
     def __init__(self, column: Column) -> None:
-        super().__init__(column)
-        self.differs_in = column
+        self.column = self.differs_in = column
         self._used: list[Values] = []
 
     def __str__(self) -> str:

@@ -26,7 +26,6 @@ class Domain:
         "amounts",
         "claim",
         "collected",
-        "comparing",
         "ledgers",
         "need",
         "number",
@@ -54,21 +53,23 @@ class Domain:
         """The ledgers that devices of the domain fall under, in the order in which they are asked."""
         self.ledgers: tuple[Ledger, ...] = ()
         """Those ledgers, in a problem."""
-        self.comparing: tuple[Ledger, ...] = ()
-        """Those of the ledgers that compare attributes."""
 
     def in_problem(self, ledgers: dict[Hashable, Ledger]) -> Domain:
         """The same domain for one problem, which has made these ledgers so far."""
         own = Domain(self.alternative, self.claim, self.number)
         own.usable, own.raised, own.collected = self.usable, self.raised, self.collected
-        own.need, own.amounts = self.need, self.amounts
+        own.need, own.amounts, own.wanted = self.need, self.amounts, self.wanted
         if self.wanted:
             for key, make in self.wanted:
                 if key not in ledgers:
                     ledgers[key] = make()
             own.ledgers = tuple([ledgers[key] for key, _ in self.wanted])
-            own.comparing = tuple([one for one in own.ledgers if one.agrees_on or one.differs_in])
         return own
+
+    @property
+    def comparing(self) -> list[Ledger]:
+        """Those of its ledgers that compare attributes."""
+        return [one for one in self.ledgers if one.agrees_on or one.differs_in]
 
     @property
     def short(self) -> bool:
@@ -97,3 +98,5 @@ class Filtered(NamedTuple):
     """By stage, an entry for each alternative."""
     dead: int
     """The first stage that cannot be served even alone; the number of stages if there is none."""
+    wants_ledgers: bool
+    """Some domain falls under a ledger."""

@@ -23,7 +23,8 @@ def filtered(node: NodeState, program: ClaimProgram) -> Filtered:
     """Applies the filters to all alternatives of a program."""
     made = list(_Filtering(node, program).domains())
     dead = (stage for stage, domains in enumerate(made) if all(domain.short for domain in domains))
-    return Filtered(made, next(dead, len(made)))
+    wants_ledgers = any(domain.wanted for domains in made for domain in domains)
+    return Filtered(made, next(dead, len(made)), wants_ledgers)
 
 
 class _Filtering:

@@ -30,10 +30,17 @@ class Problem:
         known = node.filtered.get(program.stages) if program.fault is None else None
         if known is None:
             known = node.filtered.put(program.stages, filtered(node, program))
-        ledgers: dict[Hashable, Ledger] = {}
-        self.domains = [tuple([domain.in_problem(ledgers) for domain in domains]) for domains in known.domains]
+        self.domains = known.domains
+        """By stage, an entry for each alternative. Problems share them until they need some of their own."""
+        if known.wants_ledgers:
+            self.own_domains()
         self._dead = known.dead
         """The first stage that cannot be served even alone."""
+
+    def own_domains(self) -> None:
+        """Makes domains for this problem alone, with new ledgers, so that more ledgers can be added to them."""
+        ledgers: dict[Hashable, Ledger] = {}
+        self.domains = [tuple([domain.in_problem(ledgers) for domain in domains]) for domains in self.domains]
 
     @cached_property
     def takers(self) -> dict[Ledger, list[Domain]]:

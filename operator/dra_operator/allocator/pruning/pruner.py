@@ -25,6 +25,7 @@ class Pruner:
     """Knowledge about one problem, gathered during its search."""
 
     def __init__(self, problem: Problem) -> None:
+        problem.own_domains()
         self._problem = problem
         self._propagation = Propagation(problem)
         self._ledgers = tuple(problem.takers)

@@ -40,6 +40,8 @@ class Inventory:
         self.semantics = semantics or Semantics()
         self.compiled = Compiled(language)
         self._journal: Journal[PoolId] = Journal()
+        self.version = 0
+        """Grows with each change of a slice."""
         self.class_version = 0
         self._interner = Interner()
         self._tainted = TaintedSlices(self.semantics)
@@ -51,11 +53,6 @@ class Inventory:
         self._troubled: dict[PoolId, PoolView] = {}
         self._unchecked: set[PoolId] = set()
         self._views: Memo[str, tuple[int, Node, NodeView]] = Memo(self._NODES)
-
-    @property
-    def version(self) -> int:
-        """Grows with each change of a slice."""
-        return self._journal.revision
 
     def touched_since(self, version: int) -> set[PoolId] | None:
         """The pools changed after a version; None if the version is too old."""
@@ -166,6 +163,7 @@ class Inventory:
             _count(self._counters, slice_.pool, change)
         self._unchecked.add(slice_.pool)
         self._journal.add(slice_.pool)
+        self.version = self._journal.revision
 
 
 def _count(pools: Counter[PoolId], pool: PoolId, change: int) -> None:

@@ -98,7 +98,7 @@ class Ask:
 class ClaimProgram:
     """The claims of a pod with what they ask for, up to the first fault."""
 
-    __slots__ = ("asks", "claims", "fault", "stages", "wants_admin_access")
+    __slots__ = ("asks", "claims", "fault", "stages")
 
     def __init__(self, claims: tuple[ResourceClaim, ...], asks: list[Ask]) -> None:
         self.claims = claims
@@ -107,7 +107,11 @@ class ClaimProgram:
         self.stages = asks[0].stages if len(asks) == 1 else tuple([stage for ask in asks for stage in ask.stages])
         """All stages in the order of the search."""
         self.fault = asks[-1].fault if asks else None
-        self.wants_admin_access = any(ask.wants_admin_access for ask in asks)
+
+    @property
+    def wants_admin_access(self) -> bool:
+        """Some request has admin access."""
+        return any(ask.wants_admin_access for ask in self.asks)
 
 
 class ClaimCompiler:

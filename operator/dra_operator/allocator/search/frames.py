@@ -7,6 +7,8 @@ tried once.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from dra_api.resource import RESULTS_LIMIT
 
 from dra_operator.allocator.basics.bits import each
@@ -18,15 +20,13 @@ from .state import State
 
 
 class Frame:
-    """One decision. ``outcome`` is how the frame ends when it has no more options."""
+    """One decision."""
 
-    __slots__ = ("key", "outcome", "stage")
-
-    def __init__(self, stage: int) -> None:
-        self.stage = stage
-        self.outcome = BranchEnd.FAILED
-        self.key: object = None
-        """What the future of the frame depends on, if a pruner keeps nogoods."""
+    stage: int
+    outcome: BranchEnd = BranchEnd.FAILED
+    """How the frame ends when it has no more options."""
+    key: Hashable = None
+    """What the future of the frame depends on, if a pruner keeps nogoods."""
 
     def advance(self, state: State) -> bool | None:
         """Takes the next option; None if it failed at once, False if there is none left."""
@@ -41,18 +41,36 @@ class Frame:
         raise NotImplementedError
 
 
-def enter(state: State, stage: int, remaining: Remaining | None) -> Frame | None:
-    """The frame of a stage; None when all stages are done."""
-    return AlternativesFrame(stage, remaining) if stage < len(state.problem.domains) else None
+def enter(state: State, pruner: Pruner | None, stage: int, remaining: Remaining | None) -> Frame | None:
+    """The first frame from a stage on; None when all stages are done."""
+    stages = state.problem.domains
+    if stage == len(stages):
+        return None
+    only = stages[stage][0] if len(stages[stage]) == 1 else None
+    if only is None or not only.need or _exceeds_limit(state, only):
+        return AlternativesFrame(stage, remaining)
+    return _serve(state, pruner, stage, only, remaining)
+
+
+def _serve(
+    state: State, pruner: Pruner | None, stage: int, domain: Domain, remaining: Remaining | None
+) -> Frame | None:
+    if domain.alternative.everything:
+        return AllDevicesFrame(stage, domain, remaining)
+    if domain.need:
+        return DeviceFrame(state, pruner, stage, domain, domain.need, -1, remaining)
+    return enter(state, pruner, stage + 1, remaining)
+
+
+def _exceeds_limit(state: State, domain: Domain) -> bool:
+    return domain.need > 0 and state.results[domain.claim] + domain.need > RESULTS_LIMIT
 
 
 class AlternativesFrame(Frame):
-    """Which alternative serves the request; limited when all of them exceed the limit."""
-
-    __slots__ = ("_limited", "_remaining", "index")
+    """Which alternative serves the request, if there is a choice; limited when all of them exceed the limit."""
 
     def __init__(self, stage: int, remaining: Remaining | None) -> None:
-        super().__init__(stage)
+        self.stage = stage
         self.index = -1
         self._limited = True
         self._remaining = remaining
@@ -61,8 +79,7 @@ class AlternativesFrame(Frame):
         domains = state.problem.domains[self.stage]
         while self.index + 1 < len(domains):
             self.index += 1
-            domain = domains[self.index]
-            if not domain.need or state.results[domain.claim] + domain.need <= RESULTS_LIMIT:
+            if not _exceeds_limit(state, domains[self.index]):
                 return True
         self.outcome = BranchEnd.LIMIT if self._limited else BranchEnd.FAILED
         return False
@@ -72,17 +89,11 @@ class AlternativesFrame(Frame):
 
     def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
         domain = state.problem.domains[self.stage][self.index]
-        if domain.alternative.everything:
-            return AllDevicesFrame(self.stage, domain, self._remaining)
-        if domain.need:
-            return DeviceFrame(state, pruner, self.stage, domain, domain.need, -1, self._remaining)
-        return enter(state, self.stage + 1, self._remaining)
+        return _serve(state, pruner, self.stage, domain, self._remaining)
 
 
 class DeviceFrame(Frame):
     """One device of a request, from those behind the previous one."""
-
-    __slots__ = ("_after", "_domain", "_missing", "_pruner", "_raised", "_remaining", "_rest", "device")
 
     def __init__(
         self,
@@ -94,7 +105,7 @@ class DeviceFrame(Frame):
         behind: int,
         remaining: Remaining | None,
     ) -> None:
-        super().__init__(stage)
+        self.stage = stage
         self._domain = domain
         self._missing = missing
         self._remaining = self._after = remaining
@@ -140,16 +151,14 @@ class DeviceFrame(Frame):
     def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
         if self._missing > 1:
             return DeviceFrame(state, pruner, self.stage, self._domain, self._missing - 1, self.device, self._after)
-        return enter(state, self.stage + 1, self._after)
+        return enter(state, pruner, self.stage + 1, self._after)
 
 
 class AllDevicesFrame(Frame):
     """All collected devices of a request, in order, without alternatives."""
 
-    __slots__ = ("_domain", "_done", "_remaining")
-
     def __init__(self, stage: int, domain: Domain, remaining: Remaining | None) -> None:
-        super().__init__(stage)
+        self.stage = stage
         self._domain = domain
         self._done = False
         self._remaining = remaining
@@ -187,4 +196,4 @@ class AllDevicesFrame(Frame):
         self.outcome = end
 
     def follow(self, state: State, pruner: Pruner | None) -> Frame | None:
-        return enter(state, self.stage + 1, self._remaining)
+        return enter(state, pruner, self.stage + 1, self._remaining)

@@ -3,8 +3,8 @@
 ::
 
     claims in order
-      requests in order                      one AlternativesFrame per request
-        subrequests in order
+      requests in order
+        subrequests in order                 one AlternativesFrame per request that has any
           devices one after the other        one DeviceFrame per device; one AllDevicesFrame for all
 
 The stack of frames is explicit, so the search can stop after any step and continue later, and Python's recursion limit
@@ -54,9 +54,10 @@ class Search:
         """
         last = self.steps + steps
         while self.is_open and self.steps < last:
-            self._step(self._stack, self.state)
-            if self._failures > FAILURES_BEFORE_PRUNING and self._pruner is None and self.is_open:
+            if self._has_failed_often:
                 self._start_again()
+            else:
+                self._advance(last)
         return self.solved
 
     @property
@@ -66,11 +67,15 @@ class Search:
 
     def picks(self) -> list[int]:
         """The chosen alternative of each stage, once solved."""
-        return [frame.index for frame in self._stack if isinstance(frame, AlternativesFrame)]
+        picks = [0] * len(self.problem.domains)
+        for frame in self._stack:
+            if isinstance(frame, AlternativesFrame):
+                picks[frame.stage] = frame.index
+        return picks
 
     def _begin(self, remaining: Remaining | None) -> None:
         self.state = State(self.problem)
-        first = enter(self.state, 0, remaining)
+        first = enter(self.state, self._pruner, 0, remaining)
         self._stack: list[Frame] = []
         if first is None:
             self.solved = True
@@ -90,25 +95,32 @@ class Search:
         else:
             self._begin(remaining)
 
-    def _step(self, stack: list[Frame], state: State) -> None:
-        frame = stack[-1]
-        self.steps += 1 if self._pruner is None else PRUNED_COST
-        advanced = frame.advance(state)
-        if advanced:
-            following = frame.follow(state, self._pruner)
-            if following is None:
-                self.solved = True
-            else:
-                self._push(stack, following)
-        elif advanced is False:
-            self._pop(stack, state)
+    @property
+    def _has_failed_often(self) -> bool:
+        return self._failures > FAILURES_BEFORE_PRUNING and self._pruner is None
 
-    def _push(self, stack: list[Frame], frame: Frame) -> None:
-        known = self._pruner.nogoods.get(frame.key) if self._pruner is not None and frame.key is not None else None
-        if known is None:
-            stack.append(frame)
-        else:
-            stack[-1].retract(self.state, self._crossing(stack[-1], frame, known))
+    def _advance(self, last: int) -> None:
+        """Takes steps until it has an answer, has taken the last, or has failed often enough to start again."""
+        stack, state, pruner = self._stack, self.state, self._pruner
+        cost = 1 if pruner is None else PRUNED_COST
+        while self.steps < last:
+            self.steps += cost
+            frame = stack[-1]
+            advanced = frame.advance(state)
+            if advanced:
+                following = frame.follow(state, pruner)
+                if following is None:
+                    self.solved = True
+                    return
+                known = pruner.nogoods.get(following.key) if pruner is not None and following.key is not None else None
+                if known is None:
+                    stack.append(following)
+                else:
+                    frame.retract(state, self._crossing(frame, following, known))
+            elif advanced is False:
+                self._pop(stack, state)
+                if not stack or self._has_failed_often:
+                    return
 
     def _pop(self, stack: list[Frame], state: State) -> None:
         frame = stack.pop()
