@@ -18,6 +18,7 @@ from dra_devcluster.apiserver.authorization import Attributes
 from dra_devcluster.cluster import DevCluster
 from image import build
 from kubectl import Kubectl, kubectl_for
+from real_cluster import RealCluster, real_cluster
 
 NODES = 2
 
@@ -26,7 +27,7 @@ NODES = 2
 class Site:
     """A cluster with nodes that find the image's programs in ``image``, and a kubectl for it."""
 
-    cluster: DevCluster
+    cluster: DevCluster | RealCluster
     kubectl: Kubectl
     image: Path
     requests: set[Attributes] = field(default_factory=set)
@@ -47,10 +48,11 @@ class Site:
         """The objects of the manifests."""
         return list(yaml.safe_load_all(await self.kubectl("kustomize", "manifests")))
 
-    async def account(self, name: str) -> Path:
-        """A kubeconfig for a service account."""
-        token = await self.kubectl("create", "token", name, "--namespace", namespace_of(name))
-        config = self.cluster.server.kubeconfig
+    async def account(self, name: str, pod: str = "") -> Path:
+        """A kubeconfig for a service account; with a token that is bound to the pod, if one is named."""
+        bound = ["--bound-object-kind", "Pod", "--bound-object-name", pod] if pod else []
+        token = await self.kubectl("create", "token", name, "--namespace", namespace_of(name), *bound)
+        config = yaml.safe_load(self.cluster.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": token.strip()}
         path = self.cluster.folder / f"{name}.kubeconfig"
         path.write_text(yaml.safe_dump(config))
@@ -58,7 +60,7 @@ class Site:
 
 
 @asynccontextmanager
-async def deployment_site() -> AsyncIterator[Site]:
+async def deployment_site(*, real: bool = False) -> AsyncIterator[Site]:
     """An empty cluster to deploy to. Skips the test on a machine that forbids mounts."""
     if obstacle := why_impossible():
         pytest.skip(f"no mounts on this machine: {obstacle}")
@@ -72,6 +74,10 @@ async def deployment_site() -> AsyncIterator[Site]:
             pod_retry=0.3,
             restart_backoff=Backoff(0.3, 1.0),
         )
+        if real:
+            async with real_cluster(folder, NODES, settings) as cluster:
+                yield Site(cluster, kubectl_for(cluster.kubeconfig, folder), image)
+            return
         with recorded() as requests:
             async with DevCluster(folder, nodes=NODES, agent_settings=settings, authorization="rbac") as cluster:
                 yield Site(cluster, kubectl_for(cluster.kubeconfig, folder), image, requests)

@@ -15,18 +15,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dra_devcluster.agent import NodeAgent
-from dra_devcluster.node_protocol import SERVER_KEY_ANNOTATION
 from dra_kube import (
     DEVICE_CLASSES,
     EVENTS,
     NAMESPACES,
-    NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Api,
-    Connection,
     NotFound,
     Object,
     Resource,
@@ -34,6 +31,7 @@ from dra_kube import (
 from dra_kubeletplugin import KubeletPlugin, PluginSettings, Pool, Resources, device
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from dra_kubeletplugin.testing import CallRecorder, Faults
+from node_log import node_log
 from waiting import NotObserved, stays, until
 from world import NODE_LABEL, World
 
@@ -330,18 +328,11 @@ class Scene:
         return await until(f"environment of {name}/{container}", look)
 
     async def log(self, name: str, container: str) -> str:
-        """What a container printed: through the API server, or from the node itself.
-
-        A real API server insists on TLS towards its nodes, which the nodes of the development cluster do not speak.
-        """
+        """What a container printed: through the API server, or from the node itself."""
         if self.world.kind == "development cluster":
             path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/log"
             return await self.api.raw_text(path, container=container)
-        node = await self.api.get(NODES, (await self.get_pod(name))["spec"]["nodeName"])
-        port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
-        key = f"Bearer {node['metadata']['annotations'][SERVER_KEY_ANNOTATION]}"
-        async with Api(Connection(f"http://127.0.0.1:{port}", None, lambda: key)) as kubelet:
-            return await kubelet.raw_text(f"/containerLogs/{self.namespace}/{name}/{container}")
+        return await node_log(self.api, self.namespace, name, container)
 
     async def deallocated(self, name: str = "external-claim") -> Object:
         """Wait until no pod holds the claim and it has no devices."""
