@@ -1,4 +1,8 @@
-"""The commands on the pages do what the pages say: typed in one after the other, in an empty folder."""
+"""The commands on the pages do what the pages say: typed in one after the other, in an empty folder.
+
+Every command of every page is run by a story here or by another test or by CI, or stands in ``NOT_RUN`` with the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,126 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from pages import BY_NAME, ROOT, Line
+from pages import BY_NAME, PAGES, ROOT, Line
 
-STORIES = {  # page, its blocks, and what must be true in the end
-    "a cluster to play with": (
-        "README.md",
-        slice(1, 4),
-        "kubectl wait pod --all --for=jsonpath='{.status.phase}'=Running --timeout=60s",
+
+@dataclass(frozen=True)
+class Story:
+    """Blocks of pages (page, number of the block), in order, and what a reader has or does beside them.
+
+    ``words`` stand for what a reader has to fill in; ``before`` is done before the block of that number in the story;
+    ``refused`` are commands that must fail, as the page says; ``check`` must succeed in the end.
+    """
+
+    blocks: tuple[tuple[str, int], ...]
+    check: str
+    words: Mapping[str, str] = field(default_factory=dict)
+    before: Mapping[int, str] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+    needs_kubectl: bool = True
+
+    def lines(self) -> Iterator[tuple[int, Line]]:
+        """Each line that is run, with the number of its block in the story."""
+        for number, (page, block) in enumerate(self.blocks):
+            yield from ((number, line) for line in BY_NAME[page].console()[block] if reason(page, line) is None)
+
+
+RUNNING = "kubectl wait pod --all --for=jsonpath='{.status.phase}'=Running --timeout=60s"
+STORIES = {
+    "a cluster to play with": Story(
+        (("README.md", 1), ("README.md", 2), ("README.md", 3), ("docs/simulate.md", 0), ("docs/operator.md", 0)),
+        check="! grep -q Traceback servers.log",
+        words={
+            "why pod NAME -n NAMESPACE": "why pod inline-claim -n default",
+            "FILE": "dev.kubeconfig",
+            "8080": "0",  # another process of this machine may have that port
+        },
+        before={
+            3: f"{RUNNING}; kubectl get nodes,resourceslices,deviceclasses -o yaml > cluster.yaml; "
+            "mkdir cluster; cp cluster.yaml cluster; "
+            "cp manifests/examples/inline-claim.yaml pod.yaml"
+        },
     ),
-    "a driver in an afternoon": ("docs/driver-author.md", slice(0, 4), "kubectl get pod hello"),
+    "a driver in an afternoon": Story(
+        tuple(("docs/driver-author.md", number) for number in range(4)),
+        check="kubectl get pod hello",
+        # The folder of the node is the only thing that a reader has to fill in: `up` printed it.
+        words={"/tmp/dra-.../nodes/node-1": "$(sed -n 's/^ *node-1: //p' up.log)"},
+    ),
+    "roles, tokens and a stuck claim": Story(
+        (("docs/devcluster.md", 1), ("docs/devcluster.md", 2), ("docs/operating.md", 2)),
+        check="kubectl wait --for=delete resourceclaim/stuck --timeout=30s",
+        words={"resourceclaim NAME": "resourceclaim stuck"},
+        before={
+            2: "sed 's/name: .*-claim$/name: stuck/; /^---/,$d' manifests/examples/external-claim.yaml > stuck.yaml; "
+            "kubectl create -f stuck.yaml; kubectl patch resourceclaim stuck --type merge "
+            """--patch '{"metadata":{"finalizers":["resource.kubernetes.io/delete-protection"]}}'; """
+            "kubectl delete resourceclaim stuck --wait=false"
+        },
+        refused=("kubectl delete pod web --as jane",),
+    ),
+    "without a cluster": Story(
+        (("docs/hostdev.md", 0), ("docs/completion.md", 0)),
+        check="grep -q search-budget ~/.local/share/bash-completion/completions/dra-operator",
+        needs_kubectl=False,
+    ),
+}
+ENGINE = "needs a container engine and a registry; .ci/image builds the image without them"
+BY_CI = ".ci/run does it, in a fresh clone"
+INSTALLS = "installs into the environment in which the tests run"
+DEPLOYED = "tests/manifests/test_deployment.py does it, with a stand-in for the image"
+NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
+    ("README.md", "git clone"): BY_CI,
+    ("README.md", "make "): BY_CI,
+    ("README.md", "docker "): ENGINE,
+    ("README.md", "kind load"): ENGINE,
+    ("README.md", "(cd manifests/base && kustomize"): "needs kustomize, whose `edit` kubectl does not have",
+    ("README.md", "kubectl apply -k"): DEPLOYED,
+    ("README.md", "kubectl apply -f manifests/examples/"): DEPLOYED,
+    ("README.md", "helm install"): "needs helm; tests/manifests/test_chart.py renders the chart where there is one",
+    ("CONTRIBUTING.md", "make install"): BY_CI,
+    ("CONTRIBUTING.md", "pre-commit install"): "changes the clone of the project",
+    ("CONTRIBUTING.md", ".venv/bin/python -m hatchling"): "make compiled builds a wheel in the same way",
+    ("CONTRIBUTING.md", "docker "): ENGINE,
+    ("docs/completion.md", "pip install"): INSTALLS,
+    ("docs/devcluster.md", "dra-devcluster demo"): BY_CI,
+    ("docs/driver-test.md", "pip install"): INSTALLS,
+    ("docs/driver-test.md", "dra-driver-test"): "takes minutes, and one of them a node; tests/drivertest has its own",
+    ("docs/hostdev.md", "dra-kubelet-plugin hostdev --config serial.yaml"): "needs root on a node with such devices",
+    ("docs/operating.md", "kubectl apply -k"): DEPLOYED,
+    ("docs/operating.md", "kubectl rollout"): DEPLOYED,
+    ("docs/operating.md", "kubectl label"): DEPLOYED,
+    ("docs/operator.md", "kubectl get devicetaintrule"): "tests/e2e/test_evictions.py reads such a condition",
+    ("docs/operator.md", "kubectl create -f -"): "needs a gate; tests/operator/test_pool_status.py has the object",
+    ("docs/operator.md", "kubectl get resourcepoolstatusrequest"): "tests/operator/test_pool_status.py reads it",
+    ("docs/operator.md", "curl "): "shows a failure; tests/operator/test_probes.py has one",
 }
 LASTING = re.compile(r"(dra-devcluster up|kopf run|dra-operator run|\d+_\w+\.py)\b")
-SECONDS = 100
+SECONDS = 200
 
 
-def script(lines: list[Line], check: str) -> str:
+def reason(page: str, line: Line) -> str | None:
+    """Why no story runs the command of the page."""
+    return next((why for (of, start), why in NOT_RUN.items() if of == page and line.command.startswith(start)), None)
+
+
+def script(story: Story) -> str:
     """A shell script of the lines: what lasts runs in the background, and ends with the script."""
-    steps = ["set -eu -o pipefail", "trap 'kill $(jobs -p); wait' EXIT"]
-    for line in lines:
-        # The folder of the node is the only thing that a reader has to fill in: `up` printed it.
-        command = re.sub(r"/tmp/dra-\.\.\.\S*", r"$(sed -n 's/^ *node-1: //p' up.log)", line.command)
-        if not LASTING.search(command):
+    steps = ["set -eu -o pipefail", "trap 'jobs -p | xargs -r kill; wait' EXIT"]
+    before = dict(story.before)
+    for number, line in story.lines():
+        steps.append(before.pop(number, ":"))
+        command = line.command
+        for word, instead in story.words.items():
+            command = command.replace(word, instead)
+        if line.command in story.refused:
+            steps.append(f"if {command}; then echo not refused; exit 1; fi")
+        elif not LASTING.search(command):
             steps.append(command)
         elif kubeconfig := re.search(r"dra-devcluster up .*--kubeconfig (\S+)", command):
             steps.append(f"{command} >up.log 2>&1 &")
@@ -40,22 +140,21 @@ def script(lines: list[Line], check: str) -> str:
             steps.append(f"until {ready}; do kill -0 $! && sleep 0.1; done")
         else:
             steps.append(f"{command.removesuffix('&').strip()} >>servers.log 2>&1 &")
-    return "\n".join([*steps, check])
+    return "\n".join([*steps, story.check])
 
 
-@pytest.mark.parametrize("story", STORIES)
-def test_the_commands_of_a_page_work(story: str, tmp_path: Path) -> None:
-    if not shutil.which("kubectl"):
+@pytest.mark.parametrize("name", STORIES)
+def test_the_commands_of_a_story_work(name: str, tmp_path: Path) -> None:
+    story = STORIES[name]
+    if story.needs_kubectl and not shutil.which("kubectl"):
         pytest.skip("kubectl is not installed: the commands of the documentation are NOT run")
-    name, blocks, check = STORIES[story]
-    lines = [line for block in BY_NAME[name].console()[blocks] for line in block]
     for folder in ("operator", "manifests", "examples"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     programs = Path(sys.executable).parent
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv/bin").symlink_to(programs)
     shell = subprocess.Popen(
-        ["bash", "-c", script(lines, check)],
+        ["bash", "-c", script(story)],
         cwd=tmp_path,
         env={"HOME": str(tmp_path), "PATH": f"{programs}:{os.environ['PATH']}"},
         stdout=subprocess.PIPE,
@@ -70,5 +169,29 @@ def test_the_commands_of_a_page_work(story: str, tmp_path: Path) -> None:
         output, _ = shell.communicate()
     logs = [log.read_text() for log in tmp_path.glob("*.log")]
     assert shell.returncode == 0, "\n".join([output, *logs])
-    for line in lines:
+    for _, line in story.lines():
         assert all(said in output for said in line.prints), output
+
+
+def test_every_command_is_run_or_stands_here_with_a_reason() -> None:
+    run = {line.command for story in STORIES.values() for _, line in story.lines()}
+    shown = [(page.name, line) for page in PAGES for block in page.console() for line in block]
+    assert [(page, line.command) for page, line in shown if line.command not in run and not reason(page, line)] == []
+    used = {reason_of for page, line in shown if (reason_of := reason(page, line))}
+    assert set(NOT_RUN.values()) == used
+    assert [
+        key for key in NOT_RUN if not any(key[0] == page and line.command.startswith(key[1]) for page, line in shown)
+    ] == []
+    commands = {line.command for _, line in shown}
+    assert len(commands & run) / len(commands) > 0.5
+
+
+def test_every_block_of_commands_is_marked_as_such() -> None:
+    """A block without a language would not be looked at."""
+    loose = [
+        (page.name, body)
+        for page in PAGES
+        for kind in ("", "sh", "bash", "shell", "text")
+        for body in page.blocks(kind)
+    ]
+    assert [(page, body) for page, body in loose if re.search(r"^\$ ", body, re.MULTILINE)] == []
