@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 from dra_operator.commands.documents import DEEPEST, documents, loader
-from dra_operator.commands.object_files import BadInput, read_objects
+from dra_operator.commands.object_files import KINDS, BadInput, read_objects
+from dra_operator.intake.kinds import WATCHED
 
 Json = dict[str, Any]
 
@@ -39,6 +40,13 @@ TEXTS: dict[str, tuple[str, list[Any]]] = {
 @pytest.mark.parametrize(("text", "found"), TEXTS.values(), ids=TEXTS.keys())
 def test_documents_are_read(text: str, found: list[Any]) -> None:
     assert documents(text) == found
+
+
+LEFT_OUT = {"CSIDriver", "CSINode", "CSIStorageCapacity", "ResourcePoolStatusRequest", "VolumeAttachment"}
+
+
+def test_a_kind_that_the_operator_watches_is_read_from_files_or_left_out_on_purpose() -> None:
+    assert {resource.kind for resource in WATCHED} == KINDS.keys() | LEFT_OUT
 
 
 BAD: dict[str, tuple[str, str]] = {

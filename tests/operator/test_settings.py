@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 
 import pytest
 from dra_operator.allocator import Features
+from dra_operator.app import run_command
 from dra_operator.app.command_line import CommandLine
 from dra_operator.app.operator import Options
 from dra_operator.app.run_command import options_of
@@ -284,6 +287,14 @@ def test_what_is_set_reaches_the_rooms(write: Callable[[str], str]) -> None:
         audit_interval=28,
         request_timeout=11,
     )
+
+
+def test_every_setting_goes_to_some_room() -> None:
+    """One that is only declared would be accepted and have no effect."""
+    read_here = {
+        node.attr for node in ast.walk(ast.parse(inspect.getsource(run_command))) if isinstance(node, ast.Attribute)
+    }
+    assert [setting.path[0] for setting in described() if setting.path[0] not in read_here] == []
 
 
 def test_without_anything_the_rooms_get_their_own_defaults() -> None:
