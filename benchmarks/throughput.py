@@ -36,7 +36,7 @@ from dra_kube import Api, connection
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 from throughput_load import REQUESTS, Load, Pods, clean, fill, for_each, furnish, steady, wait_for_all
-from throughput_sides import Process, Side, control_plane, development_cluster, side_of, writes
+from throughput_sides import Process, Side, control_plane, development_cluster, machine_seconds, side_of, writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,8 @@ class Result:
     p50: float
     p99: float
     cpu: float | None
+    machine: float
+    """Processor time of all programs of this machine, the API server, etcd and the benchmark among them."""
     megabytes: float | None
     writes: float
     """Per pod."""
@@ -97,11 +99,11 @@ class Round:
 
     async def _phase(self, phase: str, pods: Pods, work: Awaitable[None]) -> None:
         pods.latencies.clear()
-        before, spent = await writes(self._api), self._seconds()
+        before, spent, busy = await writes(self._api), self._seconds(), machine_seconds()
         began = time.perf_counter()
         await work
         wall = time.perf_counter() - began
-        spent = self._seconds() - spent
+        spent, busy = self._seconds() - spent, machine_seconds() - busy
         count, latencies = len(pods.latencies), sorted(pods.latencies)
         made = {what: number / count for what, number in (await writes(self._api) - before).items()}
         self.results.append(
@@ -114,6 +116,7 @@ class Round:
                 statistics.median(latencies) * 1e3,
                 latencies[int(count * 0.99)] * 1e3,
                 spent / count * 1e3 if self._processes else None,
+                busy / count * 1e3,
                 sum(process.megabytes() for process in self._processes) if self._processes else None,
                 sum(made.values()),
                 sum(number for what, number in made.items() if what.endswith(" 409")),
@@ -141,8 +144,8 @@ async def measure(kubeconfig: Path, sides: Sequence[Side], load: Load, rounds: i
 
 def table(results: Sequence[Result]) -> Iterator[str]:
     """Medians over the rounds, and with two sides how the first compares to the second."""
-    yield "| phase | side | pods/s | p50 ms | p99 ms | cpu ms/pod | MB | writes/pod | 409/pod |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| phase | side | pods/s | p50 ms | p99 ms | cpu ms/pod | of the machine | MB | writes/pod | 409/pod |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     sides = list(dict.fromkeys(result.side for result in results))
     for phase in dict.fromkeys(result.phase for result in results):
         for side in sides:
@@ -151,7 +154,7 @@ def table(results: Sequence[Result]) -> Iterator[str]:
             pairs = list(zip(*([r for r in results if (r.phase, r.side) == (phase, s)] for s in sides), strict=True))
             rate = statistics.median(ours.rate / theirs.rate for ours, theirs in pairs)
             p50 = statistics.median(ours.p50 / theirs.p50 for ours, theirs in pairs)
-            yield f"| {phase} | *{sides[0]} / {sides[1]}* | {rate:.2f} | {p50:.2f} | | | | | |"
+            yield f"| {phase} | *{sides[0]} / {sides[1]}* | {rate:.2f} | {p50:.2f} | | | | | | |"
 
 
 def _line(phase: str, side: str, results: Sequence[Result]) -> str:
@@ -159,7 +162,16 @@ def _line(phase: str, side: str, results: Sequence[Result]) -> str:
         values = [value for result in results if (value := getattr(result, name)) is not None]
         return f"{statistics.median(values):.{digits}f}" if values else "-"
 
-    names = (("rate", 0), ("p50", 0), ("p99", 0), ("cpu", 2), ("megabytes", 0), ("writes", 2), ("conflicts", 3))
+    names = (
+        ("rate", 0),
+        ("p50", 0),
+        ("p99", 0),
+        ("cpu", 2),
+        ("machine", 2),
+        ("megabytes", 0),
+        ("writes", 2),
+        ("conflicts", 3),
+    )
     return f"| {phase} | {side} | {' | '.join(median(*name) for name in names)} |"
 
 
