@@ -17,7 +17,7 @@ import msgspec
 from dra_api.codec import DecodeError, decode_list
 
 from .connection import Connection
-from .errors import NotFound, NotServed
+from .errors import NotFound, NotServed, Unreachable
 from .resource import Resource
 from .sending import Guard, unguarded
 from .transport import Observe, Transport, unobserved
@@ -166,12 +166,11 @@ class Api:
         version = await self.version_of(resource)
         revision = ""
         async for page in self._pages(resource, namespace, selectors):
-            content = msgspec.json.decode(page)
-            for item in content.get("items") or ():
+            for item in self._objects(resource, page):
                 item.setdefault("kind", resource.kind)
                 item.setdefault("apiVersion", resource.api_version(version))
                 items.append(from_served(resource, version, item))
-            revision = content["metadata"].get("resourceVersion", "")
+            revision = self._meta(resource, page).resource_version
         return items, revision
 
     async def list_as(
@@ -200,9 +199,8 @@ class Api:
         items: Objects = []
         revision = ""
         async for page in self._pages(resource, namespace, selectors, accept):
-            content = msgspec.json.decode(page)
-            items += [item["metadata"] for item in content.get("items") or ()]
-            revision = content["metadata"].get("resourceVersion", "")
+            items += [item.get("metadata") or {} for item in self._objects(resource, page)]
+            revision = self._meta(resource, page).resource_version
         return items, revision
 
     async def delete_collection(self, resource: Resource, namespace: str | None = None, **selectors: str) -> None:
@@ -232,10 +230,11 @@ class Api:
             return resource.versions[0]
         for version in resource.versions:
             try:
-                kinds = await self.raw_get(f"/apis/{resource.group}/{version}")
+                path = f"/apis/{resource.group}/{version}"
+                served = self._transport.decoded(path, await self._transport.request("GET", path), _Served)
             except NotFound:
                 continue
-            if any(entry["name"] == resource.plural for entry in kinds.get("resources") or ()):
+            if any(entry.name == resource.plural for entry in served.resources or ()):
                 self._served[resource] = version
                 return version
         raise NotServed(f"the API server serves {resource} in none of the versions {', '.join(resource.versions)}")
@@ -267,7 +266,7 @@ class Api:
             body = to_served(resource, version, body)
         path = resource.path(version, namespace, name, subresource)
         try:
-            answer: Object = await self._transport.json(method, path, body=body, query=query, headers=headers)
+            content = await self._transport.request(method, path, body=body, query=query, headers=headers)
         except NotFound as error:
             if error.reason:
                 raise
@@ -275,6 +274,7 @@ class Api:
             # version is not served (any more), and nothing is known about the object.
             self._served.pop(resource, None)
             raise NotServed(f"the API server does not serve {resource} in version {version}: {error}") from error
+        answer: Object = self._transport.decoded(path, content, dict[str, Any])
         return from_served(resource, version, answer) if answer.get("kind") == resource.kind else answer
 
     async def _pages(
@@ -288,15 +288,45 @@ class Api:
         token = ""
         while True:
             query = {**selectors, "limit": str(_PAGE)} | ({"continue": token} if token else {})
-            page = await self._transport.request("GET", path, query=query, headers=headers)
-            token = self._transport.decoded(path, page, _Envelope).metadata.get("continue") or ""
-            yield page
-            if not token:
+            content = await self._transport.request("GET", path, query=query, headers=headers)
+            meta = self._meta(resource, content)
+            yield content
+            if not meta.continue_:
                 return
+            if meta.continue_ == token:
+                raise Unreachable(f"{path}: the list never ends: the API server answers with the same page again")
+            token = meta.continue_
+
+    def _meta(self, resource: Resource, page: bytes) -> _PageMeta:
+        found: _Page = self._transport.decoded(f", a list of {resource.plural},", page, _Page)
+        return found.metadata
+
+    def _objects(self, resource: Resource, page: bytes) -> Objects:
+        found: _Items = self._transport.decoded(f", a list of {resource.plural},", page, _Items)
+        return found.items or []
 
 
-class _Envelope(msgspec.Struct):
-    metadata: dict[str, Any] = {}
+class _PageMeta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class _Page(msgspec.Struct):
+    """What a page of a list says of itself."""
+
+    metadata: _PageMeta = msgspec.field(default_factory=_PageMeta)
+
+
+class _Items(msgspec.Struct):
+    items: list[dict[str, Any]] | None = None
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Served(msgspec.Struct):
+    resources: list[_Named] | None = None
 
 
 __all__ = ["Api", "Object", "PatchKind", "TypedList"]

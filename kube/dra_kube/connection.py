@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dra_api import yaml_text
 from kubernetes import config as kubernetes_config
 from kubernetes.client import Configuration
 
@@ -22,6 +23,8 @@ from .errors import ConnectionSettingsError
 from .tls import client_tls
 
 LOOK_UP_PERIOD = 1.0  # seconds
+_LARGEST = 4 * 2**20
+"""Bytes of a kubeconfig, which holds certificates, and an entry for each cluster."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,24 @@ def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, co
         kubernetes_config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # the package is untyped
         return "the in-cluster service account"
     file = str(explicit) if explicit else kubernetes_config.KUBE_CONFIG_DEFAULT_LOCATION or "~/.kube/config"
-    if not any(Path(part).expanduser().is_file() for part in file.split(os.pathsep)):
+    parts = [path for part in file.split(os.pathsep) if (path := Path(part).expanduser()).is_file()]
+    if not parts:
         raise kubernetes_config.ConfigException(f"{file} does not exist")
+    for path in parts:
+        _check_within_limits(path)
     kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]  # the package is untyped
         file, context, settings, persist_config=False
     )
     return file
+
+
+def _check_within_limits(path: Path) -> None:
+    """The kubernetes package reads files of any size, and YAML that stands for gigabytes. Raises ConfigException."""
+    with path.open("rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise kubernetes_config.ConfigException(f"{path} is larger than {_LARGEST >> 20} MiB")
+    yaml_text.load(content)
 
 
 def _from_settings(settings: Configuration, where: str) -> Connection:

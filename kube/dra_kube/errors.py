@@ -68,12 +68,13 @@ class ApiError(KubeError):
         self.message = message
         self.details = details or {}
         seconds = self.details.get("retryAfterSeconds")
-        self.retry_after = float(seconds) if seconds else retry_after
+        self.retry_after = float(seconds) if isinstance(seconds, int) and seconds > 0 else retry_after
 
     @property
     def causes(self) -> list[dict[str, str]]:
         """Fields at fault: ``reason``, ``message``, ``field`` of each."""
-        return list(self.details.get("causes") or ())
+        causes = self.details.get("causes")
+        return [cause for cause in causes if isinstance(cause, dict)] if isinstance(causes, list) else []
 
 
 class BadRequest(ApiError):
@@ -129,9 +130,14 @@ _BY_CODE: dict[int, type[ApiError]] = {
 
 
 def error_of(code: int, status: dict[str, Any], fallback: str = "", retry_after: float | None = None) -> ApiError:
-    """The exception for a response: ``status`` is its Status object, or empty when there was none."""
-    reason = status.get("reason") or ""
+    """The exception for a response: ``status`` is its Status object, or empty when there was none.
+
+    A field of the Status that has another type than it should counts as left out.
+    """
+    reason, message, details = (status.get(name) for name in ("reason", "message", "details"))
+    reason = reason if isinstance(reason, str) else ""
     kind = ServerError if code >= 500 else _BY_CODE.get(code, ApiError)
     if kind is Conflict and reason == "AlreadyExists":
         kind = AlreadyExists
-    return kind(code, reason, status.get("message") or fallback, status.get("details"), retry_after)
+    message = message if isinstance(message, str) and message else fallback
+    return kind(code, reason, message, details if isinstance(details, dict) else None, retry_after)

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from dra_api.nesting import TOO_DEEP
 
 from .connection import Connection
 from .errors import ApiError, Unreachable, error_of
@@ -29,6 +30,8 @@ _WATCH_SECONDS = 300
 _WATCH_GRACE = 30
 _KEEPALIVE_SECONDS = 20.0
 """kube-apiserver closes idle connections after 90 s, load balancers and proxies in between often after 30 to 60 s."""
+_LARGEST_ANSWER = 512 * 2**20
+"""Bytes. A page of a list has up to 1,000 objects, and etcd takes objects of up to 1.5 MB."""
 _SERVER_SHARE = 0.9
 """The share of the limit for one request that the server may spend on a write."""
 
@@ -92,13 +95,16 @@ class Transport:
         return self.decoded(path, await self.request(method, path, **options))
 
     def decoded(self, path: str, content: bytes, type_: Any = Any) -> Any:
-        """Content as JSON. Raises Unreachable for anything else: the other side is not an API server."""
+        """Content as JSON. Raises Unreachable for anything else: the other side is not an API server; and for an object
+        that nests too deep for Python."""
         try:
             return msgspec.json.decode(content, type=type_)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Unreachable(
                 f"{self.connection.host}{path} is not an API server: {error}: {content[:80]!r}"
             ) from error
+        except RecursionError as error:
+            raise Unreachable(f"{self.connection.host}{path} holds an object that is {TOO_DEEP}") from error
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Types and objects of the events of a watch, until the server ends it. Raises as ``request`` does."""
@@ -108,7 +114,8 @@ class Transport:
             try:
                 async for kind, obj in watch_events(response.content):
                     if kind == "ERROR":
-                        raise error_of(int(obj.get("code") or 500), obj)
+                        code = obj.get("code")
+                        raise error_of(code if isinstance(code, int) and code > 0 else 500, obj)
                     yield kind, obj
             except (aiohttp.ClientError, TimeoutError, RuntimeError) as error:  # the last: closed before it was read
                 raise Unreachable(f"the watch of {self.connection.host}{path} was interrupted: {error!r}") from error
@@ -166,17 +173,24 @@ def _words(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
 
 
 async def _content(response: aiohttp.ClientResponse, what: str) -> bytes:
+    parts: list[bytes] = []
+    size = 0
     try:
         async with response:
-            return await response.read()
+            async for part in response.content.iter_any():
+                parts.append(part)
+                size += len(part)
+                if size > _LARGEST_ANSWER:
+                    raise Unreachable(f"{what}: the answer is larger than {_LARGEST_ANSWER >> 20} MiB")
     except (aiohttp.ClientError, TimeoutError) as error:
         raise Unreachable(f"{what}: the response was cut off: {error!r}") from error
+    return b"".join(parts)
 
 
 def _refusal(code: int, content: bytes, retry_after: float | None) -> ApiError:
     try:
         status = msgspec.json.decode(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         status = None
     if isinstance(status, dict) and status.get("kind") == "Status":
         return error_of(code, status, retry_after=retry_after)

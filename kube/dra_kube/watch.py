@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import aiohttp
 import msgspec
 
+from .errors import Unreachable
+
 
 class WatchEvent(NamedTuple):
     """One change: ``type`` is ADDED, MODIFIED, DELETED, or BOOKMARK (metadata.resourceVersion only)."""
@@ -27,20 +29,25 @@ class _Line(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Line)
+_LONGEST = 64 * 2**20
+"""Bytes of one event. etcd takes objects of up to 1.5 MB, kube-apiserver requests of up to 3 MB."""
 
 
 async def watch_events(stream: aiohttp.StreamReader) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """The events of a stream, in order; a line that is no event is skipped."""
+    """The events of a stream, in order; a line that cannot be read is skipped. Raises Unreachable for a line without
+    end."""
     rest = bytearray()
     async for chunk in stream.iter_any():
         rest += chunk
         if b"\n" not in chunk:
+            if len(rest) > _LONGEST:
+                raise Unreachable(f"a watch event is longer than {_LONGEST >> 20} MiB")
             continue
         *lines, tail = rest.split(b"\n")
         rest = tail
         for line in lines:
             try:
                 event = _decoder.decode(line)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             yield event.type, event.object

@@ -28,6 +28,8 @@ from .errors import CheckpointCorrupted, ClaimError
 
 FORMAT = 1
 
+_LARGEST = 16 * 2**20
+"""Bytes of a file. A device takes about 500, a claim has at most 32."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _UID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,198}[A-Za-z0-9])?")
 
@@ -106,7 +108,8 @@ class ClaimRecords:
         """The record of a claim, None if there is none."""
         path = self.path(uid)
         try:
-            return _decoded(path, path.read_bytes())
+            with path.open("rb") as file:
+                return _decoded(path, file.read(_LARGEST + 1))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -213,6 +216,8 @@ def _encoded(record: ClaimRecord) -> bytes:
 
 
 def _decoded(path: Path, content: bytes) -> ClaimRecord:
+    if len(content) > _LARGEST:
+        raise CheckpointCorrupted(path, f"it is larger than {_LARGEST >> 20} MiB")
     try:
         file = msgspec.json.decode(content, type=_File)
         if file.readable_from > FORMAT:
@@ -220,7 +225,7 @@ def _decoded(path: Path, content: bytes) -> ClaimRecord:
         if file.checksum != zlib.crc32(file.record):
             raise CheckpointCorrupted(path, f"its checksum is {file.checksum}, not {zlib.crc32(file.record)}")
         record = msgspec.json.decode(file.record, type=ClaimRecord)
-    except (ValueError, TypeError) as error:  # of msgspec, and of what checks a prepared device
+    except (ValueError, TypeError, RecursionError) as error:  # of msgspec, and of what checks a prepared device
         raise CheckpointCorrupted(path, str(error)) from error
     if record.uid != path.stem:
         raise CheckpointCorrupted(path, f"it is about the claim {record.uid}")

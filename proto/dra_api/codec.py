@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from .nesting import TOO_DEEP, shallow, was_cut
 from .quantity import Quantity, QuantityError, parse_quantity
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_to_json)
 class _RawList(msgspec.Struct):
     """The envelope of a Kubernetes list; the items stay bytes until each is decoded on its own."""
 
-    items: list[msgspec.Raw] = []
+    items: list[msgspec.Raw] | None = None
     metadata: dict[str, Any] = {}
 
 
@@ -58,12 +59,18 @@ def decode(type_: type[T], data: bytes | str | msgspec.Raw) -> T:
         decoded: T = _decoder(cast(Hashable, type_)).decode(data)
     except (msgspec.DecodeError, ValueError) as error:
         raise DecodeError(str(error)) from error
+    except RecursionError as error:
+        raise DecodeError(f"it is {TOO_DEEP}") from error
     return decoded
 
 
 def convert(type_: type[T], value: Any) -> T:
     """One object from parsed JSON (dicts and lists). Raises DecodeError, which names the field at fault."""
-    return decode(type_, msgspec.json.encode(value))
+    try:
+        data = msgspec.json.encode(value)
+    except (UnicodeEncodeError, RecursionError) as error:  # half of a surrogate pair; too deep
+        raise DecodeError(str(error)) from error
+    return decode(type_, data)
 
 
 def encode(value: object) -> bytes:
@@ -77,16 +84,29 @@ def to_dict(value: object) -> Any:
 
 
 def decode_list(type_: type[T], data: bytes) -> tuple[list[T], list[tuple[bytes, DecodeError]], dict[str, Any]]:
-    """A list response: the good items, the bad ones with their errors, and the list's metadata."""
+    """A list response: the good items, the bad ones with their errors, and the list's metadata.
+
+    An item that nests too deep is among the bad ones, cut to what can be read.
+    """
     try:
-        envelope = msgspec.json.decode(data, type=_RawList)
-    except msgspec.DecodeError as error:
+        envelope, is_cut = _envelope(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the last: it never closes
         raise DecodeError(str(error)) from error
     good: list[T] = []
     bad: list[tuple[bytes, DecodeError]] = []
-    for raw in envelope.items:
+    for raw in envelope.items or ():
         try:
+            if is_cut and was_cut(bytes(raw)):
+                raise DecodeError(f"it is {TOO_DEEP}")
             good.append(decode(type_, raw))
         except DecodeError as error:
             bad.append((bytes(raw), error))
     return good, bad, envelope.metadata
+
+
+def _envelope(data: bytes) -> tuple[_RawList, bool]:
+    """A list's items, and whether some were cut. Raises msgspec.DecodeError."""
+    try:
+        return msgspec.json.decode(data, type=_RawList), False
+    except RecursionError:
+        return msgspec.json.decode(shallow(data), type=_RawList), True

@@ -9,6 +9,8 @@ from .index import CdiIndex
 from .spec import CdiSpec
 from .text import decode
 
+_LARGEST = 16 * 2**20
+"""Bytes of a file. A device takes about 200."""
 _Known = tuple[tuple[int, int, int], CdiSpec | CdiError]
 """A file's inode, time and size, and what it said then."""
 
@@ -54,6 +56,10 @@ class CdiDirectory:
 
 def _read(file: Path) -> CdiSpec | CdiError:
     try:
-        return decode(file.read_bytes())
+        with file.open("rb") as stream:
+            content = stream.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            return CdiError(f"the file is larger than {_LARGEST >> 20} MiB: make several files of it")
+        return decode(content)
     except CdiError as error:
         return error

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import yaml
+from dra_api.yaml_text import loader
 
 from .errors import CdiError
 from .spec import CdiSpec
@@ -38,10 +39,13 @@ def decode(text: str | bytes) -> CdiSpec:
         content = _load(text.decode() if isinstance(text, bytes) else text)
     except UnicodeDecodeError as error:
         raise CdiError(f"this is no text: {error}; write the file as UTF-8") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # the last: a number of thousands of digits
         raise CdiError(f"this is neither JSON nor YAML: {' '.join(str(error).split())}") from error
     try:
+        msgspec.json.encode(content)  # what no UTF-8 can hold
         return msgspec.convert(content, CdiSpec)
+    except UnicodeEncodeError as error:
+        raise CdiError(f"a text holds half of a surrogate pair: {error}; write the character itself") from error
     except msgspec.ValidationError as error:
         raise CdiError(_located(str(error), content)) from error
 
@@ -50,7 +54,7 @@ def _load(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_mapping)
     except json.JSONDecodeError:
-        return yaml.load(text, _Loader)  # _Loader is a SafeLoader
+        return yaml.load(text, _Loader)  # derived from SafeLoader
 
 
 def _mapping(pairs: Iterable[tuple[Hashable, Any]]) -> dict[Hashable, Any]:
@@ -62,7 +66,7 @@ def _mapping(pairs: Iterable[tuple[Hashable, Any]]) -> dict[Hashable, Any]:
     return {key: value for key, value in mapping.items() if value is not None}
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(loader(yaml.SafeLoader)):  # type: ignore[misc]
     """Refuses a key that stands twice; keys of a merged mapping (``<<``) may be repeated."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:

@@ -311,3 +311,62 @@ async def test_an_empty_name_is_refused_before_it_deletes_the_whole_collection(s
     api = await serve({})
     with pytest.raises(ValueError, match="pods must have a name"):
         await api.delete(PODS, "", "default")
+
+
+ODD_ANSWERS: dict[str, tuple[int, bytes, type[dra_kube.KubeError], str]] = {
+    "no JSON": (200, b"<html>", dra_kube.Unreachable, "is not an API server"),
+    "no UTF-8": (200, b'{"items":["\xb2"]}', dra_kube.Unreachable, "is not an API server"),
+    "no object": (200, b"[]", dra_kube.Unreachable, "is not an API server"),
+    "nested without end": (200, b'{"items":' + b"[" * 30_000, dra_kube.Unreachable, "levels deep"),
+    "a Status of other types": (
+        409,
+        b'{"kind":"Status","reason":[],"message":{},"details":[1]}',
+        dra_kube.Conflict,
+        "HTTP 409|409",
+    ),
+    "causes of other types": (
+        422,
+        b'{"kind":"Status","message":"m","details":{"causes":{"a":1},"retryAfterSeconds":"soon"}}',
+        dra_kube.Invalid,
+        "m",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "body", "error", "said"), ODD_ANSWERS.values(), ids=ODD_ANSWERS)
+async def test_whatever_is_answered_the_error_is_one_of_ours(
+    serve: Serve, code: int, body: bytes, error: type[dra_kube.KubeError], said: str
+) -> None:
+    async def odd(request: web.Request) -> web.Response:
+        return web.Response(status=code, body=body)
+
+    api = await serve({"GET /api/v1/nodes/n": odd, "GET /api/v1/nodes": odd})
+    with pytest.raises(error, match=said) as caught:
+        await api.get(NODES, "n")
+    if isinstance(caught.value, dra_kube.ApiError):
+        assert (caught.value.causes, caught.value.retry_after) == ([], None)
+    with pytest.raises(error):
+        await api.list(NODES)
+
+
+async def test_a_list_that_begins_again_and_again_is_given_up(serve: Serve) -> None:
+    api = await serve({"GET /api/v1/nodes": answer({"items": [], "metadata": {"continue": "more"}})})
+    with pytest.raises(dra_kube.Unreachable, match="the list never ends"):
+        await api.list(NODES)
+
+
+async def test_answers_and_events_without_end_are_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"x" * 1000)
+
+    monkeypatch.setattr("dra_kube.transport._LARGEST_ANSWER", 100_000)
+    monkeypatch.setattr("dra_kube.watch._LONGEST", 100_000)
+    api = await serve({"GET /api/v1/nodes/n": endless, "GET /api/v1/nodes": endless})
+    with pytest.raises(dra_kube.Unreachable, match="the answer is larger than"):
+        await api.get(NODES, "n")
+    with pytest.raises(dra_kube.Unreachable, match="a watch event is longer than"):
+        async for _ in api.watch(NODES, resource_version="1"):
+            pass

@@ -205,8 +205,14 @@ BAD_FILES = [
         r"devices\[0\]\.taints\[0\]\.ky: unknown field",
     ),
     ("a quantity that is none", POOL % "{name: a, capacity: {memory: 40 GB}}", r"pools\[0\]\.devices\[0\]: .*40 GB"),
+    ("too many devices", "pools: [{name: p, devices: 10001}]", "from 0 to 10000, got 10001"),
+    (
+        "too many copies",
+        POOL % "{name: a, count: 9999999999}",
+        r"devices\[0\]\.count: expected a number of devices from 0",
+    ),
     ("a count that is none", POOL % "{name: a, count: two}", r"devices\[0\]\.count: expected a number of devices"),
-    ("a negative number of devices", "pools: [{name: p, devices: -1}]", "must not be negative"),
+    ("a negative number of devices", "pools: [{name: p, devices: -1}]", "a number of devices from 0 to 10000, got -1"),
     (
         "a device name that the API refuses",
         POOL % "{name: A_1}",

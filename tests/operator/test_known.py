@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from dra_api.nesting import TOO_DEEP
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.app.known import KnownEvents, Version, unknown_items
 from hypothesis import given
@@ -54,6 +55,27 @@ EVENTS = {
 def test_only_known_versions_become_bookmarks(event: str) -> None:
     came, passed_on = EVENTS[event]
     assert KnownEvents(knows).passed_on(came) == (passed_on or came)
+
+
+def deep(name: str) -> bytes:
+    parameters = b"[" * 30_000 + b"]" * 30_000
+    meta = json.dumps(pod(name)["metadata"]).encode()
+    return b'{"kind":"ResourceClaim","metadata":%s,"spec":{"config":%s},"status":{"a":1}}' % (meta, parameters)
+
+
+def test_an_object_that_nests_too_deep_for_python_keeps_its_name_and_its_status_only() -> None:
+    content = deep("new")
+    cut = {"kind": "ResourceClaim", "metadata": pod("new")["metadata"], "spec": TOO_DEEP, "status": {"a": 1}}
+    event = KnownEvents(knows).passed_on(b'{"type":"ADDED","object":%s}\n' % content)
+    assert json.loads(event) == {"type": "ADDED", "object": cut}
+    page = unknown_items(b'{"kind":"L","items":[%s,%s]}' % (content, json.dumps(pod("other")).encode()), knows)
+    assert json.loads(page)["items"] == [cut, pod("other")]
+
+
+def test_what_never_closes_passes_as_it_is() -> None:
+    for text in (b'{"items":' + b"[" * 30_000, b'{"type":"ADDED","object":' + b"[" * 30_000):
+        assert unknown_items(text, knows) == text
+        assert KnownEvents(knows).passed_on(text + b"\n") == text + b"\n"
 
 
 @given(st.lists(st.sampled_from(sorted(EVENTS))), st.data())

@@ -53,6 +53,11 @@ def test_the_fields_of_a_line_are_keys_of_a_json_object() -> None:
     }
 
 
+def test_a_text_that_is_no_unicode_still_makes_a_line() -> None:
+    entry = json.loads(JsonLines().format(record(Line("it happened", {"pod": "ns/\ud800"}))))
+    assert entry["pod"] == "ns/\\ud800"
+
+
 def test_no_field_hides_what_every_json_object_has() -> None:
     entry = json.loads(JsonLines().format(record(Line("it happened", {"message": "m", "time": "t", "exception": "e"}))))
     assert (entry["message"], entry["message_"]) == ("it happened", "m")

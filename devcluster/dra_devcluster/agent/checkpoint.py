@@ -25,6 +25,7 @@ from .files import write_whole
 
 API_VERSION = "checkpoint.dra.kubelet.k8s.io/v1"
 FILE_NAME = "dra_manager_state"
+_LARGEST = 64 * 2**20
 
 
 def encode(claims: Iterable[ClaimInfo]) -> bytes:
@@ -53,7 +54,7 @@ def decode(content: bytes) -> list[ClaimInfo]:
                 f"checkpoint is corrupted: checksum is {envelope['Checksum']}, content has {checksum}"
             )
         return [_claim_from_json(entry) for entry in json.loads(data).get("ClaimInfoStateList") or ()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointCorrupted(f"checkpoint is corrupted: {error!r}") from error
 
 
@@ -66,11 +67,14 @@ class CheckpointFile:
     def load(self) -> list[ClaimInfo]:
         """The claims; a missing file is created empty. Raises CheckpointCorrupted with the remedy."""
         try:
-            content = self.path.read_bytes()
+            with self.path.open("rb") as file:
+                content = file.read(_LARGEST + 1)
         except FileNotFoundError:
             self.store(())
             return []
         try:
+            if len(content) > _LARGEST:
+                raise CheckpointCorrupted(f"checkpoint is corrupted: it is larger than {_LARGEST >> 20} MiB")
             return decode(content)
         except CheckpointCorrupted as error:
             raise CheckpointCorrupted(

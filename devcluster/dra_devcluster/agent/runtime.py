@@ -69,7 +69,7 @@ class LocalRuntime:
 
     async def __aenter__(self) -> Self:
         for file in self._root.glob("*/*/state.json"):
-            with suppress(msgspec.DecodeError, OSError):
+            with suppress(msgspec.DecodeError, UnicodeDecodeError, OSError):
                 state = msgspec.json.decode(file.read_bytes(), type=ContainerState)
                 self._take_over((file.parent.parent.name, file.parent.name), state)
         return self

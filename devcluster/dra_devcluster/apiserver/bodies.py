@@ -11,6 +11,7 @@ from typing import Any, Literal
 import orjson
 import yaml
 from aiohttp import web
+from dra_api import yaml_text
 
 from .errors import Json, bad_request, not_acceptable, too_large, unsupported_media_type
 from .protobuf import MalformedProtobuf, decode_protobuf
@@ -79,18 +80,11 @@ def parse_document(body: bytes, *, is_yaml: bool = False) -> Any:
         raise bad_request(f"the object provided is unrecognized (must be of type json or yaml): {error}") from error
 
 
-# The fast parser, where PyYAML was built with it.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
 def _yaml(body: bytes) -> Any:
     try:
         return orjson.loads(body)  # JSON is YAML, and the usual case
     except orjson.JSONDecodeError:
-        # A few lines of aliases can stand for gigabytes.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(body, _Loader)):
-            raise yaml.YAMLError("aliases are not accepted: write the value out, or send JSON") from None
-        document = yaml.load(body, _Loader)
+        document = yaml_text.load(body)
     # Converted to JSON and back: dates become texts, and keys that JSON does not allow are refused.
     try:
         return orjson.loads(orjson.dumps(document))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from dra_api import yaml_text
 
 NAME = "dra-devcluster"
 _PARTS = ("clusters", "users", "contexts")
@@ -51,7 +52,7 @@ def write_kubeconfig(path: Path, config: Json) -> None:
 def read_kubeconfig(path: Path) -> Json:
     """The content of a file that may be missing or empty. Raises OSError, and ValueError for what is no kubeconfig."""
     try:
-        found = yaml.safe_load(path.read_text())
+        found = yaml_text.load(path.read_text())
     except FileNotFoundError:
         return {}
     except yaml.YAMLError as error:

@@ -97,7 +97,7 @@ class Tokens:
             claims: dict[str, Any] = jwt.decode(
                 token, self._key.public_key(), [_ALGORITHM], {"verify_exp": False, "verify_aud": False}, issuer=ISSUER
             )
-        except jwt.InvalidTokenError as error:
+        except (jwt.InvalidTokenError, UnicodeEncodeError) as error:  # the latter: a header may hold any byte
             raise InvalidToken("invalid bearer token") from error
         return claims
 

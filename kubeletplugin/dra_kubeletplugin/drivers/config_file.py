@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 
 import msgspec
 import yaml
+from dra_api import yaml_text
 
 from dra_kubeletplugin import SettingsError
 
 Config = TypeVar("Config", bound="ProcessConfig")
+_LARGEST = 16 * 2**20  # bytes
 _ENTRY = re.compile(r"\$\.(\w+)\[(\d+)\]")
 
 
@@ -34,7 +36,11 @@ class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
 def read_file(path: Path, kind: type[Config]) -> Config:
     """The file's content, YAML or JSON. Raises SettingsError, which names the file, the field and what is expected."""
     try:
-        content = yaml.safe_load(path.read_text())
+        with path.open("rb") as file:
+            text = file.read(_LARGEST + 1)
+        if len(text) > _LARGEST:
+            raise SettingsError(f"the configuration {path} is larger than {_LARGEST >> 20} MiB: is it the right file?")
+        content = yaml_text.load(text.decode())
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot read the configuration {path}: {error}") from error
     except yaml.YAMLError as error:

@@ -28,6 +28,8 @@ from dra_kubeletplugin import Pool, PoolInvalid, Resources, SettingsError, check
 from .config_file import ProcessConfig
 
 _DEFAULT_DEVICES = 4
+_MOST_DEVICES = 10_000
+"""Of one pool; each is an entry of a ResourceSlice, at most 128 of which fit into one."""
 
 
 class PoolConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -75,10 +77,15 @@ def resources_of(config: SimulatedConfig) -> Resources:
 
 def _devices(given: int | list[dict[str, Any]], where: str) -> list[Device]:
     if isinstance(given, int):
-        if given < 0:
-            raise SettingsError(f"{where}: the number of devices must not be negative, got {given}")
+        if not 0 <= given <= _MOST_DEVICES:
+            raise SettingsError(f"{where}: expected a number of devices from 0 to {_MOST_DEVICES}, got {given}")
         return [device(f"device-{index:02}") for index in range(given)]
-    return [item for index, entry in enumerate(given) for item in _copies(entry, f"{where}[{index}]")]
+    found: list[Device] = []
+    for index, entry in enumerate(given):
+        found += _copies(entry, f"{where}[{index}]")
+        if len(found) > _MOST_DEVICES:
+            raise SettingsError(f"{where}: more than {_MOST_DEVICES} devices in one pool: make several pools")
+    return found
 
 
 def _copies(given: dict[str, Any], where: str) -> Iterator[Device]:
@@ -91,8 +98,8 @@ def _copies(given: dict[str, Any], where: str) -> Iterator[Device]:
     if count is None:
         yield template
         return
-    if type(count) is not int or count < 0:
-        raise SettingsError(f"{where}.count: expected a number of devices, got {count!r}")
+    if type(count) is not int or not 0 <= count <= _MOST_DEVICES:
+        raise SettingsError(f"{where}.count: expected a number of devices from 0 to {_MOST_DEVICES}, got {count!r}")
     for index in range(count):
         yield msgspec.structs.replace(template, name=f"{template.name}-{index}")
 

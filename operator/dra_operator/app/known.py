@@ -5,6 +5,9 @@ would start a task for each and call a handler, and the view would drop it. So t
 removes known versions from a list. In a watch it turns them into bookmarks, which say where the watch continues after
 an interruption and have no handler, and so it does with deletions that the answer to a write has already shown. All
 else passes unchanged and in order: errors, unknown versions, and lines that cannot be read.
+
+One kind of line is changed. An object that nests deeper than Python's decoders go would end Kopf's watch of all others.
+It gets a text in the place of its spec, so that the operator finds it malformed.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Self
 
 import msgspec
 from dra_api.meta import ObjectMeta
+from dra_api.nesting import TOO_DEEP, shallow, was_cut
 
 BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%s"}}}\n'
 
@@ -74,7 +78,9 @@ class KnownEvents:
     def _line(self, line: bytes) -> bytes:
         try:
             event = _EVENT.decode(line)
-        except msgspec.MsgspecError:
+        except RecursionError:
+            return _unreadable(shallow(line)) + b"\n"
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return line + b"\n"
         version = event.object.metadata
         if event.type in ("ADDED", "MODIFIED", "DELETED") and self._knows(version, event.type == "DELETED"):
@@ -87,7 +93,10 @@ def unknown_items(page: bytes, knows: Knows) -> bytes:
     try:
         content = _PAGE.decode(page)
         items = _ITEMS.decode(content["items"])
-    except (msgspec.MsgspecError, KeyError):
+    except RecursionError:
+        cut = shallow(page)
+        return page if cut == page else unknown_items(cut, knows)
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
         return page
     return msgspec.json.encode({**content, "items": list(_unknown(items, knows))})
 
@@ -100,4 +109,18 @@ def _unknown(items: list[msgspec.Raw], knows: Knows) -> Iterator[msgspec.Raw]:
             yield item
         else:
             if not knows(version, False):
-                yield item
+                yield msgspec.Raw(_without_spec(bytes(item))) if was_cut(bytes(item)) else item
+
+
+def _unreadable(line: bytes) -> bytes:
+    """An event about an object that nests too deep, which then is no object of its kind any more."""
+    try:
+        event = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        return msgspec.json.encode({**event, "object": msgspec.Raw(_without_spec(bytes(event["object"])))})
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, RecursionError):  # the last: it never closes
+        return line
+
+
+def _without_spec(item: bytes) -> bytes:
+    """What is left says which object it is and what it holds; a spec that was cut must not be taken for the whole."""
+    return msgspec.json.encode({**msgspec.json.decode(item), "spec": TOO_DEEP})

@@ -79,7 +79,11 @@ class JsonLines(logging.Formatter):
             content[name if name not in RESERVED else f"{name}_"] = value
         if record.exc_info:
             content["exception"] = self.formatException(record.exc_info)
-        return json.encode(content, enc_hook=str).decode()
+        try:
+            return json.encode(content, enc_hook=str).decode()
+        except UnicodeEncodeError:  # half of a surrogate pair
+            texts = {key: str(value).encode(errors="backslashreplace").decode() for key, value in content.items()}
+            return json.encode(texts).decode()
 
 
 def configure_logs(verbosity: int, log_format: str) -> None:

@@ -147,7 +147,7 @@ def _verb(ctx: SimpleNamespace) -> str:
 def _message(content: bytes) -> str:
     try:
         status = msgspec.json.decode(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     return str(status.get("message") or "")[:_REASONS] if isinstance(status, dict) else ""
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from dra_api.codec import DecodeError, convert
+from dra_api.nesting import TOO_DEEP
 from dra_api.resource import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
 from dra_kube import RESOURCE_CLAIMS, Resource
 
@@ -48,6 +49,8 @@ class Quarantine:
         if identity in self._told:
             return
         self._told.add(identity)
+        if obj.get("spec") == TOO_DEEP:
+            error = DecodeError(f"it is {TOO_DEEP}")
         self._counted(resource)
         name = "/".join(str(part) for part in (meta.get("namespace"), meta.get("name")) if part) or "(without a name)"
         kept = self._salvage(name, obj) if resource == RESOURCE_CLAIMS else ""
@@ -97,7 +100,7 @@ def _results(claim: dict[str, Any]) -> Iterator[DeviceRequestAllocationResult]:
 def _document(raw: dict[str, Any] | bytes) -> dict[str, Any]:
     try:
         return _dict(msgspec.json.decode(raw) if isinstance(raw, bytes) else raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
 
 

@@ -33,7 +33,11 @@ class PolicyKind(Generational):
             for part in ("validations", "auditAnnotations"):
                 why = "validations or auditAnnotations must contain at least one item"
                 yield faults.required(f"spec.{part}", why)
-        if old is None or old["spec"] != spec:  # what is stored stays, even if it would be refused today
+        missing = [f"spec.{part}[{index}].{field}" for part, index, field in _missing(spec)]
+        yield from map(faults.required, missing)
+        if not missing and (
+            old is None or old["spec"] != spec
+        ):  # what is stored stays, even if it would be refused today
             for field, expression, why in Policy(obj).misfits():
                 yield faults.invalid(field, expression, why)
 
@@ -61,6 +65,22 @@ class PolicyBindingKind(Generational):
                 yield faults.required("spec.paramRef", "one of name or selector must be specified")
             if not wanted.get("parameterNotFoundAction"):
                 yield faults.required("spec.paramRef.parameterNotFoundAction")
+
+
+_NEEDED = {
+    "variables": ("name", "expression"),
+    "matchConditions": ("name", "expression"),
+    "validations": ("expression",),
+}
+
+
+def _missing(spec: Json) -> Iterator[tuple[str, int, str]]:
+    """The fields that entries of lists lack."""
+    for part, fields in _NEEDED.items():
+        for index, entry in enumerate(spec.get(part) or ()):
+            for field in fields:
+                if not (entry or {}).get(field):
+                    yield part, index, field
 
 
 def _default_match(wanted: Json | None) -> None:

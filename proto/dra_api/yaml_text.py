@@ -1,0 +1,100 @@
+"""YAML within limits, for every file and body that a user writes.
+
+A few lines of YAML can stand for gigabytes, end the process instead of raising, or fail with errors of any class. So
+all readers of YAML derive their loader here:
+
+- Nesting is limited: libyaml's composer is recursive, and ends the process when the stack is full.
+- Aliases may repeat values, but what they stand for in sum is limited, and nothing may contain itself.
+- A timestamp without quotes is text, as for kubectl.
+- Every fault is a YAMLError: PyYAML itself passes on what ``int`` or ``datetime`` say of a value.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import yaml
+
+DEEPEST: Final = 100
+"""Levels of nesting; the deepest field of the kinds of Kubernetes that matter here is at level 12."""
+MOST_REPEATED: Final = 100_000
+"""Values that a document with aliases may stand for."""
+_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+
+
+def loader(base: Any) -> Any:
+    """A loader derived from one of PyYAML's safe ones, within the limits."""
+    resolvers = base.yaml_implicit_resolvers.items()
+
+    class Loader(base):  # type: ignore[misc]
+        """The composer calls ``descend_resolver`` on its way into each node, ``ascend_resolver`` on its way out."""
+
+        yaml_implicit_resolvers: Final = {
+            first: [(tag, pattern) for tag, pattern in found if tag != _TIMESTAMP] for first, found in resolvers
+        }
+        depth = 0
+
+        def __init__(self, stream: str | bytes) -> None:
+            try:
+                super().__init__(stream)
+            except ValueError as error:  # half of a surrogate pair
+                raise yaml.YAMLError(str(error)) from error
+            self._may_repeat = (b"*" if isinstance(stream, bytes) else "*") in stream  # type: ignore[operator]
+
+        def descend_resolver(self, _: object, __: object) -> None:
+            self.depth += 1
+            if self.depth > DEEPEST:
+                raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep")
+
+        def ascend_resolver(self) -> None:
+            self.depth -= 1
+
+        def construct_document(self, node: yaml.Node) -> Any:
+            if self._may_repeat:
+                _measure(node, {})
+            try:
+                return super().construct_document(node)
+            except (ValueError, OverflowError, TypeError, KeyError, AttributeError) as error:
+                raise yaml.YAMLError(f"a value cannot be read: {error or type(error).__name__}") from error
+
+    return Loader
+
+
+SAFE: Final = loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+"""In C where PyYAML was built with libyaml."""
+
+
+def load(text: str | bytes) -> Any:
+    """The one document of a text. Raises YAMLError."""
+    return yaml.load(text, SAFE)
+
+
+def load_all(text: str | bytes) -> list[Any]:
+    """The documents of a text, empty ones as None. Raises YAMLError."""
+    return list(yaml.load_all(text, SAFE))
+
+
+def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
+    """How many values a node stands for, and how deep. Each node is looked at once. Raises YAMLError."""
+    if id(node) in known:
+        found = known[id(node)]
+        if found is None:
+            raise yaml.YAMLError("a value contains itself by an alias: write it out")
+        return found
+    known[id(node)] = None
+    count, depth = 1, 0
+    for child in _children(node):
+        more, below = _measure(child, known)
+        count, depth = count + more, max(depth, below)
+    if count > MOST_REPEATED:
+        raise yaml.YAMLError(f"aliases make it more than {MOST_REPEATED} values: write fewer of them")
+    if depth >= DEEPEST:
+        raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep by aliases")
+    known[id(node)] = count, depth + 1
+    return count, depth + 1
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []

@@ -1,0 +1,71 @@
+"""An object that nests deeper than Python's decoders go costs only itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from dra_api.codec import DecodeError, convert, decode, decode_list
+from dra_api.nesting import DEEPEST, TOO_DEEP, shallow
+from dra_api.resource import ResourceClaim
+
+
+def nested(levels: int, inner: bytes = b"1") -> bytes:
+    return b'{"a":' * levels + inner + b"}" * levels
+
+
+def claim(name: str, parameters: bytes) -> bytes:
+    config = b'[{"opaque":{"driver":"d","parameters":%s}}]' % parameters
+    return b'{"metadata":{"name":"%s"},"spec":{"devices":{"config":%s}}}' % (name.encode(), config)
+
+
+CASES = {
+    "flat": (b'{"a": [1, "{[", "\\"{"]}', b'{"a": [1, "{[", "\\"{"]}'),
+    "as deep as allowed": (nested(DEEPEST), nested(DEEPEST)),
+    "one level too deep": (nested(DEEPEST + 1), nested(DEEPEST, b'"%s"' % TOO_DEEP.encode())),
+    "much too deep": (nested(9000), nested(DEEPEST, b'"%s"' % TOO_DEEP.encode())),
+    "brackets in texts do not count": (nested(DEEPEST, b'"\\\\[\\"{"'), nested(DEEPEST, b'"\\\\[\\"{"')),
+    "what never closes": (b"[" * 9000, b"[" * 9000),
+    "nothing": (b"", b""),
+}
+
+
+@pytest.mark.parametrize(("data", "cut"), CASES.values(), ids=CASES)
+def test_what_is_too_deep_is_replaced(data: bytes, cut: bytes) -> None:
+    assert shallow(data) == cut
+
+
+def test_siblings_of_what_is_cut_stay() -> None:
+    data = b'{"x":[1,' + nested(2000) + b',2],"y":"z"}'
+    found = json.loads(shallow(data))
+    assert (found["x"][0], found["x"][2], found["y"]) == (1, 2, "z")
+
+
+def test_a_claim_that_is_too_deep_costs_only_itself() -> None:
+    deep = nested(30_000)
+    page = b'{"metadata":{"resourceVersion":"7"},"items":[%s,%s]}' % (claim("good", b"{}"), claim("deep", deep))
+    good, bad, meta = decode_list(ResourceClaim, page)
+    assert [item.metadata.name for item in good] == ["good"]
+    ((raw, error),) = bad
+    assert json.loads(raw)["metadata"] == {"name": "deep"}
+    assert str(error) == f"it is {TOO_DEEP}"
+    assert meta == {"resourceVersion": "7"}
+
+
+def test_a_list_that_never_closes_is_refused() -> None:
+    with pytest.raises(DecodeError):
+        decode_list(ResourceClaim, b'{"items":' + b"[" * 30_000)
+
+
+def test_a_single_object_that_is_too_deep_is_refused() -> None:
+    with pytest.raises(DecodeError, match="levels deep"):
+        decode(ResourceClaim, claim("deep", nested(30_000)))
+
+
+def test_half_of_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(DecodeError, match="surrogates"):
+        convert(ResourceClaim, {"metadata": {"name": "\ud800"}})
+
+
+def test_a_list_without_items_is_empty() -> None:
+    assert decode_list(ResourceClaim, b'{"items":null}') == ([], [], {})

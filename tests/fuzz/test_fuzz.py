@@ -1,0 +1,54 @@
+"""Each decoder of foreign input accepts what it gets, or refuses it as documented: the corpus, and changes of it.
+
+The command ``python -m fuzz`` does the same for hours (CONTRIBUTING.md).
+"""
+
+from __future__ import annotations
+
+import pytest
+from fuzz.corpus import CORPUS, inputs_of
+from fuzz.mutation import Mutator
+from fuzz.target import Target
+from fuzz.targets import TARGETS
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_corpus_is_taken_or_refused(name: str) -> None:
+    for file, data in inputs_of(name):
+        assert TARGETS[name].finding(data) is None, file
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_changed_inputs_are_taken_or_refused(name: str) -> None:
+    mutator = Mutator([data for _, data in inputs_of(name)], seed=1)
+    for _ in range(TARGETS[name].rounds):
+        data = mutator.fresh()
+        assert TARGETS[name].finding(data) is None, data
+
+
+def test_each_folder_of_the_corpus_has_its_target() -> None:
+    assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)
+
+
+def _endless() -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (lambda data: None, None),
+        (lambda data: data.decode(), None),
+        (lambda data: {}[data], "KeyError"),
+        (lambda data: _endless(), "processor time"),
+        (lambda data: bytearray(1 << 34), "MB"),
+    ],
+    ids=["accepted", "refused", "another error", "endless", "too large"],
+)
+def test_a_finding_is_what_is_neither_accepted_nor_refused(
+    monkeypatch: pytest.MonkeyPatch, run: object, said: str | None
+) -> None:
+    monkeypatch.setattr("fuzz.target.SECONDS", 0.1)
+    found = Target(run, (UnicodeDecodeError,), "").finding(b"\xff")  # type: ignore[arg-type]  # of the table
+    assert found is None if said is None else said in (found or "")

@@ -1,0 +1,66 @@
+"""Fuzzes one target for a while, or plays files again; prints what goes wrong, and keeps the input."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import logging
+import sys
+import time
+from pathlib import Path
+
+from .corpus import inputs_of
+from .mutation import Mutator
+from .targets import TARGETS
+
+
+def main() -> int:
+    """The exit code: 1 if an input was treated wrongly."""
+    options = _options()
+    logging.lastResort = None  # lines are made, and go nowhere
+    if options.target is None:
+        for name, target in sorted(TARGETS.items()):
+            print(f"{name:20} {target.about}")
+        return 0
+    if options.files:
+        return max(_play(options.target, path.read_bytes(), keep=False) for path in options.files)
+    if options.guided:
+        from .guided import guide
+
+        return guide(options.target, options.seconds, options.seed)
+    return _fuzz(options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    parser.add_argument("target", nargs="?", choices=sorted(TARGETS), help="what to fuzz; nothing lists them")
+    parser.add_argument("files", nargs="*", type=Path, help="inputs to play instead")
+    parser.add_argument("--seconds", type=int, default=60, help="how long (60)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed makes other changes (0)")
+    parser.add_argument("--guided", action="store_true", help="keep what reaches new lines; needs atheris")
+    return parser.parse_args()
+
+
+def _fuzz(options: argparse.Namespace) -> int:
+    mutator = Mutator([data for _, data in inputs_of(options.target)], options.seed)
+    end, played, wrong = time.monotonic() + options.seconds, 0, 0
+    while time.monotonic() < end and wrong < 20:
+        played += 1
+        wrong += _play(options.target, mutator.fresh())
+    print(f"{options.target}: {played} inputs, {wrong} treated wrongly")
+    return 1 if wrong else 0
+
+
+def _play(name: str, data: bytes, *, keep: bool = True) -> int:
+    finding = TARGETS[name].finding(data)
+    if finding is None:
+        return 0
+    kept = Path(f"fuzz-{name}-{hashlib.sha256(data).hexdigest()[:12]}")
+    if keep:
+        kept.write_bytes(data)
+    print(f"{name}, {kept if keep else 'this input'}: {data[:200]!r}\n{finding}", flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+"""The inputs that are kept: a folder for each target, a file for each input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CORPUS = Path(__file__).resolve().parents[2] / "fuzz" / "corpus"
+
+
+def inputs_of(target: str) -> list[tuple[str, bytes]]:
+    """Name and content of each input of a target."""
+    return [(path.name, path.read_bytes()) for path in sorted((CORPUS / target).iterdir())]
