@@ -86,6 +86,11 @@ class OneNode:
         body = {"metadata": {"name": name, "namespace": "default"}, "spec": default | spec}
         return await self.api.create(PODS, body)
 
+    async def debug(self, pod: str, container: Json) -> None:
+        """Add an ephemeral container, as ``kubectl debug`` does."""
+        body = {"spec": {"ephemeralContainers": [container]}}
+        await self.api.patch(PODS, pod, body, "default", kind="strategic", subresource="ephemeralcontainers")
+
     async def get(self, pod: str) -> Json:
         return await self.api.get(PODS, pod, "default")
 

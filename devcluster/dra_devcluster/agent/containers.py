@@ -113,6 +113,14 @@ class ContainerKeeper:
             await self._start()
             fresh = True
 
+    async def run_once(self) -> None:
+        """Run the container unless it has run already, whatever the restart policy says: an ephemeral container."""
+        fresh = self.record is None
+        if fresh:
+            await self._start()
+        await self._accompany(fresh=fresh)
+        self._changed()
+
     async def _accompany(self, *, fresh: bool) -> ContainerRecord:
         """The record of the run, once it has ended."""
         self._attendance_changed()

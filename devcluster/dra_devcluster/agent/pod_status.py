@@ -86,6 +86,8 @@ def status_of(view: PodView, address: str, start_time: str) -> Json:
     }
     if pod.spec.init_containers:
         status["initContainerStatuses"] = [_container_status(view, one) for one in pod.spec.init_containers]
+    if pod.spec.ephemeral_containers:
+        status["ephemeralContainerStatuses"] = [_container_status(view, one) for one in pod.spec.ephemeral_containers]
     if view.has_sandbox:
         status |= {"podIP": address, "podIPs": [{"ip": address}]}
     if view.over and view.ending is not None:

@@ -49,10 +49,8 @@ class PodWorker:
         self._uid = self.pod.metadata.uid
         folder = node.runtime.volumes_folder(self._uid)
         self._volumes = PodVolumes(node.api, node.address, node.paths, lambda: self.pod, folder)
-        self._keepers = {
-            container.name: ContainerKeeper(node, lambda: self.pod, container, self._volumes, self.refresh)
-            for container in self.pod.all_containers
-        }
+        self._keepers: dict[str, ContainerKeeper] = {}
+        self._newcomers = asyncio.Event()
         self._start_time = (obj.get("status") or {}).get("startTime") or now()
         self._was_over = self.pod.is_terminal
         self._over = self._was_over
@@ -88,6 +86,11 @@ class PodWorker:
         self.pod, self._obj = pod, obj
         if hurry:
             self._stopping.append(asyncio.create_task(self._stop_all(pod.grace_seconds)))
+        for container in pod.all_containers:
+            if container.name not in self._keepers:
+                keeper = ContainerKeeper(self._node, lambda: self.pod, container, self._volumes, self.refresh)
+                self._keepers[container.name] = keeper
+                self._newcomers.set()
         if pod.metadata.deletion_timestamp is not None:
             self._deleted.set()
         if pod.metadata.deletion_timestamp is not None or pod.is_terminal:
@@ -146,7 +149,7 @@ class PodWorker:
             await self._open_sandbox()
         sidecars: list[asyncio.Task[int]] = []
         tasks: list[asyncio.Task[int]] = []
-        refreshing = asyncio.create_task(self._refresh_volumes(), name=f"volumes of pod {self.pod.key}")
+        beside = [asyncio.create_task(work()) for work in (self._refresh_volumes, self._run_ephemeral)]
         try:
             if not await self._initialize(fresh, sidecars):
                 return
@@ -156,9 +159,9 @@ class PodWorker:
             ]
             await asyncio.gather(*tasks)
         finally:
-            for task in (refreshing, *tasks, *sidecars):
+            for task in (*beside, *tasks, *sidecars):
                 task.cancel()
-            await asyncio.gather(refreshing, *tasks, *sidecars, return_exceptions=True)
+            await asyncio.gather(*beside, *tasks, *sidecars, return_exceptions=True)
 
     def _ended_before(self) -> bool:
         """Whether all containers ended for good under an earlier node agent."""
@@ -204,6 +207,21 @@ class PodWorker:
             except VolumeError as error:
                 self._node.events.warning(self.pod, "FailedMount", str(error))
 
+    async def _run_ephemeral(self) -> None:
+        """Run the containers that a person adds to the running pod, each once."""
+        running: dict[str, asyncio.Task[None]] = {}
+        try:
+            while True:
+                self._newcomers.clear()
+                for container in self.pod.spec.ephemeral_containers or ():
+                    if container.name not in running:
+                        running[container.name] = asyncio.create_task(self._keepers[container.name].run_once())
+                await self._newcomers.wait()
+        finally:
+            for task in running.values():
+                task.cancel()
+            await asyncio.gather(*running.values(), return_exceptions=True)
+
     async def _prepare(self) -> None:
         while True:
             try:
@@ -243,7 +261,8 @@ class PodWorker:
         """Regular containers together, then sidecars in reverse order."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace
-        regular = [container.name for container in self.pod.spec.containers or ()]
+        spec = self.pod.spec
+        regular = [container.name for container in (*(spec.containers or ()), *(spec.ephemeral_containers or ()))]
         await asyncio.gather(*(self._stop(name, grace) for name in regular))
         for container in reversed(self.pod.spec.init_containers or ()):
             await self._stop(container.name, max(0.0, deadline - loop.time()))

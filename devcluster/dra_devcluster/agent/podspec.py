@@ -105,6 +105,7 @@ class RunContainer(Container, frozen=True):
 class RunPodSpec(PodSpec, frozen=True):
     containers: tuple[RunContainer, ...] | None = None
     init_containers: tuple[RunContainer, ...] | None = None
+    ephemeral_containers: tuple[RunContainer, ...] | None = None
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
     service_account_name: str = ""
@@ -119,8 +120,9 @@ class RunPod(Pod, frozen=True):
 
     @property
     def all_containers(self) -> tuple[RunContainer, ...]:
-        """Init containers first, in the order of the specification."""
-        return (self.spec.init_containers or ()) + (self.spec.containers or ())
+        """Init containers first, then regular ones, in the order of the specification; ephemeral ones come last."""
+        spec = self.spec
+        return (spec.init_containers or ()) + (spec.containers or ()) + (spec.ephemeral_containers or ())
 
     @property
     def has_ports(self) -> bool:

@@ -188,8 +188,9 @@ def _container(pod: Json, wanted: str) -> str:
     spec, name = pod["spec"], pod["metadata"]["name"]
     regular: list[str] = [container["name"] for container in spec.get("containers") or ()]
     init: list[str] = [container["name"] for container in spec.get("initContainers") or ()]
+    ephemeral: list[str] = [container["name"] for container in spec.get("ephemeralContainers") or ()]
     if wanted:
-        if wanted not in regular + init:
+        if wanted not in regular + init + ephemeral:
             raise bad_request(f"container {wanted} is not valid for pod {name}")
         return wanted
     if len(regular) == 1:

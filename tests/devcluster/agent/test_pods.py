@@ -470,6 +470,36 @@ async def test_the_log_of_a_container_that_never_ran_says_what_it_waits_for(node
         await node.log("pod-a")
 
 
+# --- ephemeral containers ---
+
+
+async def test_an_ephemeral_container_runs_once_beside_the_others_and_ends_with_the_pod(node: OneNode) -> None:
+    await node.pod("pod-a", policy="Always", containers=[container("c", "sleep 100")])
+    await node.phase("pod-a", "Running")
+    await node.debug("pod-a", container("looker", "echo seen; exit 3"))
+
+    async def states() -> dict[str, Json]:
+        statuses = (await node.get("pod-a"))["status"].get("ephemeralContainerStatuses") or ()
+        return {status["name"]: status["state"] for status in statuses}
+
+    async def ended() -> Json | None:
+        state = (await states()).get("looker", {})
+        return state if "terminated" in state else None
+
+    assert (await until("the debugger has ended", ended))["terminated"]["exitCode"] == 3
+    assert await node.log("pod-a", container="looker") == "seen\n"
+    status = (await node.get("pod-a"))["status"]
+    assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Running", 0)
+    await node.debug("pod-a", container("stayer", "sleep 100"))
+
+    async def runs() -> bool:
+        return "running" in (await states()).get("stayer", {})
+
+    await until("the second debugger runs", runs)
+    await node.delete("pod-a")
+    await node.gone("pod-a")
+
+
 # --- exec ---
 
 
