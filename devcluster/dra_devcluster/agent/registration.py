@@ -39,7 +39,10 @@ class PluginHandler(Protocol):
 
 
 class Registrar:
-    """Keeps registrations in step with the sockets in one directory."""
+    """Keeps registrations in step with the sockets in one directory.
+
+    ``paths`` says where on this machine the paths of the node lie, if they differ.
+    """
 
     def __init__(
         self,
