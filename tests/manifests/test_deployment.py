@@ -18,7 +18,7 @@ from dra_kubeletplugin.settings import PLUGINS_DIR, REGISTRY_DIR
 from image import calls
 from kubectl import ROOT
 from pages import BY_NAME
-from waiting import until
+from waiting import becomes, until
 
 KUBELET_DIR, CDI_DIR = "/var/lib/kubelet", "/var/run/cdi"
 EXAMPLES = {pod["metadata"]["name"] for path in sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
@@ -48,15 +48,43 @@ async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
         assert "claim_" in seen, f"pod {pod} saw no device: {seen}"
     assert "user_a=b" in await kubectl("logs", "external-claim", "-c", "with-device")
 
+    await the_plugins_are_replaced_without_a_gap(site)
     await kubectl("delete", "-f", "manifests/examples", "--timeout=120s")
     async with Api(site.cluster.connection()) as api:
         await until("no claim left", lambda: _none(api, RESOURCE_CLAIMS))
+    assert [list(node.cdi_dir.glob("*.json")) for node in site.cluster.nodes] == [[]] * NODES
     # The namespaces come first and may take their content along before kubectl gets there.
     await kubectl("delete", "-k", "manifests", "--ignore-not-found", "--timeout=120s")
     async with Api(site.cluster.connection()) as api:
         await until("no pod left", lambda: _none(api, PODS))
     for namespace in ("dra-system", "dra-plugins"):
         assert "NotFound" in await kubectl("get", "namespace", namespace, code=1)
+
+
+async def the_plugins_are_replaced_without_a_gap(site: Site) -> None:
+    """The new instance serves beside the old one, and takes over its slices and the claims that are in use."""
+    where = ("--namespace", "dra-plugins")
+    old = (await site.kubectl("get", "pods", *where, "-o", "name")).split()
+    claims = await in_use(site)
+    async with Api(site.cluster.connection()) as api:
+        slices = {one["metadata"]["name"] for one in (await api.list(RESOURCE_SLICES))[0]}
+        await site.kubectl("rollout", "restart", "daemonset/dra-plugin", *where)
+        await becomes(lambda: any(len(list(node.registry_dir.glob("*.sock"))) == 2 for node in site.cluster.nodes))
+        await site.runs()
+        assert {one["metadata"]["name"] for one in (await api.list(RESOURCE_SLICES))[0]} == slices
+    await site.kubectl("wait", "--for=delete", *old, *where, "--timeout=120s")
+    assert await in_use(site) == claims
+    await site.kubectl("delete", "pod", "inline-claim")
+    await site.kubectl("apply", "-f", "manifests/examples/inline-claim.yaml")
+    await site.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s")
+
+
+async def in_use(site: Site) -> dict[str, Any]:
+    """The devices of each claim, and for whom it is reserved."""
+    claims = (await site.kubectl.read("resourceclaims"))["items"]
+    return {
+        claim["metadata"]["uid"]: [claim["status"]["allocation"], claim["status"]["reservedFor"]] for claim in claims
+    }
 
 
 async def _none(api: Api, resource: Any) -> bool:

@@ -180,6 +180,48 @@ async def test_daemons_are_replaced_one_after_the_other(client: Client) -> None:
     await pods(client, lambda items: len(items) == 2 and len(new(items)) == 2)
 
 
+@pytest.mark.parametrize("surge", [1, "50%"])
+async def test_a_daemon_is_replaced_when_the_one_beside_it_is_ready(client: Client, surge: int | str) -> None:
+    await node(client, "a")
+    await node(client, "b")
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 0}}
+    quick = {"terminationGracePeriodSeconds": 0}
+    await client.post(f"{APPS}/daemonsets", workload("DaemonSet", pod=quick, updateStrategy=strategy))
+    await make_ready(client, await pods(client, lambda items: len(items) == 2))
+    for image in ("new", "newer"):
+        await client.patch(
+            f"{APPS}/daemonsets/w", {"spec": {"template": {"spec": {"containers": [{**CONTAINER, "image": image}]}}}}
+        )
+
+    def new(items: Pods) -> list[str]:
+        return [item["metadata"]["name"] for item in items if item["spec"]["containers"][0]["image"] == "newer"]
+
+    # The old pods of both nodes stay, and the new one of the first is beside its own until it is ready.
+    three = await pods(client, lambda items: len(items) == 3 and len(new(items)) == 1)
+    status = (await client.until(f"{APPS}/daemonsets/w", lambda answer: answer.json["status"]["numberReady"] == 2)).json
+    assert status["status"]["updatedNumberScheduled"] == 0
+    await make_ready(client, [item for item in three if item["metadata"]["name"] in new(three)])
+    second = await pods(client, lambda items: len(items) == 3 and len(new(items)) == 2)
+    await make_ready(client, [item for item in second if item["metadata"]["name"] in new(second)])
+    await pods(client, lambda items: len(items) == len(new(items)) == 2)
+    await client.until(f"{APPS}/daemonsets/w", lambda answer: answer.json["status"]["updatedNumberScheduled"] == 2)
+
+
+async def test_an_old_daemon_that_is_not_ready_does_not_count_towards_the_surge(client: Client) -> None:
+    for name in ("a", "b", "c"):
+        await node(client, name)
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    quick = {"terminationGracePeriodSeconds": 0}
+    await client.post(f"{APPS}/daemonsets", workload("DaemonSet", pod=quick, updateStrategy=strategy))
+    old = await pods(client, lambda items: len(items) == 3)
+    await make_ready(client, old[:2])
+    await client.patch(
+        f"{APPS}/daemonsets/w", {"spec": {"template": {"spec": {"containers": [{**CONTAINER, "image": "new"}]}}}}
+    )
+    items = await pods(client, lambda items: len(items) == 5)
+    assert {item["metadata"]["name"] for item in old} <= {item["metadata"]["name"] for item in items}
+
+
 async def scheduled(client: Client, name: str) -> Json:
     """The pod's PodScheduled condition, once it has one."""
 
