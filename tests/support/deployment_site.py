@@ -72,6 +72,7 @@ async def deployment_site(*, real: bool = False) -> AsyncIterator[Site]:
             search_path=f"{image}:/usr/local/bin:/usr/bin:/bin",
             plugin_period=0.1,
             pod_retry=0.3,
+            probe_timeout=60.0,
             restart_backoff=Backoff(0.3, 1.0),
         )
         if real:

@@ -15,6 +15,7 @@ from .handlers import HandlerFailed, Target, perform
 from .podspec import RunContainer, RunPod
 from .probes import Probes
 from .runtime import LocalRuntime
+from .settings import AgentSettings
 
 _LONGEST_HOOK = 365 * 24 * 3600.0
 _LEAST_GRACE = 2.0
@@ -26,12 +27,14 @@ class Attendant:
     def __init__(
         self,
         runtime: LocalRuntime,
+        settings: AgentSettings,
         events: EventRecorder,
         pod: Callable[[], RunPod],
         container: RunContainer,
         changed: Callable[[], None],
     ) -> None:
         self._runtime = runtime
+        self._probe_timeout = settings.probe_timeout
         self._events = events
         self._pod = pod
         self._container = container
@@ -100,7 +103,8 @@ class Attendant:
 
     def _new_probes(self) -> Probes:
         one = self._container
-        return Probes(one.startup_probe, one.readiness_probe, one.liveness_probe, self._failed, self._changed)
+        probes = (one.startup_probe, one.readiness_probe, one.liveness_probe)
+        return Probes(*probes, self._failed, self._changed, self._probe_timeout)
 
     def _failed(self, kind: str, reason: str) -> None:
         self._events.warning(self._pod(), "Unhealthy", f"{kind} probe failed: {reason}", self._container.name)

@@ -74,7 +74,7 @@ class ContainerKeeper:
         self._uid = pod().metadata.uid
         self._changed = changed
         self._crashes = 0
-        self.attendant = Attendant(node.runtime, node.events, pod, container, self._attendance_changed)
+        self.attendant = Attendant(node.runtime, node.settings, node.events, pod, container, self._attendance_changed)
 
     @property
     def record(self) -> ContainerRecord | None:

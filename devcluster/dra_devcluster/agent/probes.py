@@ -34,6 +34,7 @@ class Probes:
         liveness: Probe | None,
         failed: Callable[[str, str], None],
         changed: Callable[[], None],
+        least_timeout: float = 0.0,
     ) -> None:
         self.started = startup is None
         self.ready = startup is None and readiness is None
@@ -42,6 +43,7 @@ class Probes:
         self._liveness = liveness
         self._failed = failed
         self._changed = changed
+        self._least_timeout = least_timeout
 
     async def run(self, target: Target) -> tuple[str, Probe]:
         """Check until a startup or liveness probe gives up; returns its kind and itself."""
@@ -96,7 +98,7 @@ class Probes:
 
     async def _check(self, kind: str, probe: Probe, target: Target) -> bool:
         try:
-            await perform(probe, target, probe.timeout_seconds)
+            await perform(probe, target, max(probe.timeout_seconds, self._least_timeout))
         except HandlerFailed as error:
             self._failed(kind, str(error))
             return False

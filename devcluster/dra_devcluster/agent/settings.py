@@ -58,6 +58,8 @@ class AgentSettings:
     # Pods: the next try after a failed step, how long a volume shows old content, and the restarts of containers.
     pod_retry: float = 10.0
     volume_period: float = 60.0
+    # The least time that a probe may take: machines that are slow for a moment must not fail them.
+    probe_timeout: float = 0.0
     restart_backoff: Backoff = Backoff(10.0, 300.0)
     restart_forgiven: float = 600.0
     shutdown_grace: float = 2.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from dra_devcluster.agent.handlers import (
 from dra_devcluster.agent.logs import LogFile
 from dra_devcluster.agent.pod_network import Network
 from dra_devcluster.agent.process import ContainerProcess
+from dra_kube import EVENTS
 from one_node import OneNode
-from waiting import until
+from waiting import stays, until
 
 Json = dict[str, Any]
 
@@ -126,6 +128,31 @@ async def test_a_hook_that_fails_is_told_in_an_event(hook: str, node: OneNode) -
     assert (await node.event("pod-a", reason))["message"] == message
     if hook == "postStart":
         await node.phase("pod-a", "Failed")
+
+
+@pytest.mark.parametrize("case", ["as the pod says", "of a machine that may be slow"])
+async def test_a_probe_has_the_time_that_the_pod_gives_it_or_the_settings(
+    case: str, node: OneNode, tmp_path: Path
+) -> None:
+    flag = tmp_path / "go"
+    if case != "as the pod says":
+        await node.stop()
+        node.settings = replace(node.settings, probe_timeout=60.0)
+        await node.start()
+    probe = shell(f"until test -e {flag}; do sleep 0.05; done", timeoutSeconds=1, periodSeconds=1)
+    await node.pod("pod-a", containers=[container(readinessProbe=probe)])
+    if case == "as the pod says":
+        await node.event("pod-a", "Unhealthy", "Readiness probe failed: timed out after 1 s")
+    else:
+        await stays("not ready", lambda: _is_unready(node), 1.5)
+        flag.touch()
+        await state(node, ready=True)
+        events, _ = await node.api.list(EVENTS, "default")
+        assert [event for event in events if event["reason"] == "Unhealthy"] == []
+
+
+async def _is_unready(node: OneNode) -> bool:
+    return not any(one["ready"] for one in (await node.get("pod-a"))["status"].get("containerStatuses") or ())
 
 
 # --- what a handler does ---
