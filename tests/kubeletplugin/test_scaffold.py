@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from dra_kubeletplugin import SettingsError
+from access import recorded
+from dra_devcluster.apiserver import DevApiServer
+from dra_devcluster.apiserver.authorization import Attributes, Rule
+from dra_kube import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Api, connection
+from dra_kubeletplugin import ClaimRef, PluginSettings, SettingsError
 from dra_kubeletplugin.cli import main
 from dra_kubeletplugin.scaffold import create
+from dra_kubeletplugin.testing import FakeKubelet
+from waiting import becomes
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ["gpu_driver.py", "test_gpu_driver.py", "Dockerfile", "gpu_driver.yaml", "pod.yaml"]
@@ -48,14 +57,101 @@ def test_a_new_driver_passes_strict_checks(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
-def test_its_permissions_are_those_of_the_drivers_that_ship_with_the_library(tmp_path: Path) -> None:
+def rules(manifest: str) -> list[dict[str, Any]]:
+    """Those of the one ClusterRole."""
+    (found,) = (item["rules"] for item in yaml.safe_load_all(manifest) if item["kind"] == "ClusterRole")
+    return list(found)
+
+
+def test_with_its_comment_it_has_the_permissions_of_a_driver_that_reports_devices(tmp_path: Path) -> None:
     create("gpu.example.com", tmp_path)
-    ours = yaml.safe_load_all((ROOT / "manifests/plugin/rbac.yaml").read_text())
-    (known,) = (item["rules"] for item in ours if item["kind"] == "ClusterRole")
-    written = yaml.safe_load_all((tmp_path / "gpu_driver.yaml").read_text())
-    (rules,) = (item["rules"] for item in written if item["kind"] == "ClusterRole")
-    without_status = [rule for rule in known if rule["resources"][0].partition("/")[2] == ""]
-    assert rules == without_status
+    written = (tmp_path / "gpu_driver.yaml").read_text()
+    known = rules(
+        (ROOT / "manifests/plugin/rbac.yaml").read_text().replace("simulated.dra.example.com", "gpu.example.com")
+    )
+    assert rules(re.sub(r"^  # (?=- |  )", "  ", written, flags=re.MULTILINE)) == known
+    assert rules(written) == [rule for rule in known if "/" not in rule["resources"][0]]
+
+
+async def test_a_new_driver_asks_for_each_of_its_permissions_and_for_no_other(short_path: Path) -> None:
+    """It finds slices of an earlier version of itself: one has to change, and one has to go."""
+    program, *_ = create("gpu.example.com", short_path)
+    (short_path / "k" / "plugins_registry").mkdir(parents=True)
+    settings = PluginSettings(
+        driver_name="gpu.example.com",
+        registry_dir=short_path / "k/plugins_registry",
+        data_dir=short_path / "k/plugins/gpu.example.com",
+    )
+    with recorded() as seen:
+        async with DevApiServer() as server:
+            kubeconfig = server.write_kubeconfig(short_path / "kubeconfig")
+            async with Api(connection(kubeconfig)) as api:
+                await api.create(NODES, {"metadata": {"name": "worker-1"}})
+                for pool in ("worker-1", "old"):
+                    await api.create(RESOURCE_SLICES, slice_of(pool))
+                claim = await api.create(RESOURCE_CLAIMS, CLAIM)
+                await api.patch(RESOURCE_CLAIMS, "claim", {"status": ALLOCATED}, "default", subresource="status")
+                seen.clear()
+                flags = [
+                    "--node-name",
+                    "worker-1",
+                    "--kubelet-dir",
+                    f"{short_path}/k",
+                    "--cdi-dir",
+                    f"{short_path}/cdi",
+                ]
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, str(program), *flags, "--kubeconfig", str(kubeconfig)
+                )
+                try:
+                    await becomes(settings.registration_path.exists)
+                    async with FakeKubelet(settings) as kubelet:
+                        await kubelet.register()
+                        ref = ClaimRef("default", "claim", claim["metadata"]["uid"])
+                        assert not (await kubelet.prepare([ref]))[ref.uid].error
+                        await becomes(lambda: asked(seen) >= NEEDED - TO_CREATE)
+                        await api.delete(RESOURCE_SLICES, slice_of("worker-1")["metadata"]["name"])
+                        await becomes(lambda: asked(seen) >= NEEDED)
+                        assert not (await kubelet.unprepare([ref]))[ref.uid].error
+                finally:
+                    process.terminate()
+                    await process.wait()
+    allowed = {part for rule in rules((short_path / "gpu_driver.yaml").read_text()) for part in Rule.of(rule).parts()}
+    assert asked(seen) == NEEDED
+    assert {(*part.verbs, *part.resources) for part in allowed} == NEEDED | {AFTER_A_CONFLICT}
+
+
+def asked(seen: set[Attributes]) -> set[tuple[str, str]]:
+    """Verb and resource of each question."""
+    return {(each.verb, each.full_resource) for each in seen}
+
+
+def slice_of(pool: str) -> dict[str, Any]:
+    """Of an earlier version of the driver."""
+    spec = {
+        "driver": "gpu.example.com",
+        "nodeName": "worker-1",
+        "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0"}],
+    }
+    return {"metadata": {"name": f"00000-gpu.example.com-{pool}"}, "spec": spec}
+
+
+SLICES = "resourceslices"
+NEEDED = {("get", "nodes"), ("get", "resourceclaims"),
+          *((verb, SLICES) for verb in ("list", "watch", "create", "update", "delete"))}  # fmt: skip
+TO_CREATE = {("create", SLICES), ("get", "nodes")}
+AFTER_A_CONFLICT = ("get", SLICES)
+"""The story has no conflict; tests/manifests has one."""
+CLAIM = {
+    "metadata": {"name": "claim", "namespace": "default"},
+    "spec": {"devices": {"requests": [{"name": "req", "exactly": {"deviceClassName": "gpu.example.com"}}]}},
+}
+ALLOCATED = {
+    "allocation": {
+        "devices": {"results": [{"request": "req", "driver": "gpu.example.com", "pool": "worker-1", "device": "gpu-0"}]}
+    }
+}
 
 
 def test_files_that_exist_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
