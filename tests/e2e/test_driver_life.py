@@ -3,11 +3,15 @@ E2E-033, E2E-078 to E2E-080)."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from dra_kube import RESOURCE_SLICES, Object
-from dra_kubeletplugin import Pool, Resources, device
+from dra_kubeletplugin import DeviceHealth, Pool, Resources, device
+from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from scene import Scene
 from waiting import until
 
@@ -72,6 +76,39 @@ async def test_e2e_033_a_driver_that_is_replaced_in_time_keeps_its_slices_and_on
 
 async def _none(scene: Scene) -> bool:
     return not await slices(scene)
+
+
+class Frail(SimulatedDriver):
+    """Reports what ``says`` holds."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.says: asyncio.Queue[DeviceHealth] = asyncio.Queue()
+
+    async def health(self) -> AsyncIterator[Sequence[DeviceHealth]]:
+        while True:
+            yield [await self.says.get()]
+
+
+async def test_the_health_that_a_driver_reports_is_in_the_status_of_the_pod(scene: Scene) -> None:
+    await scene.create_class()
+    driver = Frail(scene.driver_name)
+    await scene.start_plugin(0, one_device(scene), driver=driver)
+    await runs_a_pod(scene)
+    for healthy, message, shown in (
+        (True, "", {"health": "Healthy"}),
+        (False, "61 degrees", {"health": "Unhealthy", "message": "61 degrees"}),
+        (None, "", {"health": "Unknown"}),
+        (True, "", {"health": "Healthy"}),
+    ):
+        driver.says.put_nowait(DeviceHealth(device="device-00", healthy=healthy, message=message))
+        await until(f"the pod shows {shown}", partial(_shows, scene, shown))
+
+
+async def _shows(scene: Scene, health: dict[str, str]) -> bool:
+    (status,) = (await scene.get_pod("tester"))["status"]["containerStatuses"]
+    devices = [one for entry in status.get("allocatedResourcesStatus", ()) for one in entry["resources"]]
+    return [{name: value for name, value in one.items() if name != "resourceID"} for one in devices] == [health]
 
 
 SERVED: dict[str, dict[str, Any]] = {

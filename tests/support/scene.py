@@ -28,7 +28,7 @@ from dra_kube import (
     Object,
     Resource,
 )
-from dra_kubeletplugin import KubeletPlugin, PluginSettings, Pool, Resources, device
+from dra_kubeletplugin import Driver, KubeletPlugin, PluginSettings, Pool, Resources, device
 from dra_kubeletplugin.drivers.simulated import SimulatedDriver
 from dra_kubeletplugin.testing import CallRecorder, Faults
 from node_log import node_log
@@ -96,8 +96,10 @@ class Scene:
             pool = [device(f"device-{index:02}") for index in range(devices)]
             await self.start_plugin(number, {self.node_names[number]: Pool.of(pool)})
 
-    async def start_plugin(self, number: int, resources: Resources, **settings_of_plugin: Any) -> RunningPlugin | None:
-        """The driver on one node; without kubelet only its slices."""
+    async def start_plugin(
+        self, number: int, resources: Resources, *, driver: Driver | None = None, **settings_of_plugin: Any
+    ) -> RunningPlugin | None:
+        """The driver, the simulated one unless given, on one node; without kubelet only its slices."""
         if not self.kubelet:
             await self.publish_objects(number, resources)
             return None
@@ -111,7 +113,8 @@ class Scene:
             **settings_of_plugin,
         )
         recorder, faults, stack = CallRecorder(), Faults(), AsyncExitStack()
-        plugin = KubeletPlugin(SimulatedDriver(self.driver_name), settings, self.api, interceptors=[recorder, faults])
+        driver = driver or SimulatedDriver(self.driver_name)
+        plugin = KubeletPlugin(driver, settings, self.api, interceptors=[recorder, faults])
         await stack.enter_async_context(plugin)
         await plugin.publish(resources)
         running = RunningPlugin(agent, plugin, recorder, faults, stack)
