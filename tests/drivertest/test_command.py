@@ -14,7 +14,7 @@ from dra_driver_test.report import as_json, as_junit, line, summary
 
 ROOT = Path(__file__).resolve().parents[2]
 BAD = [sys.executable, str(ROOT / "tests/support/bad_driver_process.py"), "{kubelet}"]
-QUICK = ["prepare.*", "claims.*", "unprepare.*", "cdi.*", "restart.prepares-the-same-after-a-kill"]
+QUICK = ["prepare.*", "cdi.ids-*", "restart.prepares-the-same-after-a-kill"]
 
 
 async def _nothing(bench: object) -> None: ...
@@ -33,7 +33,7 @@ def test_a_driver_without_faults_passes_as_a_process(tmp_path: Path, capsys: pyt
     report = json.loads((tmp_path / "out.json").read_text())
     suite = ElementTree.parse(tmp_path / "out.xml").getroot()
     assert (report["driver"], report["counts"]["failed"]) == ("bad.example.com", 0)
-    assert report["counts"]["passed"] > 40
+    assert report["counts"]["passed"] > 10
     assert int(suite.attrib["tests"]) == len(report["checks"]) == len(suite)
     assert printed.splitlines()[0] == f"Driver bad.example.com, {len(suite)} checks."
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bad_benches import LIMITS, PATIENT, OpenBench
-from dra_driver_test.kit import Verdict, all_checks, run, run_check
+from dra_driver_test.kit import Verdict, all_checks, chosen, run, run_check
 from planted_faults import FAULTS, Planted
 
 CHECKS = {check.name: check for check in all_checks()}
@@ -34,9 +34,15 @@ async def test_each_fault_is_found_by_its_check(noun: str, bad_bench: OpenBench)
 
 
 async def test_a_driver_without_faults_passes_every_check(bad_bench: OpenBench) -> None:
-    async with bad_bench() as bench:
-        results = [result async for result in run(CHECKS.values(), bench, timeout=60)]
-    assert [f"{one.check.name}: {one.text}" for one in results if one.verdict is not Verdict.PASSED] == []
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def passed(noun: str) -> list[str]:
+        """What the checks of a noun say, if that is not that they passed."""
+        async with room, bad_bench() as bench:
+            results = [one async for one in run(chosen(all_checks(), [f"{noun}.*"]), bench, timeout=60)]
+        return [f"{one.check.name}: {one.text}" for one in results if one.verdict is not Verdict.PASSED]
+
+    assert [line for lines in await asyncio.gather(*map(passed, NOUNS)) for line in lines] == []
 
 
 def test_every_check_has_a_fault() -> None:
