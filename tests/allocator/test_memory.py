@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 from allocator_agreement import comparable, laboratory
-from allocator_lab import OUTCOMES, claim, device, device_class, lab, make_node, pool, request
+from allocator_lab import OUTCOMES, Json, claim, device, device_class, lab, make_node, pool, request
 from allocator_problems import Maker, make_case
-from dra_api.codec import convert
+from dra_api.codec import convert, to_dict
 from dra_api.core import Node
 from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocated, Failed, Outcome, Refused
@@ -16,6 +16,8 @@ from dra_operator.allocator.basics.journal import Journal
 from dra_operator.allocator.basics.memo import Memo
 from dra_operator.allocator.nodes.node_index import NodeIndex
 from dra_operator.allocator.problem.node_state import NodeState, NodeStates
+from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.pruning.pruner import Pruner
 from dra_operator.allocator.published.interning import Interner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,6 +89,37 @@ def test_a_class_that_changes_is_looked_at_again() -> None:
     assert isinstance(made.allocator.allocate(make_node("n1"), made.claims[:1], made.usage), Allocated)
     made.allocator.inventory.put_class(convert(DeviceClass, device_class("any", "false")))
     assert isinstance(made.allocator.allocate(make_node("n1"), made.claims[1:], made.usage), Refused)
+
+
+def test_a_class_configures_claims_that_ask_for_the_same_until_it_changes() -> None:
+    def config(value: str) -> list[Json]:
+        return [{"opaque": {"driver": "drv", "parameters": {"mode": value}}}]
+
+    own = [{**entry, "requests": ["r"]} for entry in config("own")]
+    claims = [claim(request("r"), name="a"), claim(request("r"), name="b", config=own), claim(request("r"), name="c")]
+    made = lab(pool(device("a")), claims, classes=[device_class("any", config=config("fast"))])
+
+    def modes(position: int) -> list[str]:
+        outcome = made.allocator.allocate(make_node("n1"), made.claims[position : position + 1], made.usage)
+        assert isinstance(outcome, Allocated)
+        return [
+            str(entry["opaque"]["parameters"]["mode"]) for entry in to_dict(outcome.results[0])["devices"]["config"]
+        ]
+
+    assert (modes(0), modes(1)) == (["fast"], ["fast", "own"])
+    made.allocator.inventory.put_class(convert(DeviceClass, device_class("any", config=config("slow"))))
+    assert (modes(2), modes(1)) == (["slow"], ["slow", "own"])
+
+
+def test_what_pruning_adds_to_requests_stays_in_its_problem() -> None:
+    made = lab(pool(device("a"), device("b")), [claim(request("r0"), request("r1"), request("r2"))])
+    inventory, program = made.allocator.inventory, made.allocator.compile(made.claims)
+    states = NodeStates(inventory.features, inventory.compiled)
+    state = states.get(inventory.view(make_node("n1")), made.usage, admin_exempt=False)
+    pruned, later = Problem(state, program), Problem(state, program)
+    Pruner(pruned)
+    assert [len(domain.ledgers) for (domain,) in pruned.domains] == [1, 1, 1]
+    assert [len(domain.ledgers) for (domain,) in (*later.domains, *Problem(state, program).domains)] == [0] * 6
 
 
 @settings(max_examples=60, deadline=None)
