@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 import yaml
 from allocator_lab import claim, device, device_class, pool, request
+from dra_api.codec import convert
+from dra_api.core import Node
+from dra_operator.allocator import AllocationError, GaveUp, Inventory
 from dra_operator.cli import main
-from dra_operator.commands.simulate_objects import Verdict
+from dra_operator.commands import simulate_text
+from dra_operator.commands.simulate_json import document
+from dra_operator.commands.simulate_objects import Attempt, Verdict
+from dra_operator.placement import Faulty, NodeAnswer, NodeState, Undecided
+from placement_lab import Attributes
 
 Json = dict[str, Any]
 NODES = 12
@@ -69,6 +76,23 @@ def test_nodes_that_answer_alike_are_reported_once(capsys: pytest.CaptureFixture
         "  3 other nodes fail for the same reason: n05, n06, n07",
         "summary: 1 pod: fits 1",
     ]
+
+
+ERRORS: dict[str, tuple[NodeAnswer, str, str]] = {
+    "faulty": (Faulty(AllocationError("claim c: no such key")), "error: claim c: no such key", "claim c: no such key"),
+    "undecided": (Undecided(GaveUp("n1", 5).text), GaveUp("n1", 5).text, GaveUp("n1", 5).text),
+}
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_nodes_with_the_same_error_are_reported_once(kind: str) -> None:
+    answer, text, message = ERRORS[kind]
+    states = [NodeState(convert(Node, {"metadata": {"name": name}})) for name in ("n1", "n2")]
+    attempt = Attempt(None, (), answers=tuple((state, answer) for state in states))
+    lines = list(simulate_text.report([attempt], Inventory(language=Attributes()), sequential=False))
+    assert lines[1:] == ["would fit 0 of 2 nodes", f"nodes n1, n2: {text}"]
+    (listed,) = document([attempt], [])["attempts"]
+    assert listed["nodes"] == [{"node": name, "answer": kind, "message": message} for name in ("n1", "n2")]
 
 
 def test_a_summary_counts_the_verdicts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
