@@ -49,11 +49,14 @@ class App:
             return await self._answer(request)
         except StatusError as error:
             return _refusal(error)
-        except (ConnectionError, web.HTTPException):
+        except web.HTTPException:
             raise
         except RecursionError:
             return _refusal(bad_request("the body of the request is nested too deeply"))
-        except Exception as error:  # a bug of ours: the client still gets an answer, and the log the trace
+        except Exception as error:
+            if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+                return web.Response()  # goes nowhere: the client has left, amid a watch for example
+            # A bug of ours: the client still gets an answer, and the log the trace.
             log.exception("%s %s failed", request.method, request.path_qs)
             return _refusal(internal(repr(error)))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
+from aiohttp import web
 from bare_client import CONFIG_MAPS, PODS, Client, config_map, pod
 from dra_devcluster.apiserver import store
 
@@ -144,3 +147,22 @@ async def test_a_watch_can_show_tables(client: Client) -> None:
     assert first["columnDefinitions"]
     assert second["rows"][0]["cells"][0] == "b"
     assert not second["columnDefinitions"]
+
+
+async def test_a_client_that_leaves_amid_a_write_leaves_no_trace_in_the_log(
+    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is closing, and the server has not yet been told that it is lost."""
+    write = web.StreamResponse.write
+
+    async def write_as_the_client_leaves(answer: web.StreamResponse, content: bytes) -> None:
+        request = answer._req
+        if b"ADDED" in content and request is not None and request.transport is not None:
+            request.transport.abort()
+        await write(answer, content)
+
+    monkeypatch.setattr(web.StreamResponse, "write", write_as_the_client_leaves)
+    async with client.watch(CONFIG_MAPS):
+        await client.post(CONFIG_MAPS, config_map("a"))
+    await client.until("/metrics", lambda answer: b'verb="WATCH"' in answer.body)
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
