@@ -94,7 +94,7 @@ def case_of(cluster: Cluster, allocator: Allocator, wanted: ResourceClaim) -> Ca
     """A pod that uses one claim."""
     claims = (PodClaim("entry", wanted),)
     usage = cluster.holdings.usage.snapshot()
-    return Case(POD, claims, ExtendedResources(POD, {}), cluster.node_states(), allocator, usage)
+    return Case(POD, claims, ExtendedResources(POD, {}), cluster.loaded_nodes(), allocator, usage)
 
 
 def placements(sizes: tuple[int, ...], seconds: float) -> Iterator[Result]:

@@ -156,7 +156,7 @@ def test_a_pod_is_not_in_its_own_way_while_it_is_placed_again() -> None:
     alone = pod("alone", 1, {"app": "db"}, spec=AVOIDS)
     cluster.put(alone)
     cluster.assume_placed(alone, "n1")
-    rules = cluster.node_states().neighbours_of(alone)
+    rules = cluster.loaded_nodes().neighbours_of(alone)
     assert rules.obstacle({"zone": "a"}) is not None
     with cluster.without_load_of(alone):
         assert rules.obstacle({"zone": "a"}) is None

@@ -12,9 +12,9 @@ from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocated, ClaimError, Usage
 from dra_operator.placement import (
     ExtendedResources,
+    LoadedNode,
     NodeFilter,
     Nodes,
-    NodeState,
     NoPlace,
     Plan,
     extended_claims,
@@ -35,7 +35,7 @@ def asking(*containers: Mapping[str, str], **more: Any) -> Pod:
     return convert(Pod, {**body, "spec": {"containers": parts, **more}})
 
 
-def counting(name: str, used: dict[str, str] | None = None, **counted: str) -> NodeState:
+def counting(name: str, used: dict[str, str] | None = None, **counted: str) -> LoadedNode:
     """A node that counts gpus and nics itself."""
     resources = {f"example.com/{kind}": amount for kind, amount in counted.items()}
     return node(name, used=used, allocatable={**ALL, **resources})
@@ -47,11 +47,11 @@ def made_claim(answer: Plan) -> list[tuple[str, str, int]]:
     return [(request.name, exact.device_class_name, exact.count) for request in requests if (exact := request.exactly)]
 
 
-def placed(pod: Pod, *nodes: NodeState, **devices: list[str]) -> Plan | NoPlace:
+def placed(pod: Pod, *nodes: LoadedNode, **devices: list[str]) -> Plan | NoPlace:
     return decide(pod, [], nodes, allocator(**devices), ExtendedResources(pod, CLASSES))
 
 
-SERVED: dict[str, tuple[Pod, NodeState, tuple[str, ...]]] = {
+SERVED: dict[str, tuple[Pod, LoadedNode, tuple[str, ...]]] = {
     "a node that does not know the resource leaves it to devices": (asking({GPU: "1"}), node("n"), (GPU,)),
     "so does one that has none of it": (asking({GPU: "1"}), counting("n", gpu="0"), (GPU,)),
     "a node that counts it serves it itself": (asking({GPU: "1"}), counting("n", gpu="1"), ()),
@@ -111,7 +111,7 @@ def test_one_resource_of_the_node_and_one_of_devices() -> None:
     assert (answer.served, made_claim(answer)) == ((NIC,), [("container-0-request-1", "gpu", 1)])
 
 
-REFUSED: dict[str, tuple[Pod, NodeState, dict[str, list[str]], str]] = {
+REFUSED: dict[str, tuple[Pod, LoadedNode, dict[str, list[str]], str]] = {
     "no devices": (
         asking({GPU: "2"}),
         node("n"),
@@ -194,7 +194,7 @@ def test_the_answer_is_that_of_asking_every_node(cluster: list[tuple[int, str | 
     pod = asking({GPU: str(amount), "cpu": "1"})
     extended = ExtendedResources(pod, CLASSES)
 
-    def fits(state: NodeState) -> bool:
+    def fits(state: LoadedNode) -> bool:
         served = extended.served_on(state)
         wanted = extended.claim_for(served)
         claims = [wanted.claim] if wanted else []
@@ -243,7 +243,7 @@ def test_only_a_complete_claim_is_kept() -> None:
     assert extended_claims(waiting, [claim("generated")]) == (None, ())
 
 
-def kept(found: ResourceClaim, pod: Pod, *nodes: NodeState) -> Plan | NoPlace:
+def kept(found: ResourceClaim, pod: Pod, *nodes: LoadedNode) -> Plan | NoPlace:
     extended = ExtendedResources(pod, CLASSES, found)
     return decide(pod, [found], nodes, allocator(n=["x", "x"], m=["x"]), extended)
 
@@ -260,7 +260,7 @@ def test_a_complete_claim_decides_where_the_pod_goes_and_is_used_as_it_is() -> N
         pytest.param(made(node_name="gone"), node("n"), id="its node is gone"),
     ],
 )
-def test_a_complete_claim_of_no_use_any_more_is_given_back(found: ResourceClaim, state: NodeState) -> None:
+def test_a_complete_claim_of_no_use_any_more_is_given_back(found: ResourceClaim, state: LoadedNode) -> None:
     answer = kept(found, asking({GPU: "1"}), state)
     assert isinstance(answer, NoPlace)
     assert answer.unavailable == {"uid-made"}

@@ -13,8 +13,8 @@ from dra_api.quantity import Quantity
 from dra_api.resource import ResourceClaim
 from dra_operator.allocator import Allocated, Usage
 from dra_operator.placement import (
+    LoadedNode,
     NodeFilter,
-    NodeState,
     NoPlace,
     NotReady,
     Obstacle,
@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from placement_lab import Watched, allocator, claim, decide, node, pod, prefers, wants
 
 
-def place(pod: Pod, *nodes: NodeState) -> Plan | NoPlace:
+def place(pod: Pod, *nodes: LoadedNode) -> Plan | NoPlace:
     return decide(pod, [], nodes, allocator())
 
 
@@ -45,7 +45,7 @@ REQUIRED = {
     }
 }
 NOT_SELECTED = "node(s) didn't match the pod's node selector or affinity"
-OBSTACLES: dict[str, tuple[Pod, NodeState, str]] = {
+OBSTACLES: dict[str, tuple[Pod, LoadedNode, str]] = {
     "cordoned": (pod(), node("n", spec={"unschedulable": True}), "node(s) were unschedulable"),
     "tainted": (pod(), node("n", spec={"taints": [TAINT]}), "node(s) had untolerated taint {dedicated: x}"),
     "wrong label": (

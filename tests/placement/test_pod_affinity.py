@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dra_api.core import Pod
-from dra_operator.placement import Elsewhere, NodeState, NoPlace, ObstacleKind, PodsChange, Turn
+from dra_operator.placement import Elsewhere, LoadedNode, NoPlace, ObstacleKind, PodsChange, Turn
 from neighbour_lab import DB, HOST, WEB, away, expression, goes_to, near, pod, term, three_nodes
 from placement_lab import allocator, decide, node
 
@@ -199,7 +199,7 @@ def test_what_is_counted_for_one_rule_costs_no_other_its_counts() -> None:
         assert goes_to(rule, nodes) is None
     assert goes_to(comes(near(term(DB))), nodes) == "b1"
     state = nodes.get("b1")
-    assert isinstance(state, NodeState)
+    assert isinstance(state, LoadedNode)
     for rule in rules[:3]:
         nodes.put(node("b1", labels={"label-0": "x", "label-1": "x", "label-2": "x"}))
         assert goes_to(rule, nodes) == "b1"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_operator.placement import NodeState, NoPlace, Plan, add, node_requests, subtract
+from dra_operator.placement import LoadedNode, NoPlace, Plan, add, node_requests, subtract
 from placement_lab import allocator, decide, node
 
 
@@ -22,14 +22,14 @@ def port(number: int, ip: str = "", protocol: str = "") -> dict[str, Any]:
     return {"containerPort": 80, "hostPort": number, "hostIP": ip, "protocol": protocol}
 
 
-def node_with(*pods: Pod) -> NodeState:
+def node_with(*pods: Pod) -> LoadedNode:
     used: dict[str, int] = {}
     for it in pods:
         used = add(used, node_requests(it, ()))
     return node("n").with_load(used)
 
 
-def place(pod: Pod, state: NodeState) -> Plan | NoPlace:
+def place(pod: Pod, state: LoadedNode) -> Plan | NoPlace:
     return decide(pod, [], [state], allocator())
 
 

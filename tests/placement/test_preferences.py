@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dra_api.core import Pod
-from dra_operator.placement import Nodes, NodeState, Plan
+from dra_operator.placement import LoadedNode, Nodes, Plan
 from neighbour_lab import DB, HOST, PREFERRED, WEB, ZONE, away, near, pod, spread, term
 from placement_lab import Watched, allocator, decide, node
 
@@ -32,12 +32,12 @@ def likes_pods(selector: dict[str, Any], weight: int = 10, kind: str = "podAffin
     return {kind: {PREFERRED: [{"weight": weight, "podAffinityTerm": term(selector, **more)}]}}
 
 
-def state(name: str, cpu: int = 0, spec: dict[str, Any] | None = None) -> NodeState:
+def state(name: str, cpu: int = 0, spec: dict[str, Any] | None = None) -> LoadedNode:
     """A node in the zone of its first letter, with so much of its four processors in use."""
     return node(name, used={"cpu": str(cpu)}, labels={HOST: name, ZONE: name[0]}, spec=spec or {})
 
 
-def cluster(*residents: Pod, **states: NodeState) -> Nodes:
+def cluster(*residents: Pod, **states: LoadedNode) -> Nodes:
     """``a1`` is the emptiest, then ``a2``, ``b1`` and ``b2``."""
     every = {name: state(name, cpu) for cpu, name in enumerate(("a1", "a2", "b1", "b2"))}
     nodes = Nodes({**every, **states}.values())

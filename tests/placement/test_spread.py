@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dra_api.core import Pod
-from dra_operator.placement import Elsewhere, NodeState, NoPlace, Obstacle, ObstacleKind, PodsChange, Turn
+from dra_operator.placement import Elsewhere, LoadedNode, NoPlace, Obstacle, ObstacleKind, PodsChange, Turn
 from neighbour_lab import DB, HOST, REQUIRED, WEB, expression, pod, spread, three_nodes, with_residents
 from placement_lab import allocator, decide, node
 
@@ -188,4 +188,4 @@ def test_a_domain_that_comes_or_goes_changes_the_fewest() -> None:
     assert nodes.neighbours_of(incoming).obstacle({"zone": "a"}) == Obstacle(ObstacleKind.SPREAD, "zone")
     nodes.remove("c1")
     assert nodes.neighbours_of(incoming).obstacle({"zone": "a"}) is None
-    assert isinstance(nodes.get("a1"), NodeState)
+    assert isinstance(nodes.get("a1"), LoadedNode)

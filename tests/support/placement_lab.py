@@ -10,7 +10,7 @@ from dra_api.core import Node, Pod
 from dra_api.quantity import Quantity
 from dra_api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Inventory, Usage
-from dra_operator.placement import Case, ExtendedResources, Nodes, NodeState, NoPlace, Plan, PodClaim, decided, plan
+from dra_operator.placement import Case, ExtendedResources, LoadedNode, Nodes, NoPlace, Plan, PodClaim, decided, plan
 
 
 class Attributes:
@@ -28,23 +28,23 @@ class Attributes:
 class Watched(Nodes):
     """Notes which nodes are looked at."""
 
-    def __init__(self, states: Sequence[NodeState]) -> None:
+    def __init__(self, states: Sequence[LoadedNode]) -> None:
         super().__init__(states)
         self.looked: list[str] = []
 
-    def get(self, name: str) -> NodeState | None:
+    def get(self, name: str) -> LoadedNode | None:
         self.looked.append(name)
         return super().get(name)
 
 
-def node(name: str, *, used: dict[str, str] | None = None, **fields: Any) -> NodeState:
+def node(name: str, *, used: dict[str, str] | None = None, **fields: Any) -> LoadedNode:
     body = {
         "metadata": {"name": name, "labels": fields.get("labels", {})},
         "spec": fields.get("spec", {}),
         "status": {"allocatable": fields.get("allocatable", {"cpu": "4", "memory": "8Gi", "pods": "10"})},
     }
     amounts = {resource: Quantity(text).nanos for resource, text in (used or {}).items()}
-    return NodeState(convert(Node, body), amounts)
+    return LoadedNode(convert(Node, body), amounts)
 
 
 def pod(cpu: str = "1", claims: Sequence[dict[str, Any]] = (), **spec: Any) -> Pod:
@@ -99,7 +99,7 @@ def allocator(**devices_of_nodes: Sequence[str]) -> Allocator:
 def decide(
     pod: Pod,
     claims: Sequence[ResourceClaim],
-    nodes: Sequence[NodeState] | Nodes,
+    nodes: Sequence[LoadedNode] | Nodes,
     devices: Allocator,
     extended: ExtendedResources | None = None,
 ) -> Plan | NoPlace:
@@ -109,7 +109,7 @@ def decide(
 def case(
     pod: Pod,
     claims: Sequence[ResourceClaim],
-    nodes: Sequence[NodeState] | Nodes,
+    nodes: Sequence[LoadedNode] | Nodes,
     devices: Allocator,
     *,
     extended: ExtendedResources | None = None,

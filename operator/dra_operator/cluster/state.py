@@ -54,8 +54,8 @@ class State:
         self.rules: Store[DeviceTaintRule] = Store()
         self.inventory = inventory
         self.holdings = Holdings(shares=self.features.consumable_capacity)
-        self._node_states = Nodes(strategy=scoring_strategy)
-        self.residents = self._node_states.residents
+        self._loaded_nodes = Nodes(strategy=scoring_strategy)
+        self.residents = self._loaded_nodes.residents
         self.loads = NodeLoads(self.residents)
         self._bound: set[str] = set()
         """UIDs of pods whose binding was answered; the watch has not shown it yet."""
@@ -172,7 +172,7 @@ class State:
             in_flight=lambda claim: self.holdings.in_flight(claim.metadata.uid) is not None,
             clashes=self.holdings.clashes,
             storage=self.storage,
-            nodes=self.node_states(),
+            nodes=self.loaded_nodes(),
             allocator=allocator,
             usage=self.holdings.usage.snapshot,
             now=now,
@@ -180,14 +180,14 @@ class State:
             binding_timeout=binding_timeout,
         )
 
-    def node_states(self) -> Nodes:
+    def loaded_nodes(self) -> Nodes:
         """All nodes with what is used of them: the live ones, brought up to date by this call."""
         touched, self.loads.touched = self.loads.touched, set()
         for name in touched:
-            state = self._node_states.get(name)
+            state = self._loaded_nodes.get(name)
             if state is not None:
-                self._node_states.put(state.with_load(self.loads.used(name)))
-        return self._node_states
+                self._loaded_nodes.put(state.with_load(self.loads.used(name)))
+        return self._loaded_nodes
 
 
 def extended_resources(pod: Pod) -> list[str]:

@@ -31,7 +31,7 @@ from dra_operator.allocator import Inventory
 from dra_operator.placement import (
     GATED,
     STRATEGIES,
-    NodeState,
+    LoadedNode,
     is_immediate,
     node_requests,
     served_resources,
@@ -240,9 +240,9 @@ class Cluster(State):
     def _absorb_node(self, change: Change[Node]) -> Keys:
         old, new = change
         if new is not None:
-            self._node_states.put(NodeState(new, self.loads.used(new.metadata.name)))
+            self._loaded_nodes.put(LoadedNode(new, self.loads.used(new.metadata.name)))
         elif old is not None:
-            self._node_states.remove(old.metadata.name)
+            self._loaded_nodes.remove(old.metadata.name)
             name = old.metadata.name
             return (*triggers.on_node(self, change), *storage_triggers.on_node_gone(self, name))
         return triggers.on_node(self, change)

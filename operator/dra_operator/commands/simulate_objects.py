@@ -25,8 +25,8 @@ from dra_operator.placement import (
     ExtendedResources,
     Faulty,
     GettingReady,
+    LoadedNode,
     NodeAnswer,
-    NodeState,
     NoPlace,
     Plan,
     PodClaim,
@@ -64,7 +64,7 @@ class Attempt:
     claims: tuple[ResourceClaim, ...]
     examination: Examination | None = None
     """None if the pod already has a node or is done."""
-    answers: tuple[tuple[NodeState, NodeAnswer], ...] = ()
+    answers: tuple[tuple[LoadedNode, NodeAnswer], ...] = ()
     outcome: Plan | NoPlace | None = None
     """None where no node was asked."""
     held: Holders = field(default_factory=dict)
@@ -125,7 +125,7 @@ def _together(simulated: SimulatedCluster) -> Case:
     cluster, pod = simulated.cluster, Pod()
     claims = tuple(PodClaim(claim.metadata.name, claim) for claim in simulated.claims)
     usage = cluster.holdings.usage.snapshot()
-    return Case(pod, claims, ExtendedResources(pod, {}), cluster.node_states(), simulated.allocator, usage)
+    return Case(pod, claims, ExtendedResources(pod, {}), cluster.loaded_nodes(), simulated.allocator, usage)
 
 
 def _asked(pod: Pod | None, case: Case, cluster: Cluster) -> Attempt:
@@ -138,7 +138,7 @@ def _asked(pod: Pod | None, case: Case, cluster: Cluster) -> Attempt:
     return Attempt(pod, claims, case, answers, outcome, held)
 
 
-def _answers(case: Case) -> Iterator[tuple[NodeState, NodeAnswer]]:
+def _answers(case: Case) -> Iterator[tuple[LoadedNode, NodeAnswer]]:
     try:
         question = Question(case)
     except AllocationError as error:

@@ -14,7 +14,7 @@ from dra_operator.placement import (
     Demand,
     Fits,
     Lacking,
-    NodeState,
+    LoadedNode,
     NoPlace,
     Obstructed,
     Plan,
@@ -77,7 +77,7 @@ def _attempt(attempt: Attempt, inventory: Inventory, *, sequential: bool) -> Ite
 
 
 def _fitting(attempt: Attempt) -> Iterator[str]:
-    groups: dict[Counts, list[tuple[NodeState, Fits]]] = {}
+    groups: dict[Counts, list[tuple[LoadedNode, Fits]]] = {}
     for state, answer in attempt.answers:
         if isinstance(answer, Fits):
             groups.setdefault(_counts(attempt, answer.plan), []).append((state, answer))

@@ -23,7 +23,7 @@ from .immediate import (
     stand_in_key,
     title,
 )
-from .node import NodeState
+from .node import LoadedNode
 from .node_answer import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Undecided
 from .nodes import STRATEGIES, Nodes
 from .obstacle import OF_VOLUMES, Obstacle, ObstacleKind
@@ -72,10 +72,10 @@ __all__ = [
     "GettingReady",
     "Hint",
     "Lacking",
+    "LoadedNode",
     "NoPlace",
     "NodeAnswer",
     "NodeFilter",
-    "NodeState",
     "Nodes",
     "NotReady",
     "NotTried",

@@ -17,7 +17,7 @@ from .answer import NoPlace, Plan
 from .demand import Demand
 from .examination import Case
 from .explanation import Reasons
-from .node import NodeState
+from .node import LoadedNode
 from .node_answer import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Undecided
 from .obstacle import ENDS_WITH_ANOTHER_POD, Obstacle, ObstacleKind
 from .pause import SLICE, Elapsed, Pause
@@ -143,7 +143,7 @@ class Attempt:
         yield from self._pause(self._question.steps)
         self._question.steps = 0
 
-    def _take_in(self, state: NodeState, answer: NodeAnswer) -> None:
+    def _take_in(self, state: LoadedNode, answer: NodeAnswer) -> None:
         match answer:
             case Fits(plan, score):
                 preferences = self._question.preferences

@@ -16,7 +16,7 @@ from dra_api.resource import AllocationResult, ResourceClaim
 from dra_operator.allocator import Allocator, Candidates, ClaimProgram, Refusal
 
 from .extended import ExtendedClaim, ExtendedResources, Served
-from .node import NodeState
+from .node import LoadedNode
 from .nodes import Nodes
 
 
@@ -64,7 +64,7 @@ class Demands:
         self._groups: dict[Served, frozenset[str] | None] = {}
         self._rest: Demand | None = None
 
-    def on(self, state: NodeState) -> Demand:
+    def on(self, state: LoadedNode) -> Demand:
         """The demand on one node. Raises ClaimError, see ``ExtendedResources.claim_for``."""
         return self._get(self._extended.served_on(state))
 

@@ -17,7 +17,7 @@ from dra_api.resource import DeviceClaim, DeviceRequest, ResourceClaim, Resource
 from dra_operator.allocator import ClaimError, Refusal
 from dra_operator.allocator.request.extended import extended_requests
 
-from .node import NodeState
+from .node import LoadedNode
 from .nodes import Nodes
 from .requests import pod_requests
 
@@ -63,7 +63,7 @@ class ExtendedResources:
         self.made = made
         self._pod = pod
 
-    def served_on(self, state: NodeState) -> Served:
+    def served_on(self, state: LoadedNode) -> Served:
         """What devices serve on this node: everything that the node does not count itself."""
         return tuple(name for name in self.classes if name not in state.counted)
 

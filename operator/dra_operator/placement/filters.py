@@ -15,7 +15,7 @@ from dra_operator.allocator.published.node_selectors import matches
 from .features import needed_features
 from .immediate import is_stand_in
 from .neighbours import Neighbours
-from .node import NodeState
+from .node import LoadedNode
 from .obstacle import Obstacle, ObstacleKind
 from .ports import host_ports
 from .requests import POD_SLOTS, pod_requests
@@ -39,7 +39,7 @@ class NodeFilter:
         self._ports = tuple(host_ports(pod))
         self._wanted = () if self._is_stand_in else tuple(sorted(pod_requests(pod).items()))
 
-    def obstacle(self, state: NodeState, served: Collection[str] = ()) -> Obstacle | None:
+    def obstacle(self, state: LoadedNode, served: Collection[str] = ()) -> Obstacle | None:
         """Why the pod cannot run on the node; None if it can.
 
         ``served``: resources that devices serve on this node, so that it does not have to offer them itself.
@@ -65,17 +65,17 @@ class NodeFilter:
             return self._neighbours.obstacle(state.node.metadata.labels or {})
         return obstacle
 
-    def _selects(self, state: NodeState) -> bool:
+    def _selects(self, state: LoadedNode) -> bool:
         labels = state.node.metadata.labels or {}
         if any(labels.get(key) != value for key, value in self._labels):
             return False
         return self._required is None or matches(self._required, state.node)
 
-    def _undeclared(self, state: NodeState) -> str | None:
+    def _undeclared(self, state: LoadedNode) -> str | None:
         declared = state.node.status.declared_features or ()
         return next((feature for feature in self._features if feature not in declared), None)
 
-    def _shortage(self, state: NodeState, served: Collection[str]) -> Obstacle | None:
+    def _shortage(self, state: LoadedNode, served: Collection[str]) -> Obstacle | None:
         offered, used = state.offered, state.used
         for name, wanted in self._wanted:
             if name in served or (name == POD_SLOTS and name not in offered):

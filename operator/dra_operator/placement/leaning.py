@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from dra_api.core import Pod
 
-from .node import NodeState
+from .node import LoadedNode
 from .residents import Residents
 from .selection import Selection
 from .terms import preferred
@@ -40,7 +40,7 @@ class Leaning:
     def __bool__(self) -> bool:
         return any(map(bool, self._by_key.values()))
 
-    def raw(self, state: NodeState) -> float:
+    def raw(self, state: LoadedNode) -> float:
         """What the node's domains gained."""
         labels = state.node.metadata.labels or {}
         return float(sum(sums[labels[key]] for key, sums in self._by_key.items() if key in labels))

@@ -14,7 +14,7 @@ _WEIGHED = ("cpu", "memory", POD_SLOTS)
 _NOTHING: Amounts = {}
 
 
-class NodeState:
+class LoadedNode:
     """``used`` sums the requests of all pods on the node, those whose binding is under way included.
 
     What every decision needs of a node is computed once per version of the node and change of its load.
@@ -39,9 +39,9 @@ class NodeState:
             self.taints = (UNSCHEDULABLE, *self.taints)
         self._load(used)
 
-    def with_load(self, used: Amounts) -> NodeState:
+    def with_load(self, used: Amounts) -> LoadedNode:
         """The same node with other pods on it."""
-        state = NodeState.__new__(NodeState)
+        state = LoadedNode.__new__(LoadedNode)
         state.node, state.name, state.offered, state.taints = self.node, self.name, self.offered, self.taints
         state.counted, state.soft_taints = self.counted, self.soft_taints
         state._load(used)

@@ -12,7 +12,7 @@ from typing import Final
 from dra_api.core import Node, Pod
 
 from .neighbours import Neighbours
-from .node import NodeState
+from .node import LoadedNode
 from .preferences import Preferences, preferences
 from .residents import Residents
 from .topology import Topologies
@@ -22,12 +22,12 @@ STRATEGIES: Final = (LEAST_ALLOCATED, MOST_ALLOCATED)
 
 
 class Nodes:
-    """Node states by name; iterating goes by name. ``strategy``: whether the emptiest node is best, or the fullest."""
+    """Loaded nodes by name; iterating goes by name. ``strategy``: whether the emptiest node is best, or the fullest."""
 
-    def __init__(self, states: Iterable[NodeState] = (), *, strategy: str = LEAST_ALLOCATED) -> None:
+    def __init__(self, states: Iterable[LoadedNode] = (), *, strategy: str = LEAST_ALLOCATED) -> None:
         self._is_packed = strategy == MOST_ALLOCATED
         self._softly_tainted: set[str] = set()
-        self._states: dict[str, NodeState] = {}
+        self._states: dict[str, LoadedNode] = {}
         self._names: list[str] = []
         self._order: list[tuple[float, str]] = []
         self._counting: dict[str, set[str]] = {}
@@ -37,7 +37,7 @@ class Nodes:
         for state in states:
             self.put(state)
 
-    def put(self, state: NodeState) -> None:
+    def put(self, state: LoadedNode) -> None:
         """The node is new, changed, or has another load."""
         old = self._states.get(state.name)
         if old is None:
@@ -61,7 +61,7 @@ class Nodes:
             self._topologies.remove(name)
             del self._names[bisect_left(self._names, name)]
 
-    def get(self, name: str) -> NodeState | None:
+    def get(self, name: str) -> LoadedNode | None:
         """One node."""
         return self._states.get(name)
 
@@ -87,7 +87,7 @@ class Nodes:
         """All names in order."""
         return list(self._names)
 
-    def room(self, state: NodeState) -> float:
+    def room(self, state: LoadedNode) -> float:
         """How good the node is by the room on it, from 0 to 1."""
         return 1 - state.emptiness if self._is_packed else state.emptiness
 
@@ -99,7 +99,7 @@ class Nodes:
     def _nodes(self) -> Iterator[Node]:
         return (state.node for state in self._states.values())
 
-    def __iter__(self) -> Iterator[NodeState]:
+    def __iter__(self) -> Iterator[LoadedNode]:
         return (self._states[name] for name in self._names)
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class Nodes:
     def __contains__(self, name: object) -> bool:
         return name in self._states
 
-    def _take_out(self, state: NodeState) -> None:
+    def _take_out(self, state: LoadedNode) -> None:
         del self._order[bisect_left(self._order, (-self.room(state), state.name))]
         self._softly_tainted.discard(state.name)
         for resource in state.counted:

@@ -16,7 +16,7 @@ from dra_operator.allocator.basics.errors import NodeSelectionError
 from dra_operator.allocator.published.node_selectors import NodeTerm
 
 from .leaning import Leaning
-from .node import NodeState
+from .node import LoadedNode
 from .residents import Residents
 from .soft_spread import SoftSpread
 from .tolerations import intolerable
@@ -36,7 +36,7 @@ class Preference(Protocol):
     weight: int
     best: float
 
-    def raw(self, state: NodeState) -> float:
+    def raw(self, state: LoadedNode) -> float:
         """How good a node is; more is better."""
         ...
 
@@ -55,7 +55,7 @@ class Preferences:
     def __bool__(self) -> bool:
         return bool(self._used)
 
-    def raw(self, state: NodeState) -> Raw:
+    def raw(self, state: LoadedNode) -> Raw:
         """How good a node is in each respect."""
         return tuple(it.raw(state) for it in self._used)
 
@@ -78,7 +78,7 @@ class SoftTaints:
     def __init__(self, pod: Pod) -> None:
         self._tolerations = pod.spec.tolerations or ()
 
-    def raw(self, state: NodeState) -> float:
+    def raw(self, state: LoadedNode) -> float:
         """How many there are, negative."""
         return -float(intolerable(state.soft_taints, self._tolerations)) if state.soft_taints else 0.0
 
@@ -97,7 +97,7 @@ class NodeAffinity:
         self._terms = [(it.weight, term) for it in preferred if (term := _parsed(it)) is not None]
         self.best = float(sum(weight for weight, _ in self._terms))
 
-    def raw(self, state: NodeState) -> float:
+    def raw(self, state: LoadedNode) -> float:
         """The sum on the node."""
         labels, fields = state.node.metadata.labels or {}, {"metadata.name": state.name}
         return float(sum(weight for weight, term in self._terms if term.matches(labels, fields)))

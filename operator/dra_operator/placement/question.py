@@ -12,7 +12,7 @@ from .demand import Demand, Demands
 from .elsewhere import Allocations
 from .examination import Case
 from .filters import NodeFilter
-from .node import NodeState
+from .node import LoadedNode
 from .node_answer import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Undecided
 from .obstacle import Obstacle, ObstacleKind
 from .pause import SLICE, Elapsed, Pause
@@ -42,7 +42,7 @@ class Question:
         self.steps = 0
         """What was asked since the caller last looked has cost so much, in steps of the allocator."""
 
-    def ask(self, state: NodeState) -> Generator[Pause, Elapsed, NodeAnswer]:
+    def ask(self, state: LoadedNode) -> Generator[Pause, Elapsed, NodeAnswer]:
         """The node's answer. Raises ClaimError, see ``ExtendedResources.claim_for``, and NodeSelectionError."""
         demand = self.demands.on(state)
         demand.asked += 1
@@ -65,11 +65,11 @@ class Question:
         self.steps += outcome.steps + DECISION_STEPS
         return self._answer(state, demand, outcome)
 
-    def _bindings(self, state: NodeState) -> Bindings:
+    def _bindings(self, state: LoadedNode) -> Bindings:
         found = self._volumes.bindings(state.node)
         return NO_BINDINGS if isinstance(found, Obstacle) else found  # the filter has asked before
 
-    def _answer(self, state: NodeState, demand: Demand, outcome: Outcome) -> NodeAnswer:
+    def _answer(self, state: LoadedNode, demand: Demand, outcome: Outcome) -> NodeAnswer:
         if isinstance(outcome, Allocated):
             allocations = demand.allocations(outcome.results)
             plan = Plan(state.name, allocations, demand.served, demand.extended, self._bindings(state))
@@ -80,7 +80,7 @@ class Question:
             return Undecided(outcome.text)
         return Lacking(demand, outcome)
 
-    def _elsewhere(self, state: NodeState, demand: Demand) -> set[str]:
+    def _elsewhere(self, state: LoadedNode, demand: Demand) -> set[str]:
         """UIDs of the claims that the pod has already and that are of no use to it on the node."""
         outdated = {self._made.metadata.uid} if self._made is not None and demand.is_outdated else set()
         return self.allocations.elsewhere(state.node) | outdated

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from dra_api.core import Pod
 
-from .node import NodeState
+from .node import LoadedNode
 from .residents import Residents
 from .spread import SCHEDULE_ANYWAY, Constraint, constraints
 from .topology import Topologies
@@ -27,7 +27,7 @@ class SoftSpread:
     def __bool__(self) -> bool:
         return bool(self._constraints)
 
-    def raw(self, state: NodeState) -> float:
+    def raw(self, state: LoadedNode) -> float:
         """The pods that count, weighed and summed, negative."""
         labels = state.node.metadata.labels or {}
         if not all(it.key in labels for it in self._constraints):

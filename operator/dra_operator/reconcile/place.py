@@ -176,7 +176,7 @@ class PodPlacer:
     async def _go_on(self, attempt: PlanInProgress) -> Decided | Postponed:
         pod, cluster = attempt.pod, self._cluster
         with cluster.without_load_of(pod):
-            cluster.node_states()  # brings the plan's nodes up to date
+            cluster.loaded_nodes()  # brings the plan's nodes up to date
             decision = await attempt.advance(self._pace.turns.turn)
             if decision is None:
                 self._put_aside[pod.key] = attempt

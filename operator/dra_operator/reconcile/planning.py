@@ -62,7 +62,7 @@ class PlanInProgress:
             now = cluster.holdings.usage
             if any(self.case.usage.pool(pool) != now.pool(pool) for pool in _pools(plan)):
                 return False
-        nodes = cluster.node_states()
+        nodes = cluster.loaded_nodes()
         state = nodes.get(plan.node)
         volumes = volumes_of(self.pod, cluster.storage)
         if state is None or isinstance(volumes, Obstacle):

@@ -31,20 +31,20 @@ class Comparison(NamedTuple):
     """List-valued attributes are compared as sets."""
 
 
-class Spread(NamedTuple):
+class ValueCounts(NamedTuple):
     """Devices by value. A device counts once for each request that may take it."""
 
     devices: int
     values: Counter[Value]
 
 
-class ConstraintConflicts(IncrementalAggregate[Spread]):
+class ConstraintConflicts(IncrementalAggregate[ValueCounts]):
     """One comparison over all pools."""
 
     def __init__(self, comparison: Comparison) -> None:
         super().__init__()
         self._comparison = comparison
-        self._nodes: dict[str, Spread] = {}
+        self._nodes: dict[str, ValueCounts] = {}
         self._conflicting: set[str] = set()
         self.cluster_wide = 0
         """Devices that every node may see: with them any node may conflict."""
@@ -53,7 +53,7 @@ class ConstraintConflicts(IncrementalAggregate[Spread]):
         """Nodes whose own devices do not all agree."""
         return sorted(self._conflicting)
 
-    def part(self, inventory: Inventory, usage: Usage, pool: Pool) -> Spread:
+    def part(self, inventory: Inventory, usage: Usage, pool: Pool) -> ValueCounts:
         view = pool.own_view()
         values: Counter[Value] = Counter()
         devices = 0
@@ -64,33 +64,33 @@ class ConstraintConflicts(IncrementalAggregate[Spread]):
                     found = values_of(attribute, lists=self._comparison.lists) if attribute is not None else None
                     values.update(found or (MISSING,))
                     devices += 1
-        return Spread(devices, values)
+        return ValueCounts(devices, values)
 
-    def add(self, owning_node: str | None, part: Spread, sign: int) -> None:
+    def add(self, owning_node: str | None, part: ValueCounts, sign: int) -> None:
         if owning_node is None:
             self.cluster_wide += sign * part.devices
             return
         if not part.devices:
             return
-        old = self._nodes.pop(owning_node, Spread(0, Counter()))
+        old = self._nodes.pop(owning_node, ValueCounts(0, Counter()))
         values = old.values.copy()
         for value, count in part.values.items():
             values[value] += sign * count
             if not values[value]:
                 del values[value]
-        new = Spread(old.devices + sign * part.devices, values)
+        new = ValueCounts(old.devices + sign * part.devices, values)
         self._conflicting.discard(owning_node)
         if new.devices:
             self._nodes[owning_node] = new
             if not self._agrees(new):
                 self._conflicting.add(owning_node)
 
-    def _agrees(self, spread: Spread) -> bool:
+    def _agrees(self, counts: ValueCounts) -> bool:
         """Whether any of the devices, taken in any order, satisfy the constraint.
 
         A value of unknown type can stand alone, but no second device can join it.
         """
-        devices, values = spread
+        devices, values = counts
         if MISSING in values:
             return False
         if devices == 1:
