@@ -1,12 +1,15 @@
-"""What holds for every test: how Hypothesis looks for examples, and what the summary says."""
+"""What holds for every test: how Hypothesis looks for examples, that no log shows a secret, what the summary says."""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 from corpus import CONFORMANCE
 from hypothesis import HealthCheck, settings
+from secrecy import Watch, note_tokens
 from stock import missing
 
 # A busy machine is no fault of an example: properties are about values, not about time. In CI a run says the same
@@ -21,6 +24,19 @@ settings.register_profile(
 settings.load_profile("project")
 
 SLOW = ("tests/reliability/", "tests/operator/test_leader.py")
+
+
+note_tokens()
+
+
+@pytest.fixture(autouse=True)
+def secrecy() -> Iterator[None]:
+    """No log line of the test shows a secret."""
+    watch = Watch()
+    logging.getLogger().addHandler(watch)
+    yield
+    logging.getLogger().removeHandler(watch)
+    assert not watch.found, watch.found[0]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

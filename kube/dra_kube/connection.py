@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from dra_api import yaml_text
 from kubernetes import config as kubernetes_config
 from kubernetes.client import Configuration
@@ -54,10 +55,15 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
 
 def _contexts(kubeconfig: str | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """All contexts, and the current one. Raises ConnectionSettingsError."""
+    file = kubeconfig or os.environ.get("KUBECONFIG")
     try:
+        for path in _files(file or ""):
+            _check_within_limits(path)
         found, current = kubernetes_config.list_kube_config_contexts(  # type: ignore[no-untyped-call]  # an untyped package
-            kubeconfig or os.environ.get("KUBECONFIG")
+            file
         )
+    except ConnectionSettingsError:
+        raise
     except Exception as error:  # the loader passes on YAML errors of a broken file
         raise ConnectionSettingsError(f"cannot read the kubeconfig: {error}") from error
     return found, current
@@ -77,6 +83,8 @@ def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | 
             f"no usable API server settings in {source}: {error}; "
             "pass --kubeconfig FILE, set KUBECONFIG, or run inside a cluster"
         ) from error
+    except ConnectionSettingsError:
+        raise
     except Exception as error:  # the loader passes on YAML, key and base64 errors of a broken file
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConnectionSettingsError(
@@ -91,7 +99,7 @@ def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, co
         kubernetes_config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # the package is untyped
         return "the in-cluster service account"
     file = str(explicit) if explicit else kubernetes_config.KUBE_CONFIG_DEFAULT_LOCATION or "~/.kube/config"
-    parts = [path for part in file.split(os.pathsep) if (path := Path(part).expanduser()).is_file()]
+    parts = _files(file)
     if not parts:
         raise kubernetes_config.ConfigException(f"{file} does not exist")
     for path in parts:
@@ -102,13 +110,28 @@ def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, co
     return file
 
 
+def _files(paths: str) -> list[Path]:
+    return [path for part in paths.split(os.pathsep) if (path := Path(part).expanduser()).is_file()]
+
+
 def _check_within_limits(path: Path) -> None:
-    """The kubernetes package reads files of any size, and YAML that stands for gigabytes. Raises ConfigException."""
+    """The kubernetes package reads files of any size, YAML that stands for gigabytes, and shows values in its errors.
+
+    Raises ConnectionSettingsError.
+    """
     with path.open("rb") as file:
         content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
-        raise kubernetes_config.ConfigException(f"{path} is larger than {_LARGEST >> 20} MiB")
-    yaml_text.load(content)
+        raise ConnectionSettingsError(f"cannot read the kubeconfig {path}: it is larger than {_LARGEST >> 20} MiB")
+    try:
+        yaml_text.load(content)
+    except yaml.YAMLError as error:  # its text may show the line, and a token in it
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        where = f"{path}, line {mark.line + 1}" if mark else f"{path}"
+        problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
+        raise ConnectionSettingsError(
+            f"cannot read the kubeconfig {where}: not YAML: {problem}; fix it, or pass another one with --kubeconfig"
+        ) from None
 
 
 def _from_settings(settings: Configuration, where: str) -> Connection:

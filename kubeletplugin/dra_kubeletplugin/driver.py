@@ -204,11 +204,10 @@ def configs_for(
             raw = bytes(config.opaque.parameters)
             try:
                 found.append(DeviceConfig(msgspec.json.decode(raw, type=kind), from_class))
-            except (ValueError, TypeError) as error:
-                where = "its class" if from_class else "the claim"
+            except (ValueError, TypeError, RecursionError) as error:
+                where = "its class" if from_class else "the claim"  # the parameters themselves may hold a password
                 raise ClaimError(
-                    f"claim {claim.key}: the parameters {raw.decode(errors='replace')} of {where} are invalid for "
-                    f"driver {driver}: {error}"
+                    f"claim {claim.key}: the parameters of {where} are invalid for driver {driver}: {error}"
                 ) from error
     return found
 

@@ -55,7 +55,9 @@ def loader(base: Any) -> Any:
             try:
                 return super().construct_document(node)
             except (ValueError, OverflowError, TypeError, KeyError, AttributeError) as error:
-                raise yaml.YAMLError(f"a value cannot be read: {error or type(error).__name__}") from error
+                raise yaml.YAMLError(  # without the value, which may be a password
+                    "a value cannot be read: it does not fit its tag, such as !!int, or has too many digits"
+                ) from error
 
     return Loader
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from dra_kube import ConnectionSettingsError, connection, contexts, namespace_of
+from secrecy import MARK, secret_in
 
 
 def write(folder: Path, **user: str) -> Path:
@@ -95,3 +97,30 @@ def test_an_empty_variable_is_said_like_none(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr("kubernetes.config.KUBE_CONFIG_DEFAULT_LOCATION", "")  # read from the variable at import
     with pytest.raises(ConnectionSettingsError, match=r"~/\.kube/config does not exist"):
         connection()
+
+
+WRONG_CONFIGS = {
+    "the token is a list": f"users: [{{name: u, user: {{token: [{MARK}]}}}}]",
+    "YAML that ends in a token": f'users: [{{name: u, user: {{token: "{MARK}',
+    "a tag before the token": f"users: [{{name: u, user: {{token: !!int {MARK}}}}}]",
+    "a token in the place of a mapping": f"users: [{{name: u, user: {MARK}}}]",
+    "data that are no base64": f"users: [{{name: u, user: {{client-key-data: {MARK}}}}}]",
+    "a token after a tab": f"users:\n\t- token: {MARK}",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_CONFIGS.values(), ids=WRONG_CONFIGS)
+def test_a_wrong_kubeconfig_is_told_without_its_secrets(tmp_path: Path, wrong: str) -> None:
+    path = tmp_path / "config"
+    head = "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n"
+    path.write_text(f"{head}clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\n{wrong}")
+    for read in (connection, contexts):
+        assert secret_in(_complaint(read, path)) is None
+
+
+def _complaint(read: Callable[[str], object], path: Path) -> str:
+    try:
+        read(str(path))
+    except ConnectionSettingsError as error:
+        return str(error)
+    return ""

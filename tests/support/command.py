@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from secrecy import secret_in
+
 
 class Command:
     """A running program; ``output`` is what it has printed so far, on both streams."""
@@ -38,6 +40,7 @@ class Command:
     async def _line(self) -> str:
         assert self.process.stdout is not None
         line = (await self.process.stdout.readline()).decode()
+        assert (shown := secret_in(line)) is None, shown
         self.output += line
         return line
 
