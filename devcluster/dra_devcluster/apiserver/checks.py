@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import Json, bad_request, conflict
+from . import faults
+from .errors import Json, bad_request, conflict, invalid
 from .kinds import Write
+from .store import Stored
 from .structure import Schema, decode, refusal
 
 
@@ -29,6 +31,13 @@ def check_version(write: Write, obj: Json) -> None:
         )
     if kind != resource.kind:
         raise bad_request(f"the kind in the data ({kind}) does not match the expected kind ({resource.kind})")
+
+
+def check_uid_stays(write: Write, stored: Stored, uid: Any) -> None:
+    """A patch may name the UID of the object, and no other. Raises a 422."""
+    resource = write.resource
+    if uid and uid != stored.uid:
+        raise invalid(resource.group, resource.kind, stored.name, [faults.immutable("metadata.uid", uid)])
 
 
 def check_preconditions(write: Write, old: Json, uid: Any, revision: Any) -> None:

@@ -11,8 +11,8 @@ from dra_devcluster.clock import now
 
 from . import faults
 from .apply import ApplyConflict, ApplyRefused, Writer, apply_patch
-from .checks import check_fields, check_version
-from .errors import Json, StatusError, bad_request, invalid, name_mismatch, not_found
+from .checks import check_fields, check_uid_stays, check_version
+from .errors import Json, StatusError, bad_request, conflict, invalid, name_mismatch, not_found
 from .kinds import Write
 from .metadata import dig
 from .patching import PatchRefused, json_patch, merge_patch, strategic_merge_patch
@@ -91,6 +91,9 @@ def _apply(
         raise not_found(resource.group, resource.plural, name)
     if stored is None:
         write.registry.authorization.require(write.asks("create", name))
+        if uid := meta.get("uid"):
+            why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            raise conflict(resource.group, resource.plural, name, why)
     live = to_served(resource, stored.decode()) if stored is not None else None
     writer = Writer(write.manager, resource.api_version, write.subresource, "Apply")
     try:
@@ -105,6 +108,7 @@ def _apply(
     decode(resource.schema, applied)
     if stored is None:
         return create(write, applied), True
+    check_uid_stays(write, stored, meta.get("uid"))
     return update(write, stored, applied), False
 
 

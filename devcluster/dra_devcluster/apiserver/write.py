@@ -10,7 +10,7 @@ from __future__ import annotations
 from dra_devcluster.clock import now
 
 from . import faults
-from .checks import check_preconditions
+from .checks import check_preconditions, check_uid_stays
 from .errors import Json, StatusError, already_exists, bad_request, forbidden, invalid, not_found
 from .kinds import Kind, Write, kind_of
 from .metadata import generated_name, new_uid, validate_metadata
@@ -115,8 +115,8 @@ def update(write: Write, stored: Stored, obj: Json) -> Stored:
     kind = kind_of(resource)
     old = stored.decode()
     meta = obj.setdefault("metadata", {})
-    if write.verb == "patch" and meta.get("uid", stored.uid) != stored.uid:
-        raise invalid(resource.group, resource.kind, stored.name, [faults.immutable("metadata.uid", meta["uid"])])
+    if write.verb == "patch":
+        check_uid_stays(write, stored, meta.get("uid"))
     check_preconditions(write, old, meta.get("uid"), meta.get("resourceVersion"))
     if not meta.get("resourceVersion") and not kind.unconditional_update and write.verb == "update":
         fault = faults.invalid("metadata.resourceVersion", 0, "must be specified for an update")

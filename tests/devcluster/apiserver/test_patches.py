@@ -132,3 +132,22 @@ async def test_writes_to_the_status_are_tracked_apart(client: Client) -> None:
     entry = next(entry for entry in changed["metadata"]["managedFields"] if entry["manager"] == "node")
     assert entry["subresource"] == "status"
     assert entry["fieldsV1"] == {"f:status": {"f:phase": {}}}
+
+
+@pytest.mark.parametrize("how", ["apply", "merge", "strategic"])
+@pytest.mark.parametrize("data", [{"a": "b"}, {"a": "c"}], ids=["nothing new", "a change"])
+async def test_a_patch_that_names_another_uid_is_refused(client: Client, how: str, data: Json) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    body = applied("a") | {"metadata": {"name": "a", "uid": "other"}, "data": data}
+    query = {"fieldManager": "one", "force": "true"} if how == "apply" else {}
+    answer = await client.call("PATCH", f"{CONFIG_MAPS}/a", body, kind=PATCH[how], **query)
+    assert (answer.code, answer.reason) == (422, "Invalid")
+    assert answer.message == 'ConfigMap "a" is invalid: metadata.uid: Invalid value: "other": field is immutable'
+
+
+async def test_an_apply_that_names_a_uid_makes_no_new_object(client: Client) -> None:
+    body = applied("a") | {"metadata": {"name": "a", "uid": "other"}}
+    answer = await client.call("PATCH", f"{CONFIG_MAPS}/a", body, kind=PATCH["apply"], fieldManager="one")
+    assert (answer.code, answer.reason) == (409, "Conflict")
+    assert answer.message.endswith("the provided object specified uid other, and no existing object was found")
+    assert await client.code(f"{CONFIG_MAPS}/a") == 404
