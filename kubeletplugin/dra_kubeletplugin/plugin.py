@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -77,8 +78,10 @@ class KubeletPlugin:
 
     async def __aenter__(self) -> Self:
         settings = self.settings
-        dra = self._server(settings.plugin_path, self._add_dra_services)
-        registration = self._server(settings.registration_path, self._add_registration_service)
+        dra = self._server(settings.plugin_path, settings.plugin_sockets, self._add_dra_services)
+        registration = self._server(
+            settings.registration_path, settings.registration_sockets, self._add_registration_service
+        )
         self._check(dra, registration)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._turns.stop)
@@ -201,8 +204,10 @@ class KubeletPlugin:
         except Exception as error:
             log.error("cannot bring CDI files in line with the prepared claims: %s", error, exc_info=error)
 
-    def _server(self, path: Path, register: Callable[[grpc.aio.Server], None]) -> SocketServer:
-        return SocketServer(self.settings.driver_name, path, register, self._interceptors, self._died)
+    def _server(
+        self, path: Path, instances: re.Pattern[str], register: Callable[[grpc.aio.Server], None]
+    ) -> SocketServer:
+        return SocketServer(self.settings.driver_name, path, instances, register, self._interceptors, self._died)
 
     def _add_dra_services(self, server: grpc.aio.Server) -> None:
         calls = NodeCalls(self._prepared, self._api, self._turns)

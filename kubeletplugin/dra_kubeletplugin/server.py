@@ -7,6 +7,10 @@ The server removes a socket only while it is its own (PH-02).
 A process killed before the move leaves its hidden socket behind. The next start removes it: hidden names begin with
 a mark of the driver, ``.<mark><random>``, so other drivers in the kubelet's folder keep theirs, and so does another
 instance of the same driver whose socket is still listened on.
+
+A process killed later leaves its socket in place. In a rolling update the next pod has another uid, and with it other
+sockets, and the kubelet would try to reach the old ones every few seconds for ever. So a start removes the sockets of
+all instances of the driver at which nothing listens.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import asyncio
 import base64
 import hashlib
 import os
+import re
 import secrets
 import socket
 import stat
@@ -30,18 +35,23 @@ _LOOK_SECONDS = 1.0
 
 
 class SocketServer:
-    """Serves ``driver_name`` on ``path``; ``register`` adds the services. Calls ``died`` if it ends by itself."""
+    """Serves ``driver_name`` on ``path``; ``register`` adds the services. Calls ``died`` if it ends by itself.
+
+    ``instances`` fits the names of such sockets of all instances of the driver.
+    """
 
     def __init__(
         self,
         driver_name: str,
         path: Path,
+        instances: re.Pattern[str],
         register: Callable[[grpc.aio.Server], None],
         interceptors: Sequence[Interceptor],
         died: Callable[[ServerDied], None],
     ) -> None:
         self.path = path
         self._mark = _mark(driver_name)
+        self._instances = instances
         self._register = register
         self._interceptors = interceptors
         self._died = died
@@ -74,7 +84,7 @@ class SocketServer:
             self.path.unlink(missing_ok=True)  # of a killed process
         except OSError as error:
             raise StartError(f"cannot remove the stale socket {self.path}: {error}") from error
-        _remove_abandoned(self.path.parent, self._mark)
+        self._remove_abandoned()
         hidden = self.path.with_name(f".{self._mark}{secrets.token_urlsafe(2)}")
         server = grpc.aio.server(interceptors=self._interceptors)
         self._register(server)
@@ -100,6 +110,19 @@ class SocketServer:
         if self._server:
             server, self._server = self._server, None
             await server.stop(None)
+
+    def _remove_abandoned(self) -> None:
+        """Remove sockets of this driver, hidden or not, that have no listener any more."""
+        for path in list(self.path.parent.iterdir()):
+            if not (path.name.startswith(f".{self._mark}") or self._instances.fullmatch(path.name)):
+                continue
+            try:
+                if stat.S_ISSOCK(os.lstat(path).st_mode) and not _is_listened_on(path):
+                    path.unlink()
+            except FileNotFoundError:
+                pass  # it was moved into place, or another instance was quicker
+            except OSError as error:
+                raise StartError(f"cannot remove the stale socket {path}: {error}") from error
 
     async def _look(self, server: grpc.aio.Server) -> None:
         """Report a server that ended, or whose socket was removed or replaced, so that clients cannot reach it."""
@@ -130,18 +153,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def _mark(driver_name: str) -> str:
     """Four characters: a hidden name must be no longer than ``dra.sock``, paths of sockets have at most 107 bytes."""
     return base64.urlsafe_b64encode(hashlib.sha256(driver_name.encode()).digest()[:3]).decode()
-
-
-def _remove_abandoned(folder: Path, mark: str) -> None:
-    """Remove hidden sockets of this driver that have no listener any more."""
-    for path in folder.glob(f".{mark}*"):
-        try:
-            if stat.S_ISSOCK(os.lstat(path).st_mode) and not _is_listened_on(path):
-                path.unlink()
-        except FileNotFoundError:
-            pass  # it was moved into place
-        except OSError as error:
-            raise StartError(f"cannot remove the stale socket {path}: {error}") from error
 
 
 def _is_listened_on(path: Path) -> bool:

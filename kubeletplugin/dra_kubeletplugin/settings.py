@@ -21,6 +21,7 @@ REGISTRY_DIR = Path("/var/lib/kubelet/plugins_registry")
 PLUGINS_DIR = Path("/var/lib/kubelet/plugins")
 SOCKET_PATH_LIMIT = 107  # bytes; sockaddr_un has 108 including the final NUL
 
+_POD_UID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _NUL = "\0"
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -118,6 +119,16 @@ class PluginSettings:
         )
         paths = [Path(self.registry_dir, name) for name in names]
         return next((path for path in paths if len(str(path).encode()) <= SOCKET_PATH_LIMIT), paths[-1])
+
+    @property
+    def plugin_sockets(self) -> re.Pattern[str]:
+        """How the sockets of the DRA service of all instances are called."""
+        return re.compile(rf"dra(-{_POD_UID})?\.sock")
+
+    @property
+    def registration_sockets(self) -> re.Pattern[str]:
+        """How the registration sockets of all instances are called; a hashed name does not tell whose it is."""
+        return re.compile(rf"{re.escape(self.driver_name)}(-{_POD_UID})?-reg\.sock")
 
     @property
     def lock_folder(self) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -311,9 +312,8 @@ async def test_streams_are_logged_message_by_message_and_can_be_failed_ph06(
     caplog.set_level(logging.DEBUG)
     interceptors = [LoggingInterceptor(logging.getLogger("streams"), logging.DEBUG), faults]
     register = partial(health_grpc.add_DRAResourceHealthServicer_to_server, Health())
-    server = SocketServer(
-        "gpu.example.com", short_path / "h.sock", register, interceptors, lambda died: pytest.fail(str(died))
-    )
+    path, died = short_path / "h.sock", lambda died: pytest.fail(str(died))
+    server = SocketServer("gpu.example.com", path, re.compile("h.sock"), register, interceptors, died)
     await server.start()
     try:
         options = [("grpc.default_authority", "localhost")]
@@ -431,6 +431,30 @@ async def test_sockets_come_and_go_with_the_plugin_ph02(
         await kubelet.register()
         assert {path.name for path in settings.folder.glob("*.sock")} == {"dra.sock", "gpu.example.com-reg.sock"}
     assert not list(settings.folder.glob("*.sock"))
+
+
+DEAD, LIVE = "0f1e2d3c-0000-4000-8000-00000000000a", "0f1e2d3c-0000-4000-8000-00000000000b"
+SIBLINGS = [
+    ("of a killed instance of a rolling update", [f"dra-{DEAD}.sock", f"gpu.example.com-{DEAD}-reg.sock"], True),
+    ("of an instance from before rolling updates", ["dra.sock", "gpu.example.com-reg.sock"], True),
+    ("of another driver", ["gpu.example.com-two-reg.sock", f"gpu.example.com-two-{DEAD}-reg.sock", "x.sock"], False),
+]
+
+
+@pytest.mark.parametrize(("names", "gone"), [case[1:] for case in SIBLINGS], ids=[case[0] for case in SIBLINGS])
+async def test_a_start_removes_sockets_that_killed_instances_of_the_driver_left(
+    api: PluginApi, driver: Sample, settings: PluginSettings, names: list[str], gone: bool
+) -> None:
+    """A kubelet tries to reach what they lead to for ever, and the next pod has other names."""
+    for name in names:
+        _stale_socket(settings.folder / name)
+    async with (
+        KubeletPlugin(driver, replace(settings, rolling_update_uid=LIVE), api.client),
+        KubeletPlugin(Sample(), replace(settings, rolling_update_uid="new"), api.client),
+    ):
+        left = {path.name for path in settings.folder.glob("*.sock")}
+    assert {name for name in left if LIVE in name} == {f"dra-{LIVE}.sock", f"gpu.example.com-{LIVE}-reg.sock"}
+    assert left & set(names) == (set() if gone else set(names))
 
 
 @pytest.mark.parametrize("umask", [0, 0o777], ids=["open", "closed"])
