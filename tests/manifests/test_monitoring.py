@@ -1,30 +1,22 @@
 """Alerts and dashboard ask for metrics that exist, by labels that they have.
 
 docs/metrics.md says what the operator serves, and is compared with a scrape of a running one (tests/operator); what the
-plugin serves is asked here. The expressions are parsed by a PromQL library, not evaluated.
+plugin serves is asked here. The expressions are parsed by a PromQL library; test_alerts.py evaluates them.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import promql_parser
 import pytest
-import yaml
 from dra_kubeletplugin.monitoring import Metrics
 from kubectl import ROOT
+from monitoring import PANELS, RULES
 
-MONITORING = ROOT / "manifests" / "components" / "monitoring"
 BY_PROMETHEUS = {"job", "pod", "namespace", "instance", "le"}
-RULES = [
-    rule
-    for group in yaml.safe_load((MONITORING / "alerts.yaml").read_text())["spec"]["groups"]
-    for rule in group["rules"]
-]
-PANELS = json.loads((MONITORING / "dashboard.json").read_text())["panels"]
 EXPRESSIONS = [rule["expr"] for rule in RULES] + [target["expr"] for panel in PANELS for target in panel["targets"]]
 
 
