@@ -17,6 +17,7 @@ COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py candidates.py refu
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
+QUIET = $$([ -t 2 ] || echo --quiet)
 INSTALL = --constraint requirements.lock --editable '.[dev]'
 
 install: $(VENV)/.installed  ## make .venv with everything in it (does nothing when it is up to date)
@@ -25,10 +26,12 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@command -v $(PYTHON) > /dev/null || { echo "there is no $(PYTHON): try make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "kopf-dra needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "Making $(VENV) with $$($(PYTHON) --version); this takes a moment"
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
+	@echo "1 of 2: the installer, uv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
-	@UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(INSTALL) || \
+	@echo "2 of 2: about $$(grep -c == requirements.lock) packages, downloaded and compiled; this may take a minute"
+	@UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true $(BIN)/uv pip install $(QUIET) --compile-bytecode --python $(BIN)/python $(INSTALL) || \
 	  $(BIN)/python -m pip install $(INSTALL)  # it reads pip.conf, too
 	@touch $@
 	@echo "$(VENV) is ready"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from .tls import client_tls
 LOOK_UP_PERIOD = 1.0  # seconds
 _LARGEST = 4 * 2**20
 """Bytes of a kubeconfig, which holds certificates, and an entry for each cluster."""
+SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True)
@@ -104,14 +106,35 @@ def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, co
         raise kubernetes_config.ConfigException(f"{file} does not exist")
     for path in parts:
         _check_within_limits(path)
-    kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]  # the package is untyped
-        file, context, settings, persist_config=False
-    )
+    scratch = _scratch()
+    try:
+        kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]  # the package is untyped
+            file, context, settings, persist_config=False, temp_file_path=scratch
+        )
+    except OSError as error:
+        if scratch is None:
+            raise
+        raise kubernetes_config.ConfigException(
+            f"there is no writable folder for the certificates in {file}: mount one at /tmp ({error})"
+        ) from error
     return file
 
 
 def _files(paths: str) -> list[Path]:
     return [path for part in paths.split(os.pathsep) if (path := Path(part).expanduser()).is_file()]
+
+
+def _scratch() -> str | None:
+    """Where the package writes certificates and keys that a kubeconfig embeds; None leaves the choice to it.
+
+    OpenSSL reads them from files only. A container with a read-only root file system often has no writable folder but
+    this one, in memory.
+    """
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        return SHARED_MEMORY
+    return None
 
 
 def _check_within_limits(path: Path) -> None:

@@ -33,6 +33,7 @@ from .health import HealthReports
 from .interceptor import Interceptor, LoggingInterceptor
 from .lock import Turns
 from .metadata_files import MetadataFiles
+from .new_folders import NewFolders
 from .prepared import PreparedClaims
 from .registration import RegistrationService, RegistrationStatus
 from .server import SocketServer
@@ -84,6 +85,7 @@ class KubeletPlugin:
         )
         self._check(dra, registration)
         async with AsyncExitStack() as stack:
+            stack.push(NewFolders(settings.folder, self._records.folder, self._cdi.folder))
             stack.push_async_callback(self._turns.stop)
             stack.push_async_callback(registration.stop)
             stack.push_async_callback(dra.stop)  # what is pushed last is stopped first

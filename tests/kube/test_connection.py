@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from authority import Authority
 from dra_kube import ConnectionSettingsError, connection, contexts, namespace_of
 from secrecy import MARK, secret_in
+
+MODULE = sys.modules["dra_kube.connection"]  # dra_kube.connection is the function
 
 
 def write(folder: Path, **user: str) -> Path:
@@ -54,6 +58,49 @@ def test_an_unusable_kubeconfig_is_named_with_the_remedy(tmp_path: Path, content
     with pytest.raises(ConnectionSettingsError, match=says) as caught:
         connection(file)
     assert str(file) in str(caught.value)
+
+
+def embedding(folder: Path, authority: Authority) -> Path:
+    """A kubeconfig with its certificate inside."""
+    file = write(folder, token="abc")
+    config = yaml.safe_load(file.read_text())
+    config["clusters"][0]["cluster"]["certificate-authority-data"] = base64.b64encode(authority.pem).decode()
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+@pytest.fixture
+def without_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Nothing like /tmp can be written to; the folder stands for the one in memory."""
+
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    monkeypatch.setattr(MODULE, "SHARED_MEMORY", str(memory))
+    return memory
+
+
+def test_embedded_certificates_need_no_temporary_folder(without_temporary_folder: Path, tmp_path: Path) -> None:
+    authority = Authority.make("of this test")
+    found = connection(embedding(tmp_path, authority))
+    assert found.tls is not None
+    assert len(found.tls.get_ca_certs()) == 1
+    (written,) = without_temporary_folder.iterdir()
+    assert written.stat().st_mode & 0o077 == 0
+
+
+def test_without_any_writable_folder_the_message_says_so(
+    without_temporary_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(MODULE, "SHARED_MEMORY", str(tmp_path / "file" / "below"))
+    with pytest.raises(ConnectionSettingsError, match="mount one at /tmp") as caught:
+        connection(embedding(tmp_path, Authority.make("of another test")))
+    assert str(tmp_path / "config") in str(caught.value)
+    assert connection(write(tmp_path, token="abc")).authorization() == "Bearer abc", "nothing is embedded"
 
 
 def test_the_environment_variable_is_used_without_an_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -482,6 +482,25 @@ async def test_the_dra_service_listens_first_and_ends_first_ph01_ph05(
     assert os.listdir(short_path) == [], "what cannot start leaves nothing on disk"
 
 
+async def test_a_start_that_fails_takes_back_its_folders_and_leaves_those_of_others(
+    api: PluginApi, driver: Sample, settings: PluginSettings, short_path: Path
+) -> None:
+    (short_path / "registry").mkdir()
+    (short_path / "kept").mkdir()
+    (short_path / "file").touch()
+    before = sorted(os.listdir(short_path))
+    for cdi in (short_path / "file" / "cdi", short_path / "kept" / "file" / "cdi"):
+        (short_path / "kept" / "file").touch()
+        settings = replace(
+            settings, registry_dir=short_path / "registry", data_dir=short_path / "new" / "data", cdi_dir=cdi
+        )
+        with pytest.raises(StartError, match="cannot make the folders of the plugin"):
+            async with KubeletPlugin(driver, settings, api.client):
+                raise AssertionError("must not start")
+        assert sorted(os.listdir(short_path)) == before
+    assert os.listdir(short_path / "kept") == ["file"]
+
+
 async def test_stopping_cancels_running_calls_ph05(
     api: PluginApi, driver: Sample, settings: PluginSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from dra_devcluster.apiserver import DevApiServer
 from dra_kube import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
@@ -73,6 +75,20 @@ async def test_a_pod_that_fits_says_where(
     code, output = await ask(capsys, kubeconfig, "pod", "pod")
     assert code == 0
     assert "pod ns/pod would fit 2 of 2 nodes: node-0, node-1" in output
+
+
+async def test_a_permission_that_is_missing_is_named_with_its_role(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with DevApiServer(authorization="rbac") as server:
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+        config = yaml.safe_load(kubeconfig.read_text())
+        config["users"][0]["user"]["token"] = server.node_token("node-1")
+        kubeconfig.write_text(yaml.safe_dump(config))
+        code, output = await ask(capsys, kubeconfig, "pod", "pod")
+    assert code == 1
+    assert 'User "system:node:node-1" cannot list' in output
+    assert "the ClusterRole dra-viewer in manifests/operator/viewer.yaml allows it" in output
 
 
 RACK = [{"matchLabelExpressions": [{"key": "rack", "values": ["r1"]}]}]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dra_api.gates import UnknownGate
 from dra_api.meta import Object
-from dra_kube import Api, Connection, KubeError, connection, namespace_of
+from dra_kube import Api, Connection, Forbidden, KubeError, connection, namespace_of
 
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cluster import Cluster
@@ -49,6 +49,10 @@ def run(options: argparse.Namespace) -> int:
     except UnknownConcern as error:
         print(f"kubectl dra: --concerns: {error}; name some of these, separated by commas, or auto", file=sys.stderr)
         return 2
+    except Forbidden as error:
+        remedy = "the ClusterRole dra-viewer in manifests/operator/viewer.yaml allows it: have it bound to you"
+        print(f"kubectl dra: {error}; {remedy}", file=sys.stderr)
+        return 1
     except KubeError as error:
         print(f"kubectl dra: {error}", file=sys.stderr)
         return 1
