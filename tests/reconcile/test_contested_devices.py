@@ -155,3 +155,31 @@ async def test_a_pod_whose_only_device_was_taken_waits(world: World, make: type[
         assert node_of(world) is None
         assert device_of(world, "ours") is None
         assert "1 in use" in world.messages("FailedScheduling")[0]
+
+
+def both_hold(world: World, make: type[Make], **ours: Any) -> None:
+    """A claim of ours has the only device of the node, and one of the other scheduler, too, since a restart."""
+    add_foreign(world, make)
+    world.api.add(RESOURCE_CLAIMS, make.claim("ours", **ours))
+    allocate_foreign(world, "dev-0")
+    allocation = world.api[RESOURCE_CLAIMS, "ns/theirs"]["status"]["allocation"]
+    world.api.change(RESOURCE_CLAIMS, "ns/ours", lambda claim: claim.update(status={"allocation": allocation}))
+
+
+async def test_an_immediate_claim_gives_way_after_a_restart(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    immediate = {"annotations": {"dra.kopf.dev/allocate": "immediate"}, "finalizers": ["dra.kopf.dev/immediate"]}
+    both_hold(world, make, **immediate)
+    await world.settle()
+    assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+
+
+async def test_a_claim_gives_way_though_it_is_deleted_and_its_pod_waits(world: World, make: type[Make]) -> None:
+    world.furnish()
+    pod = world.api.add(PODS, make.pod("ours", claims=[make.use("ours")]))
+    both_hold(world, make, finalizers=[FINALIZER], deletionTimestamp="2026-01-01T00:00:00Z")
+    users = [{"resource": "pods", "name": "ours", "uid": pod["metadata"]["uid"]}]
+    world.api.change(RESOURCE_CLAIMS, "ns/ours", lambda claim: claim["status"].update(reservedFor=users))
+    await world.settle()
+    assert (RESOURCE_CLAIMS, "ns", "ours") not in world.api.objects
+    assert device_of(world, "theirs") == "dev-0"

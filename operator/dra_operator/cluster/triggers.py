@@ -105,7 +105,17 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     had = old.status.allocation if old is not None else None
     if had is not None and (new is None or new.status.allocation is None or not _is_same(old, new)):
         keys += devices_freed(cluster, had)
+    if new is not None and had is None and new.status.allocation is not None:
+        keys += _clashing(cluster, new)
     return tuple(keys)
+
+
+def _clashing(cluster: State, claim: ResourceClaim) -> Keys:
+    """Who holds a device of the claim, too, and can still give way: waiting pods, and immediate claims."""
+    devices = cluster.holdings.clashes(claim)
+    holders = [claim.key, *(key for device in devices for key in cluster.claims_by_device.keys(device))]
+    users = (user for key in holders for user in cluster.pods_by_claim.keys(key)) if devices else ()
+    return _place(dict.fromkeys(user for user in users if user in cluster.waiting or user in cluster.stand_ins))
 
 
 def on_template(cluster: State, change: Change[ClaimTemplate]) -> Keys:

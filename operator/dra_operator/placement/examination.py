@@ -17,11 +17,11 @@ All but a case have a ``text``: a clause about the pod, without its name. What t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_api.core import Pod
-from dra_api.references import is_reserved_for
+from dra_api.references import claims_of_pod, is_reserved_for
 from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import Allocator, DeviceId, Usage
@@ -127,7 +127,7 @@ def examine(pod: Pod, snapshot: Snapshot) -> Examination:
     try:
         claims = ready_claims(pod, snapshot.claim)
     except NotReady as reason:
-        return NotTried(reason.obstacle)
+        return _stolen(pod, _reserved(pod, snapshot), snapshot) or NotTried(reason.obstacle)
     made, stale = extended_claims(pod, snapshot.claims_owned_by(pod))
     if stale:
         names = ", ".join(claim.metadata.name for claim in stale)
@@ -167,15 +167,29 @@ def _coming_first(
     for claim in claims:
         if snapshot.in_flight(claim):
             return WriteUnderWay(claim)
-    for claim in claims:
-        if is_alone(pod, claim) and (devices := snapshot.clashes(claim)):
-            return Stolen(claim, tuple(devices))
+    if stolen := _stolen(pod, claims, snapshot):
+        return stolen
     states = [(claim, claim_readiness(claim, snapshot.now, snapshot.binding_timeout)) for claim in claims]
     pending = [(claim, readiness.seconds) for claim, readiness in states if readiness.state is Readiness.PENDING]
     has_failed = any(readiness.is_lost for _, readiness in states)
     if pending and not has_failed and all(is_reserved_for(pod, claim) for claim in claims):
         return GettingReady(tuple(claim for claim, _ in pending), min(seconds for _, seconds in pending))
     return None
+
+
+def _stolen(pod: Pod, claims: Iterable[ResourceClaim], snapshot: Snapshot) -> Stolen | None:
+    for claim in claims:
+        if is_alone(pod, claim) and (devices := snapshot.clashes(claim)):
+            return Stolen(claim, tuple(devices))
+    return None
+
+
+def _reserved(pod: Pod, snapshot: Snapshot) -> Iterator[ResourceClaim]:
+    """The claims that the pod has, whatever is wrong with them: one may be deleted already."""
+    for use in claims_of_pod(pod):
+        claim = snapshot.claim(f"{pod.metadata.namespace}/{use.name}")
+        if claim is not None and is_reserved_for(pod, claim):
+            yield claim
 
 
 def _not_at_gate(pod: Pod, serving: Mapping[str, str]) -> Obstacle | None:
