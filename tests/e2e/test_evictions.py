@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -147,6 +148,8 @@ async def test_the_eviction_is_cancelled_when_the_taint_goes_before_its_time(sce
 
 @both
 async def test_prj_011_a_pod_on_tainted_devices_by_an_extended_resource_is_evicted(scene: Scene) -> None:
+    if "KOPF_DRA_STOCK" in os.environ:
+        pytest.skip("kube-controller-manager evicts here, and looks at no claims but those that the pod's spec names")
     await scene.create_class(resource=f"{scene.namespace}.example.com/gpu")
     await scene.start_plugin(0, {scene.node_names[0]: Pool.of([device("device-00")])})
     amounts = {f"{scene.namespace}.example.com/gpu": 1}

@@ -60,7 +60,8 @@ def real_api_server(binaries: Path, folder: Path, *, stock: bool = False) -> Ite
         _wait_for(f"{url}/readyz", servers)
         manager = binaries / "kube-controller-manager"
         if stock:
-            flags = [f"--kubeconfig={kubeconfig}", "--secure-port=0"]
+            patient = ["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=45s"]  # a busy machine
+            flags = [f"--kubeconfig={kubeconfig}", "--secure-port=0", *patient]
             own = [f"--service-account-private-key-file={key}", "--use-service-account-credentials"]
             servers.append(stack.enter_context(_server(folder, manager, [*flags, *own])))
             servers.append(stack.enter_context(_server(folder, binaries / "kube-scheduler", flags)))
