@@ -9,11 +9,18 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import pytest
+from dra_operator.cluster import Holdings
 from dra_operator.reconcile import commit
+from dra_operator.reconcile.carry_out import CarryOut
 from histories.history import play
+from histories.script import script_of
 from histories.shrink import shrunk
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -43,6 +50,22 @@ def test_the_command_says_how_far_it_is_and_ends_well_when_it_is_interrupted() -
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert re.match(r"\d+ histories in .*; 0 went wrong", output)
+
+
+@pytest.mark.parametrize(
+    ("what", "broken", "kind"),
+    [
+        ("a device that the other scheduler has", mock.patch.object(Holdings, "clashes", return_value=[]), "rival"),
+        ("volumes that are not bound", mock.patch.object(CarryOut, "_unbound_volumes", return_value=()), "volume"),
+    ],
+)
+def test_an_operator_that_binds_pods_without_regard_to(
+    what: str, broken: AbstractContextManager[Any], kind: str
+) -> None:
+    """Such an operator is found out by the first histories in which it matters."""
+    seeds = (seed for seed in range(1000) if any(step.subject.startswith(kind) for step in script_of(seed).steps))
+    with broken:
+        assert any(play(seed).findings for seed in islice(seeds, 100)), what
 
 
 def test_an_operator_that_takes_a_lost_answer_for_a_no_is_found_out_and_the_history_told_in_a_few_steps() -> None:

@@ -11,6 +11,7 @@ from dra_api.times import format_time
 from dra_kube import (
     DEVICE_CLASSES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -19,9 +20,10 @@ from dra_kube import (
     Resource,
 )
 from objects import Make, Obj
+from volume_lab import volume_claim
 
 from .incarnation import KINDS
-from .script import KINDS_OF_PODS, Step
+from .script import KINDS_OF_PODS, VOLUME, Step
 from .stage import START, Stage
 from .weather import LATE
 
@@ -30,6 +32,8 @@ GROUP = frozenset(resource.plural for resource in KINDS if resource.group)
 
 
 def _add_pod(stage: Stage, step: Step) -> None:
+    if step.subject.startswith(VOLUME) and not stage.has(PERSISTENT_VOLUME_CLAIMS, f"ns/{step.subject}"):
+        stage.server.add(PERSISTENT_VOLUME_CLAIMS, volume_claim(step.subject))
     if not stage.has(PODS, f"ns/{step.subject}"):
         stage.server.add(PODS, KINDS_OF_PODS[step.subject.partition("-")[0]](step.subject))
 
@@ -65,7 +69,7 @@ def _remove(resource: Resource, key: Callable[[Step], str]) -> Action:
 
 def _add_node(stage: Stage, step: Step) -> None:
     if not stage.has(NODES, step.subject):
-        stage.server.add(NODES, Make.node(step.subject))
+        stage.add_node(step.subject)
 
 
 def _add_slice(stage: Stage, step: Step) -> None:

@@ -10,13 +10,17 @@ from typing import Final, cast
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dra_kube import (
     DEVICE_CLASSES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    STORAGE_CLASSES,
     Api,
     KubeError,
     Resource,
@@ -34,6 +38,9 @@ from .server import Server
 
 KINDS: Final[Mapping[Resource, type[Object]]] = {
     NODES: Node,
+    STORAGE_CLASSES: StorageClass,
+    PERSISTENT_VOLUMES: PersistentVolume,
+    PERSISTENT_VOLUME_CLAIMS: PersistentVolumeClaim,
     DEVICE_CLASSES: DeviceClass,
     RESOURCE_SLICES: ResourceSlice,
     RESOURCE_CLAIM_TEMPLATES: ClaimTemplate,

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from dra_kube import PODS, RESOURCE_CLAIMS, Resource
+from dra_kube import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIMS, Resource
+from fake_store import FakeStore, key_of
 from objects import Obj
 from witness.objects import seen_claim, seen_pod
 from witness.rules import State, leaks, violations
+
+from .rival import is_passing
 
 T = TypeVar("T")
 
@@ -20,14 +23,18 @@ class Judge:
     """
 
     def __init__(self) -> None:
+        self.server: FakeStore
         self._state = State()
         self.findings: dict[str, None] = {}
         self.pardons = False
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
         """Another state."""
+        if resource is PODS and _is_too_early(self.server, obj):
+            self.findings[f"pod {key_of(obj)} is bound, its volume is not"] = None
         if self._enter(event, resource, obj) and not self.pardons:
-            self.findings.update(dict.fromkeys(violations(self._state)))
+            found = (finding for finding in violations(self._state) if not is_passing(finding))
+            self.findings.update(dict.fromkeys(found))
 
     def begin_again(self, objects: Iterable[tuple[Resource, Obj]]) -> None:
         """The server has an older state."""
@@ -47,6 +54,12 @@ class Judge:
         if resource == RESOURCE_CLAIMS:
             return _put(self._state.claims, uid, None if event == "DELETED" else seen_claim(obj))
         return False
+
+
+def _is_too_early(server: FakeStore, pod: Obj) -> bool:
+    if not pod["spec"].get("volumes") or not pod["spec"].get("nodeName"):
+        return False
+    return not server[PERSISTENT_VOLUME_CLAIMS, key_of(pod)]["spec"].get("volumeName")
 
 
 def _put(known: dict[str, T], uid: str, seen: T | None) -> bool:

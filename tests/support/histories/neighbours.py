@@ -1,7 +1,7 @@
 """Who else changes things.
 
-Kubelets end pods, the garbage collector deletes what has no owner any more, and another scheduler binds its pods when
-no gate holds them back.
+Kubelets end pods, the garbage collector deletes what has no owner any more, another scheduler binds its pods when no
+gate holds them back, and a provisioner makes volumes on the nodes that were selected.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from dra_kube import PODS, RESOURCE_CLAIMS, Conflict, NotFound, Resource
+from dra_kube import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIMS, Conflict, NotFound, Resource
 from fake_store import key_of
 from objects import Obj
+from volume_controller import bind_volumes
 
 from .script import OTHER
 from .server import Server
@@ -38,6 +39,8 @@ class Neighbours:
         elif resource == PODS and event == "DELETED":
             for claim in self.server.of(RESOURCE_CLAIMS):
                 self._later(meta["uid"], claim, self._collect)
+        elif resource is PERSISTENT_VOLUME_CLAIMS and not obj["spec"].get("volumeName"):
+            self._later("provision", obj, self._provision)
         elif resource == RESOURCE_CLAIMS and event == "ADDED":
             self._later(meta["uid"], obj, self._collect)
 
@@ -45,8 +48,9 @@ class Neighbours:
         """After the server went back in time."""
         for pod in self.server.of(PODS):
             self.changed("ADDED", PODS, pod)
-        for claim in self.server.of(RESOURCE_CLAIMS):
-            self.changed("ADDED", RESOURCE_CLAIMS, claim)
+        for resource in (RESOURCE_CLAIMS, PERSISTENT_VOLUME_CLAIMS):
+            for claim in self.server.of(resource):
+                self.changed("ADDED", resource, claim)
 
     def _later(self, why: str, obj: Obj, what: Callable[[Obj], None]) -> None:
         self.busy += 1
@@ -61,6 +65,11 @@ class Neighbours:
         required = current["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         (field,) = required["nodeSelectorTerms"][0]["matchFields"]
         self.server.change(PODS, key_of(obj), lambda pod: pod["spec"].update(nodeName=field["values"][0]))
+
+    def _provision(self, obj: Obj) -> None:
+        """The volumes of all claims for which a node was selected."""
+        self.busy -= 1
+        bind_volumes(self.server)
 
     def _end_pod(self, obj: Obj) -> None:
         self.busy -= 1
@@ -82,7 +91,9 @@ class Neighbours:
 
 
 def _is_for_the_other(pod: Obj) -> bool:
-    """Whether the other scheduler places it now."""
+    """Whether it came through the gate, so that the other scheduler places it now."""
     spec = pod["spec"]
     is_open = not spec.get("schedulingGates") and not spec.get("nodeName")
-    return spec["schedulerName"] == OTHER and is_open and "deletionTimestamp" not in pod["metadata"]
+    return (
+        spec["schedulerName"] == OTHER and "affinity" in spec and is_open and "deletionTimestamp" not in pod["metadata"]
+    )

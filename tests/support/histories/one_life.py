@@ -9,9 +9,10 @@ from dra_kube import EVENTS, PODS, RESOURCE_CLAIMS
 from fake_api import Call
 from objects import Make
 
+from .actions import ACTIONS
 from .history import delete_everything, in_no_time, rest
 from .rest import faults_of
-from .script import KINDS_OF_PODS
+from .script import Step
 from .stage import Stage
 from .weather import Weather
 
@@ -60,7 +61,7 @@ async def _live(stage: Stage, kind: str) -> list[str]:
         annotations = {"dra.kopf.dev/allocate": "immediate"} if name == "immediate" else {}
         if kind in (name, "both") and (kind, name) != ("both", "immediate"):
             stage.server.add(RESOURCE_CLAIMS, Make.claim(name, annotations=annotations))
-    stage.server.add(PODS, KINDS_OF_PODS[kind](kind))
+    ACTIONS["add pod"](stage, Step(0.0, "add pod", kind))
     found = [*await rest(stage, "the pod came"), *faults_of(stage.server, swept=True)]
     if not stage.server[PODS, f"ns/{kind}"]["spec"].get("nodeName"):
         found.append("the pod does not run")

@@ -7,12 +7,15 @@ is used. That is possible because the world is small: a pool is a node's, a clai
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dra_kube import (
     DEVICE_CLASSES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -45,14 +48,9 @@ def faults_of(store: FakeStore, *, swept: bool) -> Iterator[str]:
     """
     for claim in store.of(RESOURCE_CLAIMS):
         yield from _of_claim(claim)
-    held = _held(store)
-    free, tainted = (
-        {
-            node: [device for device in _usable(store, node, tainted=each) if device not in held]
-            for node in _nodes(store)
-        }
-        for each in (False, True)
-    )
+    yield from _held_twice(store)
+    yield from _away_from_volume(store)
+    free, tainted = free_devices(store), free_devices(store, tainted=True)
     for pod in store.of(PODS):
         if _waits(pod):
             yield from _of_pod(store, pod, tainted if _is_tolerant(pod) else free, swept)
@@ -62,6 +60,38 @@ def faults_of(store: FakeStore, *, swept: bool) -> Iterator[str]:
         is_open = _is_immediate(claim) and not _devices(claim) and not _is_deleted(claim) and not _users(store, claim)
         if is_open and any(free.values()) and store.of(DEVICE_CLASSES):
             yield f"immediate claim {key_of(claim)} has no device, though there is a free one"
+
+
+def free_devices(store: FakeStore, *, tainted: bool = False) -> Devices:
+    """What no claim holds; without the tainted ones, unless they are wanted."""
+    held = _held(store)
+    return {
+        node: [device for device in _usable(store, node, tainted=tainted) if device not in held]
+        for node in _nodes(store)
+    }
+
+
+def _held_twice(store: FakeStore) -> Iterator[str]:
+    holders = Counter(device for claim in store.of(RESOURCE_CLAIMS) for device in _devices(claim))
+    yield from (f"device {device} is still held by {number} claims" for device, number in holders.items() if number > 1)
+
+
+def _away_from_volume(store: FakeStore) -> Iterator[str]:
+    for pod in store.of(PODS):
+        node, where = pod["spec"].get("nodeName"), _nodes_of_volumes(store, pod)
+        if node and _is_active(pod) and where is not None and where != {node}:
+            yield f"pod {key_of(pod)} runs on {node}, its volume is on {sorted(where)}"
+
+
+def _nodes_of_volumes(store: FakeStore, pod: Obj) -> frozenset[str] | None:
+    """Where its volume is, if it is bound; nowhere, if it is not; None if the pod has none."""
+    if not pod["spec"].get("volumes"):
+        return None
+    claim = store[PERSISTENT_VOLUME_CLAIMS, key_of(pod)]
+    if not (name := claim["spec"].get("volumeName")):
+        return frozenset()
+    terms = store[PERSISTENT_VOLUMES, name]["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    return frozenset(terms[0]["matchExpressions"][0]["values"])
 
 
 def _of_claim(claim: Obj) -> Iterator[str]:
@@ -112,7 +142,7 @@ def _wish(store: FakeStore, pod: Obj) -> Wish | None:
         entry["name"]: entry.get("resourceClaimName") for entry in pod["status"].get("resourceClaimStatuses") or ()
     }
     devices, says = _extended(pod), set()
-    on: frozenset[str] | None = None
+    on = _nodes_of_volumes(store, pod) or None  # a volume that is not made yet can be anywhere
     if devices and not store.of(DEVICE_CLASSES):
         says.add(f"Insufficient {EXTENDED}|cannot fit resource {EXTENDED}")
     for entry in pod["spec"].get("resourceClaims") or ():

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from objects import Make, Obj
+from volume_lab import uses
 
 EXTENDED = "example.com/gpu"
 TOLERANT = "tolerant"  # the template of claims whose devices may be tainted for some seconds
 OTHER = "another-scheduler"
+VOLUME = "volume"  # pods with a PersistentVolumeClaim of their name, which outlives them
+RIVAL = "rival"  # pods to which the other scheduler gives devices
 DURATION = 20.0  # seconds in which everything happens
 
 
@@ -46,6 +49,8 @@ KINDS_OF_PODS: dict[str, Callable[[str], Obj]] = {
     "gated": lambda name: Make.pod(
         name, claims=[Make.FROM_TEMPLATE], schedulerName=OTHER, schedulingGates=[{"name": "dra.kopf.dev/allocate"}]
     ),
+    VOLUME: lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE], volumes=uses(name)),
+    RIVAL: lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE], schedulerName=OTHER),
 }
 
 
@@ -66,8 +71,9 @@ def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
 
 def _pods(dice: random.Random) -> Iterator[Step]:
     kinds = list(KINDS_OF_PODS)
+    rivals = dice.choice((0, 0, 0, 6))
     for number in range(dice.randint(1, 6)):
-        kind = dice.choices(kinds, (8, 2, 3, 2, 1, 2, 1, 1, 1, 1))[0]
+        kind = dice.choices(kinds, (8, 2, 3, 2, 1, 2, 1, 1, 1, 1, 2, rivals))[0]
         name, at = f"{kind}-{number}", dice.uniform(0, DURATION / 2)
         yield Step(at, "add pod", name)
         if dice.random() < 0.6:

@@ -52,7 +52,8 @@ class Server(FakeApi):
         self._weather, self._changed = weather, changed
         self._loop = asyncio.get_running_loop()
         self._steps = random.Random(1)
-        self._life = 0
+        self.life = 0
+        """How often it was restored."""
         self.is_away = False
         self.unserved: frozenset[str] = frozenset()
         self.busy = 0
@@ -74,7 +75,7 @@ class Server(FakeApi):
             before = TIMEOUT + fate.before * (LATE - TIMEOUT) / 4
         else:
             before = fate.before
-        self._loop.call_later(before, self._arrive, self._life, call, effect, fate, answer)
+        self._loop.call_later(before, self._arrive, self.life, call, effect, fate, answer)
         return await answer
 
     async def version_of(self, resource: Resource) -> str:
@@ -112,7 +113,7 @@ class Server(FakeApi):
         self._loop.call_later(fate.after, self._answer, call, answer, outcome)
 
     def _outcome(self, life: int, call: Call, effect: Effect, fate: Fate) -> Obj | Exception:
-        if fate.strike == "lost" or self.is_away or life != self._life:
+        if fate.strike == "lost" or self.is_away or life != self.life:
             return Unreachable("connection refused")
         if fate.strike == "refused":
             return REFUSALS[int(fate.before * 1e6) % len(REFUSALS)]()
@@ -143,7 +144,7 @@ class Server(FakeApi):
         objects, self._revision = backup
         self.objects = dict(objects)
         self.managed = {}
-        self._life += 1
+        self.life += 1
 
     def deleted(self, resource: Resource, name: str, namespace: str | None = None, uid: str | None = None) -> Obj:
         """As the fake's; a pod that has its node is only marked, and removed by its kubelet."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from dra_kube import DEVICE_CLASSES, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, Resource
+from dra_kube import DEVICE_CLASSES, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, STORAGE_CLASSES, Resource
 from objects import Make, Obj
+from volume_controller import OURS
+from volume_lab import HOST, storage_class
 
 from .incarnation import KINDS, Incarnation
 from .judge import Judge
 from .neighbours import Neighbours
+from .rival import Rival
 from .script import EXTENDED, TOLERANT
 from .server import Server
 from .watches import Watches
@@ -28,7 +31,8 @@ class Stage:
         self.neighbours = Neighbours(weather)
         self.watches = Watches(weather, lambda: self.server)
         self.server = Server(weather, self._changed)
-        self.neighbours.server = self.server
+        self.rival = Rival(weather)
+        self.judge.server = self.neighbours.server = self.rival.server = self.server
         self.server.trace = [] if traced else None
         self._skew = 0.0
         self._backup = self.server.snapshot()
@@ -41,7 +45,8 @@ class Stage:
 
     def is_busy(self) -> bool:
         """Something is on its way, or the operator does not work."""
-        return self.operator is None or bool(self.server.busy + self.watches.busy + self.neighbours.busy)
+        others = self.neighbours.busy + self.rival.busy
+        return self.operator is None or bool(self.server.busy + self.watches.busy + others)
 
     def is_quiet(self) -> bool:
         """Nothing is being done, and nothing is to be done later."""
@@ -87,17 +92,19 @@ class Stage:
         self.judge.changed(event, resource, obj)
         self.watches.changed(event, resource, obj)
         self.neighbours.changed(event, resource, obj)
+        self.rival.changed(event, resource, obj)
 
     def furnish(self) -> None:
         """What there is at the beginning."""
         self.add_class()
         self.add_template()
+        self.server.add(STORAGE_CLASSES, storage_class(provisioner=OURS))
         tolerant = Make.template(TOLERANT)
         toleration = {"key": "bad", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
         tolerant["spec"]["spec"]["devices"]["requests"][0]["exactly"]["tolerations"] = [toleration]
         self.server.add(RESOURCE_CLAIM_TEMPLATES, tolerant)
         for number in range(len(self._nodes)):
-            self.server.add(NODES, Make.node(f"node-{number}"))
+            self.add_node(f"node-{number}")
             self.add_slice(f"node-{number}")
 
     def clear_up(self) -> None:
@@ -112,6 +119,10 @@ class Stage:
     def add_template(self) -> None:
         """The template of most claims."""
         self.server.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+
+    def add_node(self, name: str) -> None:
+        """A node without devices."""
+        self.server.add(NODES, Make.node(name, **{HOST: name}))
 
     def add_slice(self, node: str) -> None:
         """The devices of a node."""
@@ -139,6 +150,7 @@ class Stage:
         for resource in KINDS:
             self.watches.gap(resource, 0.0)
         self.neighbours.look_at_everything()
+        self.rival.look_at_everything()
 
     def set_clock(self, seconds: float) -> None:
         """The operator's clock jumps."""

@@ -1,8 +1,9 @@
 """How changes come to the operator: late, more than once, not in every version, and sometimes not at all.
 
-Events about one object keep their order, as Kopf keeps it; those of different objects overtake each other. What is not
-the last version of an object may be skipped, because Kopf brings only the newest of several. After a gap everything is
-listed again, which does not say what was deleted.
+Events about one object keep their order, as Kopf keeps it; those of different objects overtake each other. Within a
+kind they do so by ``OVERTAKING`` seconds at most: its watch brings them in order, and Kopf's workers hold them back
+briefly. What is not the last version of an object may be skipped, because Kopf brings only the newest of several. After
+a gap everything is listed again, which does not say what was deleted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .incarnation import KINDS, Incarnation
 from .server import Server
 from .weather import Weather
 
+OVERTAKING = 0.5
 RELIST = 0.2  # seconds from the break of a stream until the list, at least
 
 
@@ -31,6 +33,7 @@ class Watches:
         self._operator: Incarnation | None = None
         self._open: set[Resource] = set()
         self._last_at: dict[str, float] = {}
+        self._last_of: dict[Resource, float] = {}
         self.busy = 0
         """Events on their way, and streams that are not open."""
 
@@ -46,6 +49,7 @@ class Watches:
         self._operator, self.busy = None, 0
         self._open.clear()
         self._last_at.clear()
+        self._last_of.clear()
 
     def gap(self, resource: Resource, seconds: float) -> None:
         """The stream breaks, and after so many seconds the kind is listed again."""
@@ -79,7 +83,9 @@ class Watches:
         name = f"{event or 'LISTED'} {resource.plural} {key_of(obj)}"
         fate = self._weather.of_event(name)
         uid, now = obj["metadata"]["uid"], self._loop.time()
-        at = self._last_at[uid] = max(now + fate.before, self._last_at.get(uid, 0.0))
+        last_of_kind = self._last_of.get(resource, 0.0)
+        at = self._last_at[uid] = max(now + fate.before, self._last_at.get(uid, 0.0), last_of_kind - OVERTAKING)
+        self._last_of[resource] = max(at, last_of_kind)
         self._deliver_at(at, event, resource, obj, fate.strike == "skipped")
         if fate.strike == "doubled":
             self._deliver_at(at + fate.after, event, resource, obj, False)
