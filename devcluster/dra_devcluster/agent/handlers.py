@@ -135,6 +135,8 @@ async def _get(action: HttpGetAction, target: Target) -> None:
         async with aiohttp.ClientSession(connector=connector) as session, session.get(url, headers=headers) as answer:
             if not 200 <= answer.status < 400:
                 raise HandlerFailed(f"HTTP probe failed with statuscode: {answer.status}")
+    except aiohttp.ClientConnectorError as error:
+        raise HandlerFailed(f'Get "{url}": {error.strerror}') from error
     except aiohttp.ClientError as error:
         raise HandlerFailed(f'Get "{url}": {error}') from error
 

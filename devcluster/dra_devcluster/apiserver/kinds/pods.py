@@ -73,7 +73,6 @@ class PodKind(Kind):
         sent, obj["spec"], obj["status"] = obj["spec"], dict(old["spec"]), old["status"]
         if write.subresource == "ephemeralcontainers":
             obj["spec"]["ephemeralContainers"] = sent.get("ephemeralContainers") or []
-            write.warnings.append("nodes of the development cluster start no ephemeral containers: use kubectl exec")
             return
         resources = {container.get("name"): container.get("resources") for container in sent.get("containers") or ()}
         obj["spec"]["containers"] = [
