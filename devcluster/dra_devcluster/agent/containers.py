@@ -23,7 +23,7 @@ from .environment import basic_environment, pod_environment
 from .errors import ClaimError, ContainerError
 from .events import EventRecorder
 from .host_paths import HostPaths
-from .images import command_of
+from .images import command_of, search_path_of
 from .manager import DraManager
 from .pod_status import Waiting
 from .podspec import RunContainer, RunPod
@@ -168,7 +168,9 @@ class ContainerKeeper:
     async def _try_to_start(self) -> None:
         node, pod, container = self._node, self._pod(), self.container
         ids, edits = self._devices(pod)
-        environment = basic_environment(node.api, node.settings.search_path, pod.metadata.name)
+        environment = basic_environment(
+            node.api, search_path_of(container.image, node.settings.search_path), pod.metadata.name
+        )
         environment |= await pod_environment(node.api, pod, container, node.address)
         mounts = self._volumes.mounts(container, environment)
         environment |= edits.environment()

@@ -1,6 +1,7 @@
 """What a container runs: its own command, or a stand-in for what its image would run.
 
-Images are not pulled; a command runs with the programs of the host. Without a command:
+Images are not pulled; a command runs with the programs of the host, and one of the image of this project with the
+programs of this installation, too. Without a command:
 
 * images that hold a shell and no entrypoint (busybox, alpine, debian, ubuntu, python, ...) run ``args``;
 * without ``args``, any image idles until it is stopped, and so does ``pause`` as the only argument;
@@ -9,7 +10,9 @@ Images are not pulled; a command runs with the programs of the host. Without a c
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from .environment import expand
 from .errors import ContainerError
@@ -17,6 +20,12 @@ from .podspec import RunContainer
 
 IDLE = ("sleep", "2147483647")
 _NO_ENTRYPOINT = {"alpine", "bash", "busybox", "centos", "debian", "fedora", "python", "ubi-minimal", "ubuntu"}
+_OWN_IMAGE = "kopf-dra"
+
+
+def search_path_of(image: str, host: str) -> str:
+    """Where the programs of a container are looked for; ``host`` is the search path of the host."""
+    return f"{host}:{Path(sys.executable).parent}" if _short_name(image) == _OWN_IMAGE else host
 
 
 def command_of(container: RunContainer, variables: Mapping[str, str]) -> list[str]:

@@ -297,6 +297,16 @@ async def test_what_a_plain_process_cannot_have_is_said_in_an_event(node: OneNod
     assert (await node.event("pod-a", "NotCarriedOut"))["message"].endswith("without their volumeDevices")
 
 
+async def test_the_image_of_this_project_has_the_programs_of_this_installation(node: OneNode) -> None:
+    for name, image in (("pod-a", "ghcr.io/kopf-dra/kopf-dra:0.1.0"), ("pod-b", "example.com/driver:1")):
+        one = {"name": "c", "image": image, "command": ["sh", "-c", "echo $PATH"]}
+        await node.pod(name, containers=[one])
+        await node.phase(name, "Succeeded")
+    host = node.settings.search_path
+    assert (await node.log("pod-a")).strip() == f"{host}:{Path(sys.executable).parent}"
+    assert (await node.log("pod-b")).strip() == host
+
+
 async def test_an_image_with_a_shell_runs_the_arguments(node: OneNode) -> None:
     await node.pod("pod-a", containers=[{"name": "c", "image": "docker.io/busybox:1.36", "args": ["echo", "hi"]}])
     await node.phase("pod-a", "Succeeded")
