@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from bare_client import Client, Json, client_of
 from dra_devcluster.apiserver import DevApiServer
-from supervised import Supervising
+from dra_operator.allocator import Features
+from dra_operator.app.operator import Options
+from pages import BY_NAME
+from supervised import QUICK, Supervising
 from waiting import until
 
 GROUP = "resource.k8s.io"
@@ -28,11 +32,15 @@ def server_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 async def test_a_pod_gets_its_device_and_gives_it_back(
-    server: DevApiServer, server_settings: dict[str, Any], supervising: Supervising
+    server: DevApiServer, server_settings: dict[str, Any], supervising: Supervising, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """With the gate of DeviceTaintRules, too: a server without them is said to be one, and all else goes on."""
     served = next(version for version in ALL if server_settings["api_versions"][f"{GROUP}/{version}"])
-    async with client_of(server) as client, supervising() as site:
+    options = Options(features=Features(taint_rules=True), limits=QUICK)
+    async with client_of(server) as client, supervising(options) as site:
         await site.ready()
+        has_rules = any(server_settings["api_versions"][f"{GROUP}/{version}"] for version in ("v1alpha3", "v1beta2"))
+        assert ("does not serve devicetaintrules.resource.k8s.io" in caplog.text) == (not has_rules)
         await furnish(client, served)
         await client.post("/api/v1/namespaces/default/pods", a_pod())
 
@@ -51,6 +59,13 @@ async def test_a_pod_gets_its_device_and_gives_it_back(
             return not (await client.get(claims))["items"]
 
         await until("claim gone", gone)
+
+
+def test_every_row_of_the_page_is_tried() -> None:
+    text = BY_NAME["docs/operating.md"].text
+    rows = re.findall(r"^\| (1\.\d\d[^|]*) \| ([^|]*) \|", text, re.MULTILINE)
+    tried = {tuple(re.findall(r"1\.\d\d", name)): versions[0] for name, versions in SERVED.items()}
+    assert {tuple(re.findall(r"1\.\d\d", of)): re.findall(r"v1\w*", newest)[0] for of, newest in rows} == tried
 
 
 async def furnish(client: Client, version: str) -> None:

@@ -8,7 +8,16 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from dra_api.meta import Object
-from dra_kube import RESOURCE_CLAIMS, Api, Forbidden, KubeError, NotServed, Resource
+from dra_kube import (
+    DEVICE_TAINT_RULES,
+    RESOURCE_CLAIMS,
+    RESOURCE_POOL_STATUS_REQUESTS,
+    Api,
+    Forbidden,
+    KubeError,
+    NotServed,
+    Resource,
+)
 
 from .kinds import OF_STORAGE, REQUIRED, Kinds
 from .malformed import Quarantine
@@ -19,6 +28,11 @@ SOON = 5.0  # seconds between two looks for a kind without which claims cannot b
 LATER = 60.0  # the same for others
 
 SINCE = "Kubernetes 1.34 serves it, 1.32 and 1.33 with --runtime-config=resource.k8s.io/v1beta1=true"
+OPTIONAL = {
+    DEVICE_TAINT_RULES: "1.36 with --runtime-config=resource.k8s.io/v1beta2=true, 1.33 to 1.35 with v1alpha3",
+    RESOURCE_POOL_STATUS_REQUESTS: "1.36 with --runtime-config=resource.k8s.io/v1alpha3=true",
+}
+"""Kinds that are watched with a feature gate only, and the versions of Kubernetes that serve them."""
 
 Load = Callable[[Iterable[Object]], None]
 
@@ -57,6 +71,13 @@ class Loader:
                 ", ".join(missing),
                 SINCE,
                 SOON,
+            )
+        for resource in OPTIONAL.keys() & set(self.missing()):
+            logger.warning(
+                "the API server does not serve %s, for which a feature gate is on; they have no effect until it does "
+                "(Kubernetes %s)",
+                resource,
+                OPTIONAL[resource],
             )
 
     async def look_for_missing(self, found: Callable[[], None]) -> None:
