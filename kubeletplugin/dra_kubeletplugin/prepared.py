@@ -33,12 +33,14 @@ import msgspec
 from dra_api.references import base_request
 from dra_api.resource import POD_CLAIM_NAME_ANNOTATION, ResourceClaim
 from dra_cdi import CdiError, ContainerEdits
+from dra_kube.spans import span
 
 from .allocated import fingerprint, held_devices
 from .cdi import CdiFolder
 from .checkpoint import ClaimRecord, ClaimRecords, boot_id
 from .driver import ClaimRef, Driver, Prepared, PreparedDevice, results_for
 from .errors import CheckpointCorrupted, ClaimError, DeviceInUse, DeviceNotPublished, PluginError
+from .interceptor import request_id
 from .metadata_files import MetadataFiles, with_metadata
 
 log = logging.getLogger(__name__)
@@ -69,7 +71,8 @@ class PreparedClaims:
     async def prepare(self, claim: ResourceClaim) -> Prepared | Exception:
         """The claim's devices with their CDI ids, or its error."""
         try:
-            return await self._prepare(claim)
+            with span("prepare", claim=claim.key, uid=claim.metadata.uid, driver=self._name, request=request_id.get()):
+                return await self._prepare(claim)
         except Exception as error:
             _tell("prepare", claim.key, error)
             return error
@@ -84,7 +87,8 @@ class PreparedClaims:
         except ClaimError as error:
             return error
         try:
-            await self._undo(record.ref if record else claim, record)
+            with span("unprepare", claim=str(claim), uid=claim.uid, driver=self._name, request=request_id.get()):
+                await self._undo(record.ref if record else claim, record)
         except Exception as error:
             _tell("unprepare", str(claim), error)
             return error
@@ -136,7 +140,8 @@ class PreparedClaims:
         self._refuse_unpublished(wanted)
         self._refuse_held(wanted)
         self._records.write(wanted, durable=False)
-        devices = _checked(await self._driver.prepare(claim), claim, self._name)
+        with span("driver", claim=claim.key):
+            devices = _checked(await self._driver.prepare(claim), claim, self._name)
         prepared = msgspec.structs.replace(wanted, phase="prepared", devices=devices)
         return await asyncio.to_thread(self._finish, prepared)
 
@@ -149,7 +154,8 @@ class PreparedClaims:
     async def _undo(self, claim: ClaimRef, record: ClaimRecord | None) -> None:
         if record:
             self._records.write(msgspec.structs.replace(record, phase="unpreparing"), durable=False)
-        answer: object = await self._driver.unprepare(claim)  # type: ignore[func-returns-value]  # checks that
+        with span("driver", claim=str(claim)):
+            answer: object = await self._driver.unprepare(claim)  # type: ignore[func-returns-value]  # checks that
         if answer is not None:
             raise ClaimError(f"the driver's unprepare returned {answer!r}: return nothing, and raise what failed")
         await asyncio.to_thread(self._forget, claim.uid)

@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any
 
 from dra_kube import Api, connection
+from dra_kube.spans import start_traces
 
 from .driver import Driver
 from .interceptor import Interceptor
@@ -36,6 +37,7 @@ async def serve(
     ``beside`` is entered while the plugin runs, for other work of the driver (probes, watching hardware).
     Raises ``dra_kube.ConnectionSettingsError``, StartError, or the ``Fatal`` error that ended the plugin.
     """
+    start_traces(settings.driver_name, **{"k8s.node.name": settings.node_name})
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -34,11 +34,13 @@ DECLARED = RUNTIME.union(*EXTRAS.values())
 def distributions(packages: Iterable[Path]) -> set[str]:
     """The distributions whose modules our packages import."""
     modules = {name.partition(".")[0] for name in imported(packages)} - {package.name for package in PACKAGES}
-    foreign = modules - sys.stdlib_module_names - {"google"}
+    foreign = modules - sys.stdlib_module_names - {"google", "opentelemetry"}
     owners = packages_distributions()
     used = {owners[name][0].lower().replace("_", "-") for name in foreign}
     if "google" in modules:  # a namespace of many distributions; of ours only this one
         used.add("protobuf")
+    if "opentelemetry" in modules:  # likewise
+        used |= EXTRAS["otel"]
     return used
 
 
@@ -54,7 +56,7 @@ def imported(packages: Iterable[Path]) -> Iterator[str]:
 
 def test_the_base_is_what_operator_and_plugin_library_import() -> None:
     base = distributions(package for package in PACKAGES if package.parent.name != "devcluster")
-    assert base == RUNTIME - DATA | EXTRAS["testing"]
+    assert base == RUNTIME - DATA | EXTRAS["testing"] | EXTRAS["otel"]
 
 
 def test_the_extra_is_what_only_the_development_cluster_and_the_test_kit_import() -> None:

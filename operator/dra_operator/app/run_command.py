@@ -21,6 +21,7 @@ from dra_kube import (
     connection,
     unguarded,
 )
+from dra_kube.spans import start_traces
 from prometheus_client import CollectorRegistry
 
 from dra_operator.intake.gates import features_of
@@ -41,6 +42,7 @@ def main(words: Sequence[str]) -> int:
     """Run until SIGINT or SIGTERM; returns the exit code."""
     settings = CommandLine().settings(words)
     configure_logs(settings.verbosity, settings.log_format)
+    start_traces("dra-operator")
     if settings.kubeconfig:
         os.environ["KUBECONFIG"] = settings.kubeconfig  # Kopf logs in again on its own when the server says 401
     try:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_kube import Conflict, NotFound
+from dra_kube.spans import span
 
 from dra_operator.cluster import Cluster
 from dra_operator.kube import EventReason, PodWriter
@@ -38,7 +39,8 @@ class Bind:
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
         """See ``Ending``. Raises BoundElsewhere and PodVanished."""
         current = self._cluster.pods.get(pod.key)
-        await self._bind(current if current is not None and current.metadata.uid == pod.metadata.uid else pod, node)
+        with span("bind", pod=pod.key, node=node):
+            await self._bind(current if current is not None and current.metadata.uid == pod.metadata.uid else pod, node)
         self._cluster.assume_bound(pod)
         tell(logger, logging.INFO, "pod bound", pod=pod.key, node=node)
 

@@ -15,6 +15,7 @@ from functools import partial
 from dra_api.core import Pod
 from dra_api.resource import ResourceClaim
 from dra_api.volumes import volume_uses
+from dra_kube.spans import span
 
 from dra_operator.kube import EventReason
 from dra_operator.placement import Plan, Readiness, VolumeWait, is_alone, is_at_gate, is_stand_in
@@ -39,7 +40,8 @@ class CarryOut:
     async def write(self, pod: Pod, plan: Plan, commit: Commit, ending: Ending) -> Result | None:
         """The plan, as much of it as may be written by now; None if the ending has to wait. Raises CommitFailed."""
         try:
-            is_done = await commit.write(partial(self._may_end, pod))
+            with span("commit", pod=pod.key, node=plan.node, claims=lambda: [it.key for it in self._claims_of(pod)]):
+                is_done = await commit.write(partial(self._may_end, pod))
         except CommitRefused as refused:
             await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; tried again with growing pauses")
             raise

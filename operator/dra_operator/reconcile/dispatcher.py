@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import NamedTuple
 
+from dra_kube.spans import Root, begin
+
 from dra_operator.cluster import Key
 
 from .failures import Failures
@@ -55,10 +57,16 @@ class Postponed(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """An attempt: its id, and when it began."""
+    """An attempt: its id, when it began, and its span."""
 
     attempt: str
     at: float
+    trace: Root
+
+
+def _begun(key: Key) -> _Begun:
+    attempt = new_attempt()
+    return _Begun(attempt, time.perf_counter(), begin("attempt", pod=key.object, attempt=attempt))
 
 
 class Dispatcher:
@@ -93,10 +101,11 @@ class Dispatcher:
     async def _next(self, group: asyncio.TaskGroup) -> None:
         key = await self._queue.get()
         await self._pause(key)
-        begun = self._postponed.pop(key, None) or _Begun(new_attempt(), time.perf_counter())
+        begun = self._postponed.pop(key, None) or _begun(key)
         enter_attempt(begun.attempt)
         try:
-            decided = await self._decide(key.object)
+            with begun.trace.within():
+                decided = await self._decide(key.object)
         except Exception as error:
             self._finish(key, begun, error)
             return
@@ -121,7 +130,8 @@ class Dispatcher:
 
     async def _carry_out(self, key: Key, begun: _Begun, work: Awaitable[Result | None], spent: float) -> None:
         try:
-            result = await work
+            with begun.trace.within():
+                result = await work
         except Exception as error:
             self._finish(key, begun, error, spent)
         else:
@@ -132,6 +142,7 @@ class Dispatcher:
         self, key: Key, begun: _Begun, error: Exception | None, spent: float = 0.0, result: Result | None = None
     ) -> None:
         self._slots.release()
+        begun.trace.end(error)
         result = result if error is None else Result.ERROR
         if result is not None:
             self._ended(result, time.perf_counter() - begun.at)

@@ -19,6 +19,7 @@ from functools import partial
 from dra_api.core import Pod
 from dra_api.references import is_reserved_for
 from dra_api.resource import ResourceClaim
+from dra_kube.spans import span
 
 from dra_operator.allocator import Allocator
 from dra_operator.cluster import (
@@ -177,7 +178,8 @@ class PodPlacer:
         pod, cluster = attempt.pod, self._cluster
         with cluster.without_load_of(pod):
             cluster.loaded_nodes()  # brings the plan's nodes up to date
-            decision = await attempt.advance(self._pace.turns.turn)
+            with span("plan", pod=pod.key, claims=lambda: [claim.key for claim in attempt.case.resource_claims]):
+                decision = await attempt.advance(self._pace.turns.turn)
             if decision is None:
                 self._put_aside[pod.key] = attempt
                 return Postponed(attempt.spent)
