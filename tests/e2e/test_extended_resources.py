@@ -1,4 +1,4 @@
-"""Pods that ask for devices by extended resources (E2E-091 to E2E-098, E2E-100, E2E-102 to E2E-104)."""
+"""Pods that ask for devices by extended resources (E2E-090 to E2E-098, E2E-100, E2E-102 to E2E-104)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 from collections import Counter
 
 import pytest
-from dra_kube import Object
+from dra_kube import ApiError, Object, Resource
 from scene import Scene
 from variants import both
 from waiting import until
 
+QUOTAS = Resource("", ("v1",), "resourcequotas", "ResourceQuota", namespaced=True)
 SHORT = "env | grep -E '^claim_' | sort; echo ready"
 Shape = dict[str, dict[str, int]]
 """Amounts by container."""
@@ -83,6 +84,26 @@ async def containers_see(scene: Scene, expected: dict[str, set[str]]) -> None:
     for container, requests in expected.items() if scene.kubelet else ():
         seen = {line for line in await scene.environment(container=container) if line.startswith("claim_")}
         assert seen == {f"{prefix}{request.replace('-', '_')}=true" for request in requests}, container
+
+
+async def test_e2e_090_a_quota_counts_explicit_names_implicit_names_and_claims_alike(scene: Scene) -> None:
+    await start_driver(scene)
+    devices = f"{scene.class_name}.deviceclass.resource.k8s.io/devices"
+    names = [devices, f"requests.{implicit(scene)}", f"requests.{explicit(scene)}"]
+    hard = dict.fromkeys(names, "5") | {"count/resourceclaims.resource.k8s.io": "2"}
+    await scene.api.create(QUOTAS, {"metadata": {"name": "q", "namespace": scene.namespace}, "spec": {"hard": hard}})
+
+    async def all_used() -> bool:
+        status = (await scene.api.get(QUOTAS, "q", scene.namespace)).get("status") or {}
+        return status.get("used") == hard
+
+    count = {"deviceClassName": scene.class_name, "allocationMode": "ExactCount", "count": 2}
+    await scene.create_claim(spec=scene.claim_spec({"name": "req", "exactly": count}))
+    await scene.create_pod(pod(scene, {"main": {explicit(scene): 2, implicit(scene): 1}}))
+    await scene.runs()
+    await until("two claims and five devices used", all_used)
+    with pytest.raises(ApiError, match="exceeded quota: q"):
+        await scene.create_claim("one-more")
 
 
 @both

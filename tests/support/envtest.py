@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 _CONTROLLERS = (
     "garbage-collector-controller,namespace-controller,daemonset-controller,deployment-controller,"
-    "replicaset-controller,job-controller,serviceaccount-controller"
+    "replicaset-controller,job-controller,serviceaccount-controller,resourcequota-controller"
 )
 _TOKEN = "envtest-admin"
 
