@@ -45,7 +45,7 @@ class Site:
     def is_live(self) -> bool:
         return not self.deadly()
 
-    async def ready(self, seconds: float = 30.0) -> None:
+    async def ready(self, seconds: float = 90.0) -> None:
         async def is_ready() -> bool:
             assert not self.obstacles()
             return True
