@@ -11,7 +11,6 @@ WITHOUT = {
     "E2E-085": "claims of PodGroups are not allocated yet (docs/roadmap.md)",
     "E2E-086": "claims of PodGroups are not allocated yet (docs/roadmap.md)",
     "E2E-099": "the node agent has no device plugins (docs/roadmap.md)",
-    "E2E-101": "the development API server does not check the names of resources (docs/roadmap.md)",
     "E2E-105": "the node agent has no device plugins (docs/roadmap.md)",
 }
 """Why a scenario has no test."""

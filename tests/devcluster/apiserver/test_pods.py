@@ -127,6 +127,65 @@ async def test_pods_that_cannot_be(client: Client, spec: Json, field: str, reaso
     assert causes(answer.json) == [(field, reason)]
 
 
+GPU, TYPE = "example.com/gpu", "must be a standard resource type or fully qualified"
+CONTAINERS, EXTENDED = "must be a standard resource for containers", "doesn't follow extended resource name standard"
+RESOURCES: dict[str, tuple[Json, list[tuple[str, str]]]] = {
+    "of a device class": ({"limits": {"deviceclass.resource.kubernetes.io/gpu": "1"}}, []),
+    "an extended resource": ({"limits": {GPU: "1"}}, []),
+    "huge pages": ({"limits": {"hugepages-2Mi": "2Mi", "cpu": "1"}}, []),
+    "no such name": ({"requests": {"gpu": "1"}}, [("requests[gpu]", TYPE), ("requests[gpu]", CONTAINERS)]),
+    "a name for quotas": ({"requests": {"limits.cpu": "1"}}, [("requests[limits.cpu]", CONTAINERS)]),
+    "not for containers": (
+        {"limits": {"pods": "1"}},
+        [("limits[pods]", CONTAINERS), ("requests[pods]", CONTAINERS)],
+    ),
+    "a name that a quota has for it": (
+        {"requests": {f"requests.{GPU}": "1"}, "limits": {f"requests.{GPU}": "1"}},
+        [(f"limits[requests.{GPU}]", EXTENDED), (f"requests[requests.{GPU}]", EXTENDED)],
+    ),
+    "without its limit": (
+        {"requests": {GPU: "1"}},
+        [("limits", "Required value: Limit must be set for non overcommitable resources")],
+    ),
+    "more than requested": (
+        {"requests": {GPU: "1"}, "limits": {GPU: "2"}},
+        [("requests", f"must be equal to {GPU} limit of 2")],
+    ),
+    "half a device": (
+        {"limits": {GPU: "500m"}},
+        [(f"limits[{GPU}]", "must be an integer"), (f"requests[{GPU}]", "must be an integer")],
+    ),
+    "huge pages alone": (
+        {"limits": {"hugepages-2Mi": "2Mi"}},
+        [("", "Forbidden: HugePages require cpu or memory")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RESOURCES)
+async def test_e2e_101_a_container_asks_for_resources_by_names_and_amounts_that_can_be(
+    client: Client, case: str
+) -> None:
+    resources, faults = RESOURCES[case]
+    answer = await client.call("POST", PODS, pod("p", containers=[{**CONTAINER, "resources": resources}]))
+    found = answer.json["details"]["causes"] if answer.code == 422 else []
+    fields = [f"spec.containers[0].resources.{field}".rstrip(".") for field, _ in faults]
+    assert [cause["field"] for cause in found] == fields
+    for cause, (_, message) in zip(found, faults, strict=True):
+        assert cause["message"].endswith(message)
+    assert answer.code == (422 if faults else 201)
+
+
+@pytest.mark.parametrize("name", ["-bad", "example.com/", "/x", "a/b/c", "Example.com/gpu", f"{GPU}_", GPU + 61 * "x"])
+async def test_e2e_101_a_resource_whose_name_is_no_name_is_refused(client: Client, name: str) -> None:
+    one = {**CONTAINER, "resources": {"limits": {name: "1"}}}
+    answer = await client.call("POST", PODS, pod("p", containers=[one]))
+    assert (answer.code, answer.reason) == (422, "Invalid")
+    assert {cause["field"] for cause in answer.json["details"]["causes"]} == {
+        f"spec.containers[0].resources.{kind}[{name}]" for kind in ("limits", "requests")
+    }
+
+
 @pytest.mark.parametrize(
     ("change", "allowed"),
     [

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import Any
-
-from dra_api.quantity import Quantity, QuantityError, parse_quantity
 
 from dra_devcluster.apiserver import faults, metadata
 from dra_devcluster.apiserver.errors import Json
 from dra_devcluster.apiserver.structure import Fault
 
 from . import pod_neighbours
+from .container_resources import quantity, validate_resources
 from .gated_pods import validate_gates, validate_gates_update, without_choice_of_nodes
 from .pod_defaults import containers_of
 
@@ -160,29 +158,7 @@ def _container(container: Json, path: str, names: set[str], volumes: set[str]) -
             yield faults.unknown(f"{path}.volumeMounts[{index}].name", mount.get("name", ""))
         if not mount.get("mountPath"):
             yield faults.required(f"{path}.volumeMounts[{index}].mountPath")
-    yield from _resources(container.get("resources") or {}, f"{path}.resources")
-
-
-def _resources(resources: Json, path: str) -> Iterator[Fault]:
-    limits = resources.get("limits") or {}
-    for kind in ("limits", "requests"):
-        for name, text in (resources.get(kind) or {}).items():
-            amount = _quantity(text)
-            if amount is not None and amount.nanos < 0:
-                yield faults.invalid(f"{path}.{kind}[{name}]", text, "must be greater than or equal to 0")
-    for name, text in (resources.get("requests") or {}).items():
-        wanted, most = _quantity(text), _quantity(limits.get(name))
-        if wanted is not None and most is not None and wanted > most:
-            detail = f"must be less than or equal to {name} limit of {limits[name]}"
-            yield faults.invalid(f"{path}.requests", str(text), detail)
-
-
-def _quantity(value: Any) -> Quantity | None:
-    """None for an absent amount; the decoder has refused those that cannot be read."""
-    try:
-        return None if value is None else parse_quantity(str(value))
-    except QuantityError:
-        return None
+    yield from validate_resources(container.get("resources") or {}, f"{path}.resources")
 
 
 def validate_update(spec: Json, old: Json) -> Iterator[Fault]:
@@ -226,7 +202,7 @@ def quality_of_service(spec: Json) -> str:
         resources = container.get("resources") or {}
         limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
         for name in ("cpu", "memory"):
-            limit, request = _quantity(limits.get(name)), _quantity(requests.get(name))
+            limit, request = quantity(limits.get(name)), quantity(requests.get(name))
             asks |= bool((limit and limit.nanos) or (request and request.nanos))
             equal &= bool(limit and limit.nanos and limit == request)
     if not asks:
