@@ -144,7 +144,7 @@ def _wish(store: FakeStore, pod: Obj) -> Wish | None:
     devices, says = _extended(pod), set()
     on = _nodes_of_volumes(store, pod) or None  # a volume that is not made yet can be anywhere
     if devices and not store.of(DEVICE_CLASSES):
-        says.add(f"Insufficient {EXTENDED}|cannot fit resource {EXTENDED}")
+        says.add(f"Insufficient {EXTENDED}|cannot fit resource {EXTENDED}|the cluster has no nodes")
     for entry in pod["spec"].get("resourceClaims") or ():
         name = entry.get("resourceClaimName") or recorded.get(entry["name"])
         claim = store.objects.get((RESOURCE_CLAIMS, "ns", name)) if name else None
