@@ -154,4 +154,4 @@ async def test_a_kubeconfig_that_cannot_be_parsed_is_named(tmp_path: Path) -> No
     code, output = await run(["dra-operator", "run"], KUBECONFIG=tmp_path / "broken")
     assert code == 2
     (line,) = output.splitlines()
-    assert line.startswith(f"dra-operator: cannot read the kubeconfig {tmp_path / 'broken'}: ")
+    assert line.startswith(f"dra-operator: cannot read the kubeconfig {tmp_path / 'broken'}, line 2: ")
