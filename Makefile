@@ -12,7 +12,7 @@ TESTS ?=
 COMPILED_TESTS := $(addprefix tests/allocator/test_,corpus.py candidates.py refusals.py fixes.py pools.py search.py \
   taint_rules.py extended.py hard_problems.py all_different.py)
 
-.PHONY: help install demo test pytest compiled lint proto settings lock image clean
+.PHONY: help install demo test pytest compiled lint proto settings lock sbom audit image clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -83,6 +83,12 @@ lock: install  ## pin the newest allowed dependency versions in requirements.loc
 	  --no-annotate --upgrade --output-file requirements.lock pyproject.toml
 	$(HASHES) --output-file requirements-image.lock pyproject.toml
 	echo 'hatchling>=1.27' | $(HASHES) --output-file requirements-build.lock -
+
+sbom: install  ## write what the image holds to build/kopf-dra.cdx.json, an SBOM in CycloneDX's form
+	$(BIN)/python supply/sbom.py build/kopf-dra.cdx.json
+
+audit: install  ## look up known vulnerabilities of what the image holds; "Error 75": the service was not reached
+	@.ci/audit
 
 ENGINE ?= docker
 
