@@ -4,29 +4,7 @@ async with Api(connection()) as api:
     claim = await api.get(RESOURCE_CLAIMS, "gpu", namespace="default")
 """
 
-from .api import Api, Object, PatchKind, TypedList
-from .connection import Connection, connection, contexts, namespace_of
-from .election import Election, LeaseLost, NotLeading, Timing
-from .errors import (
-    AlreadyExists,
-    ApiError,
-    BadRequest,
-    Conflict,
-    ConnectionSettingsError,
-    Forbidden,
-    Gone,
-    Invalid,
-    KubeError,
-    NotFound,
-    NotSent,
-    NotServed,
-    ServerError,
-    TooManyRequests,
-    Unauthorized,
-    Unreachable,
-)
-from .lease import LeaseLock
-from .resource import (
+from dra_api.api_resources import (
     CONFIG_MAPS,
     CSI_DRIVERS,
     CSI_NODES,
@@ -49,6 +27,29 @@ from .resource import (
     VOLUME_ATTACHMENTS,
     Resource,
 )
+
+from .api import Api, Object, PatchKind, TypedList
+from .connection import Connection, connection, contexts, namespace_of
+from .election import Election, LeaseLost, NotLeading, Timing
+from .errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    ConnectionSettingsError,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeError,
+    NotFound,
+    NotSent,
+    NotServed,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
+from .lease import LeaseLock
 from .sending import Guard, unguarded
 from .transport import Observe, unobserved
 from .watch import WatchEvent

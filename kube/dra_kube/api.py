@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import msgspec
+from dra_api.api_resources import Resource
 from dra_api.codec import DecodeError, decode_list
 
 from .connection import Connection
 from .errors import NotFound, NotServed, Unreachable
-from .resource import Resource
 from .sending import Guard, unguarded
 from .transport import Observe, Transport, unobserved
 from .versions import from_served, to_served

@@ -31,11 +31,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
+from dra_api.api_resources import LEASES
 from dra_api.times import format_micro_time
 
 from .clock import boot_time
 from .errors import KubeError, NotSent
-from .resource import LEASES
 
 Object = dict[str, Any]
 

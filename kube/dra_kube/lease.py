@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from dra_api.api_resources import LEASES, Resource
+
 from .election import Election
 from .errors import AlreadyExists, Conflict, NotFound
-from .resource import LEASES, Resource
 
 Object = dict[str, Any]
 _ROUNDS = 3  # writes per attempt: with the known version, with the one read after a conflict, and once more

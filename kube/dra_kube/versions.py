@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dra_api import conversion
-
-from .resource import Resource
+from dra_api.api_resources import Resource
 
 Object = dict[str, Any]
 

@@ -23,7 +23,8 @@ from dra_operator.allocator import Features
 from dra_operator.app.operator import Options
 from dra_operator.intake import initial_list
 from dra_operator.intake.initial_list import Loader
-from dra_operator.intake.kinds import OF_STORAGE, REQUIRED, WATCHED
+from dra_operator.intake.kind_table import OF_STORAGE
+from dra_operator.intake.kinds import REQUIRED, WATCHED
 from dra_operator.intake.malformed import Quarantine
 from faults import FaultProxy, Refuse, Target
 from live_cluster import LiveCluster

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from dra_api.api_resources import Resource
 from dra_api.yaml_text import DEEPEST, loader
 from dra_operator.commands.documents import documents
-from dra_operator.commands.object_files import KINDS, BadInput, read_objects
+from dra_operator.commands.object_files import BadInput, read_objects
 from dra_operator.intake.kinds import WATCHED
 
 Json = dict[str, Any]
@@ -43,11 +44,20 @@ def test_documents_are_read(text: str, found: list[Any]) -> None:
     assert documents(text) == found
 
 
-LEFT_OUT = {"CSIDriver", "CSINode", "CSIStorageCapacity", "ResourcePoolStatusRequest", "VolumeAttachment"}
+@pytest.mark.parametrize("resource", WATCHED, ids=str)
+def test_every_kind_that_the_operator_watches_is_read_from_files(tmp_path: Path, resource: Resource) -> None:
+    item = {"apiVersion": resource.api_version(), "kind": resource.kind, "metadata": {"name": "it"}}
+    needed: dict[str, Json] = {"ResourcePoolStatusRequest": {"spec": {"driver": "drv"}}}
+    path = tmp_path / "it.json"
+    path.write_text(json.dumps({**item, **needed.get(resource.kind, {})}))
+    [found] = read_objects([str(path)])
+    assert found.key == ("default/it" if resource.namespaced else "it")
 
 
-def test_a_kind_that_the_operator_watches_is_read_from_files_or_left_out_on_purpose() -> None:
-    assert {resource.kind for resource in WATCHED} == KINDS.keys() | LEFT_OUT
+def test_a_kind_that_the_operator_does_not_watch_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "it.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "it"}}))
+    assert read_objects([str(path)]) == []
 
 
 BAD: dict[str, tuple[str, str]] = {

@@ -15,6 +15,19 @@ from corpus import CONFORMANCE, cases, kit
 from dra_operator.cli import main
 from kit_cases import FOLDER, expected
 from kit_compare import difference
+from volume_lab import (
+    CSI,
+    LATE,
+    attachment,
+    capacity,
+    csi,
+    csi_driver,
+    csi_node,
+    storage_class,
+    uses,
+    volume,
+    volume_claim,
+)
 
 Json = dict[str, Any]
 KINDS = {"class": "DeviceClass", "claim": "ResourceClaim", "slice": "ResourceSlice"}
@@ -260,6 +273,38 @@ def test_the_devices_of_each_node_are_reported(capsys: pytest.CaptureFixture[str
         "  claim default/c",
         "    r/few: drv/p/a",
     ]
+
+
+@pytest.mark.parametrize(
+    ("storage", "said"),
+    [
+        pytest.param([csi_driver(tells_capacity=False), csi_node(1)], "fits", id="room for one volume"),
+        pytest.param(
+            [csi_driver(tells_capacity=False), csi_node(1), volume("other", spec=csi("handle")), attachment("other")],
+            "the pod cannot run there: node(s) exceed max volume count",
+            id="a volume is attached already",
+        ),
+        pytest.param(
+            [csi_driver(tells_capacity=True), capacity("much", LATE, {}, capacity="10Gi")], "fits", id="enough room"
+        ),
+        pytest.param(
+            [csi_driver(tells_capacity=True), capacity("little", LATE, {}, capacity="9Gi")],
+            "the pod cannot run there: node(s) did not have enough free storage",
+            id="too little room",
+        ),
+    ],
+)
+def test_storage_in_the_files_decides_where_a_pod_with_volumes_fits(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, storage: list[Json], said: str
+) -> None:
+    pod = {"metadata": {"name": "web", "namespace": "ns"}, "spec": {"volumes": uses("data")}}
+    others = [
+        kubernetes("Node", {"metadata": {"name": "n1", "labels": {"kubernetes.io/hostname": "n1"}}}, "v1"),
+        volume_claim("data", size="10Gi"),
+        storage_class(LATE, CSI),
+        *storage,
+    ]
+    assert f"node n1: {said}" in verdict(capsys, tmp_path, kubernetes("Pod", pod, "v1"), *others)
 
 
 def test_defaults_are_filled_in_and_older_versions_converted(

@@ -21,7 +21,7 @@ from typing import Any
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError, Resource
 
 from dra_operator.cluster import Store, revision
-from dra_operator.intake.kinds import Kinds
+from dra_operator.intake.kind_table import Kinds
 from dra_operator.intake.malformed import Quarantine
 from dra_operator.reconcile import Control
 

@@ -2,7 +2,7 @@
 
 A file holds one object, several documents, or a List; a directory stands for the .yaml, .yml and .json files in it,
 sorted by name, and ``-`` for standard input. Objects of older API versions are converted, defaults are filled in, and
-what is not of a kind that matters here is left out.
+what is not of a kind that the operator watches is left out.
 """
 
 from __future__ import annotations
@@ -16,31 +16,18 @@ from typing import Any, Final, TypeVar
 
 from dra_api import conversion
 from dra_api.codec import DecodeError, convert
-from dra_api.core import Namespace, Node, Pod
 from dra_api.defaults import set_defaults
 from dra_api.meta import Object
-from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
-from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dra_api.times import format_time
+
+from dra_operator.intake.kind_table import TABLE
 
 from .documents import documents
 
 T = TypeVar("T", bound=Object)
 JSON = dict[str, Any]
-KINDS: Final[dict[str, tuple[type[Object], str]]] = {
-    "ResourceSlice": (ResourceSlice, "resource.k8s.io/v1"),
-    "DeviceClass": (DeviceClass, "resource.k8s.io/v1"),
-    "ResourceClaim": (ResourceClaim, "resource.k8s.io/v1"),
-    "ResourceClaimTemplate": (ResourceClaimTemplate, "resource.k8s.io/v1"),
-    "DeviceTaintRule": (DeviceTaintRule, "resource.k8s.io/v1beta2"),
-    "Namespace": (Namespace, "v1"),
-    "StorageClass": (StorageClass, "storage.k8s.io/v1"),
-    "PersistentVolume": (PersistentVolume, "v1"),
-    "PersistentVolumeClaim": (PersistentVolumeClaim, "v1"),
-    "Node": (Node, "v1"),
-    "Pod": (Pod, "v1"),
-}
-NAMESPACED: Final = frozenset({"ResourceClaim", "ResourceClaimTemplate", "PersistentVolumeClaim", "Pod"})
+KINDS: Final = {resource.kind: (resource, type_) for resource, type_ in TABLE.items()}
+"""All that the operator watches."""
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 STDIN: Final = "-"
 
@@ -129,15 +116,17 @@ def _checked(where: str, item: object) -> JSON:
 def _object(where: str, item: JSON) -> Object | None:
     if item["kind"] not in KINDS:
         return None
-    type_, version = KINDS[item["kind"]]
+    resource, type_ = KINDS[item["kind"]]
     metadata = item.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not name:
         raise BadInput(f"{where}: {item['kind']}: metadata.name is missing")
-    if item["kind"] in NAMESPACED:
+    if resource.namespaced:
         item = {**item, "metadata": {"namespace": "default", **metadata}}
     try:
         set_defaults(item, now=format_time(datetime.now(UTC)))
-        return convert(type_, conversion.convert(item, version) if "/" in version else item)
+        if item["kind"] in conversion.VERSIONS:
+            item = conversion.convert(item, resource.api_version())
+        return convert(type_, item)
     except (DecodeError, conversion.ConversionError, TypeError, UnicodeError, RecursionError) as error:
         raise BadInput(f"{where}: {item['kind']} {name}: {error or type(error).__name__}") from error

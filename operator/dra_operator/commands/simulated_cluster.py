@@ -22,11 +22,11 @@ from dra_api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from dra_api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
 from dra_operator.allocator import Allocator, Features, Inventory, Semantics
 from dra_operator.cluster import Cluster
 from dra_operator.intake.cel_language import CelSelectors
+from dra_operator.intake.kind_table import OF_STORAGE
 
 from .object_files import BadInput, of_kind
 
@@ -51,7 +51,7 @@ def simulated(
     """The cluster, ready to be asked. Raises BadInput when there is nothing to try, or no node to try it on."""
     notes: list[str] = []
     cluster = Cluster(Inventory(features, language=CelSelectors(features), semantics=semantics))
-    for kind in (Namespace, DeviceClass, ResourceSlice, StorageClass, PersistentVolume):
+    for kind in (Namespace, DeviceClass, ResourceSlice):
         for obj in of_kind(kind, objects):
             cluster.put(obj)
     for rule in of_kind(DeviceTaintRule, objects):
@@ -59,8 +59,9 @@ def simulated(
             cluster.put(rule)
         else:
             notes.append(f"DeviceTaintRule {rule.metadata.name} is left out: --feature-gates DRADeviceTaintRules=true")
-    for claim in (*of_kind(ResourceClaim, objects), *of_kind(PersistentVolumeClaim, objects)):
-        cluster.put(_identified(claim))
+    for obj in objects:
+        if isinstance(obj, (ResourceClaim, *OF_STORAGE.values())):
+            cluster.put(_identified(obj))
     known = {node.metadata.name for node in of_kind(Node, objects)} or set(_named_by_slices(objects))
     for node in _nodes(objects, node_names):
         cluster.put(node)

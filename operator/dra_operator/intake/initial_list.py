@@ -19,7 +19,8 @@ from dra_kube import (
     Resource,
 )
 
-from .kinds import OF_STORAGE, REQUIRED, Kinds
+from .kind_table import OF_STORAGE, Kinds
+from .kinds import REQUIRED
 from .malformed import Quarantine
 
 logger = logging.getLogger(__name__)
