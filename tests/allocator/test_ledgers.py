@@ -18,7 +18,7 @@ from allocator_lab import OUTCOMES, Lab, claim, device, lab, make_node, pool, re
 from allocator_problems import CrowdedMaker, Maker, make_case
 from dra_api.codec import convert
 from dra_api.core import Node
-from dra_operator.allocator import Allocated, GaveUp, Outcome
+from dra_operator.allocator import Allocated, GaveUp, Outcome, Refused
 from dra_operator.allocator.basics.bits import each
 from dra_operator.allocator.problem import makers
 from dra_operator.allocator.problem.domain import Domain, Wanted
@@ -181,6 +181,19 @@ def test_a_naive_ledger_decides(kind: type[Naive], made: Lab, expected: object, 
         assert [given.device for given in outcome.results[0].results] == expected
     else:
         assert OUTCOMES[type(outcome)] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        pytest.param(AtMostTwoOfAColour, "AtMostTwoOfAColour", id="by its class"),
+        pytest.param(EndsWithAnError, "at most two of a colour", id="by its own words"),
+    ],
+)
+def test_a_refusal_names_a_ledger_that_has_no_hint_of_its_own(kind: type[Naive], named: str) -> None:
+    outcome = decide(colourful(*"aaaa", requests=1, count=3), make_node("n1"), kind, pruning=False)
+    assert isinstance(outcome, Refused)
+    assert outcome.refusal.line().endswith(f"(needs 3 devices; 4 of 4 match; no choice of devices keeps to: {named})")
 
 
 def test_the_comparison_finds_a_ledger_that_claims_too_much() -> None:

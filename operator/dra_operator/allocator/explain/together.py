@@ -113,7 +113,13 @@ def together(problem: Problem) -> tuple[int, Hint]:
     detail = f" together with {counted(others, 'other request')}" if others else ""
     found = [*_devices(problem, need, devices), *_counters(problem, stages), *_capacity(problem, stages, devices)]
     fix = _collision(problem, stages) or "ask for fewer devices or smaller amounts, or wait until more are free"
-    return need, Hint(detail + (f", {listed(found, 4)}" if found else ""), fix)
+    return need, Hint(detail + (f", {listed(found, 4)}" if found else _ruled_out(problem)), fix)
+
+
+def _ruled_out(problem: Problem) -> str:
+    """The ledgers that the requests fall under: true of any, also where no sum shows what is scarce."""
+    rules = listed(dict.fromkeys(map(str, problem.takers)))
+    return f"; no choice of devices keeps to: {rules}" if rules else ""
 
 
 def _devices(problem: Problem, need: int, devices: int) -> Iterator[str]:

@@ -76,6 +76,9 @@ class Counters(Ledger):
         """Devices that are charged already, and may be shared further."""
         return self._already_charged
 
+    def __str__(self) -> str:
+        return "shared counters"
+
     def admit(self, devices: int, taker: Taker) -> int:
         return devices & (~self._closed | self._already_charged)
 

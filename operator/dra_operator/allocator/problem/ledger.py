@@ -110,7 +110,7 @@ class Ledger(ABC):
     device lacks."""
 
     def __str__(self) -> str:
-        """What all devices must have."""
+        """What all devices must have, for errors and refusals."""
         return type(self).__name__
 
     # --- what pruning may take for granted ---

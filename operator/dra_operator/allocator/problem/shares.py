@@ -36,6 +36,9 @@ class Shares(Ledger):
             known = self._left[device] = self._start(device)
         return known
 
+    def __str__(self) -> str:
+        return "consumable capacity"
+
     def admit(self, devices: int, taker: Taker) -> int:
         for device in each(devices & self._shared):
             left = self._left[device]
