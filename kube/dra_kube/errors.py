@@ -27,6 +27,10 @@ from __future__ import annotations
 from typing import Any
 
 
+_LONGEST_WAIT = 2**31
+"""Seconds; Kubernetes has a number of 32 bits."""
+
+
 class KubeError(Exception):
     """Root of all errors of this package."""
 
@@ -68,7 +72,8 @@ class ApiError(KubeError):
         self.message = message
         self.details = details or {}
         seconds = self.details.get("retryAfterSeconds")
-        self.retry_after = float(seconds) if isinstance(seconds, int) and seconds > 0 else retry_after
+        is_time = isinstance(seconds, int) and 0 < seconds < _LONGEST_WAIT
+        self.retry_after = float(seconds) if is_time else retry_after  # type: ignore[arg-type]  # checked a line above
 
     @property
     def causes(self) -> list[dict[str, str]]:
