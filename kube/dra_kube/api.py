@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, TypeVar
 import msgspec
 from dra_api.api_resources import Resource
 from dra_api.codec import DecodeError, decode_list
+from dra_api.nesting import shallow
 
 from .connection import Connection
 from .errors import NotFound, NotServed, Unreachable
@@ -298,6 +299,13 @@ class Api:
             token = meta.continue_
 
     def _meta(self, resource: Resource, page: bytes) -> _PageMeta:
+        """Raises Unreachable for what is no list; one object that nests too deep does not spoil the others."""
+        try:
+            return msgspec.json.decode(page, type=_Page).metadata
+        except RecursionError:
+            page = shallow(page)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass  # which is told as for all other answers
         found: _Page = self._transport.decoded(f", a list of {resource.plural},", page, _Page)
         return found.metadata
 

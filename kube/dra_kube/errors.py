@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 _LONGEST_WAIT = 2**31
 """Seconds; Kubernetes has a number of 32 bits."""
 

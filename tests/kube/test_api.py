@@ -349,6 +349,20 @@ async def test_whatever_is_answered_the_error_is_one_of_ours(
         await api.list(NODES)
 
 
+async def test_an_object_that_nests_too_deep_is_malformed_and_the_others_of_its_list_are_not(serve: Serve) -> None:
+    async def pages(request: web.Request) -> web.Response:
+        deep = b'{"metadata":{"name":"deep"},"spec":{"a":%s}}' % (b"[" * 30_000 + b"]" * 30_000)
+        good = b'{"metadata":{"name":"%s"}}' % request.query.get("continue", "first").encode()
+        more = b"" if "continue" in request.query else b'"continue":"second",'
+        return web.Response(body=b'{"items":[%s,%s],"metadata":{%s"resourceVersion":"7"}}' % (deep, good, more))
+
+    api = await serve({"GET /api/v1/nodes": pages})
+    listed = await api.list_as(NODES, Node)
+    assert [node.metadata.name for node in listed.items] == ["first", "second"]
+    assert ["levels deep" in str(error) for _, error in listed.malformed] == [True, True]
+    assert listed.resource_version == "7"
+
+
 async def test_a_list_that_begins_again_and_again_is_given_up(serve: Serve) -> None:
     api = await serve({"GET /api/v1/nodes": answer({"items": [], "metadata": {"continue": "more"}})})
     with pytest.raises(dra_kube.Unreachable, match="the list never ends"):
