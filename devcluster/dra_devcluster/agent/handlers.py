@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import aiohttp
@@ -121,6 +122,8 @@ async def _knock(action: TcpSocketAction, target: Target) -> None:
     else:
         _, writer = await target.network.connect(port)
     writer.close()
+    with suppress(OSError):  # the connection was made: that is all that counts
+        await writer.wait_closed()
 
 
 async def _get(action: HttpGetAction, target: Target) -> None:

@@ -148,6 +148,8 @@ class PodNetwork(Network):
             await _relay((reader, writer), await reach())
         except OSError:
             writer.close()  # nothing listens there now
+            with suppress(OSError):
+                await writer.wait_closed()
         finally:
             self._relays.discard(task)
 

@@ -23,7 +23,7 @@ from dra_devcluster.agent.handlers import (
     perform,
 )
 from dra_devcluster.agent.logs import LogFile
-from dra_devcluster.agent.pod_network import Network
+from dra_devcluster.agent.pod_network import Network, Streams
 from dra_devcluster.agent.process import ContainerProcess
 from dra_kube import EVENTS
 from one_node import OneNode
@@ -187,6 +187,20 @@ async def test_a_check_that_fails_says_why(case: str, target: Target) -> None:
     handler, message = FAILING[case]
     with pytest.raises(HandlerFailed, match=message):
         await perform(handler, target, 0.5)
+
+
+async def test_a_check_of_a_port_closes_its_connection_before_it_ends(target: Target) -> None:
+    class Recorded(Network):
+        async def connect(self, port: int) -> Streams:
+            streams = await super().connect(port)
+            made.append(streams[1].get_extra_info("socket"))
+            return streams
+
+    made: list[Any] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        handler = Handler(tcp_socket=TcpSocketAction(port=server.getsockname()[1]))
+        await perform(handler, replace(target, network=Recorded()), 30.0)
+        assert [it.fileno() for it in made] == [-1]
 
 
 @pytest.mark.parametrize(("code", "good"), [(200, True), (302, True), (404, False), (500, False)])
