@@ -15,7 +15,7 @@ from dra_operator.allocator import AllocationError, GaveUp, Inventory
 from dra_operator.cli import main
 from dra_operator.commands import simulate_text
 from dra_operator.commands.simulate_json import document
-from dra_operator.commands.simulate_objects import Attempt, Verdict
+from dra_operator.commands.simulate_objects import SimulatedAttempt, Verdict
 from dra_operator.placement import Faulty, LoadedNode, NodeAnswer, Undecided
 from placement_lab import Attributes
 
@@ -88,7 +88,7 @@ ERRORS: dict[str, tuple[NodeAnswer, str, str]] = {
 def test_nodes_with_the_same_error_are_reported_once(kind: str) -> None:
     answer, text, message = ERRORS[kind]
     states = [LoadedNode(convert(Node, {"metadata": {"name": name}})) for name in ("n1", "n2")]
-    attempt = Attempt(None, (), answers=tuple((state, answer) for state in states))
+    attempt = SimulatedAttempt(None, (), answers=tuple((state, answer) for state in states))
     lines = list(simulate_text.report([attempt], Inventory(language=Attributes()), sequential=False))
     assert lines[1:] == ["would fit 0 of 2 nodes", f"nodes n1, n2: {text}"]
     (listed,) = document([attempt], [])["attempts"]

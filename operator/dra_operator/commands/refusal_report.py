@@ -8,7 +8,7 @@ from dra_api.core import Node
 from dra_api.resource import ResourceClaim
 
 from dra_operator.allocator import ClaimProgram, DeviceId, Inventory, Refusal, RefusedClaim, Rule
-from dra_operator.allocator.request.selectors import Selector
+from dra_operator.allocator.request.selectors import RequestSelector
 from dra_operator.wording import counted, listed
 
 from .selector_report import selector_report
@@ -55,7 +55,7 @@ def in_full(refusal: Refusal, node: Node, inventory: Inventory, program: ClaimPr
     yield from refusal.explain(more).splitlines()
 
 
-def _selectors(refusal: Refusal, program: ClaimProgram) -> Sequence[Selector]:
+def _selectors(refusal: Refusal, program: ClaimProgram) -> Sequence[RequestSelector]:
     """The selectors of the refused request. Two claims may have requests of one name."""
     found = (
         alternative.selectors

@@ -11,13 +11,15 @@ from dra_cel import CompileError, Reference, compile, device_selectors
 from dra_operator.allocator.published.columns import lookup
 from dra_operator.allocator.published.node_view import NodeView
 from dra_operator.allocator.published.predicates import Compiled
-from dra_operator.allocator.request.selectors import Selector
+from dra_operator.allocator.request.selectors import RequestSelector
 from dra_operator.wording import counted, listed
 
 SHOWN = 3  # values of an attribute, names of attributes
 
 
-def selector_report(selectors: Sequence[Selector], claim: str, view: NodeView, compiled: Compiled) -> Iterator[str]:
+def selector_report(
+    selectors: Sequence[RequestSelector], claim: str, view: NodeView, compiled: Compiled
+) -> Iterator[str]:
     """How many devices of the node each selector of a claim matches, and what they publish of the names it reads."""
     total = len(view.devices)
     for selector in selectors:
@@ -31,7 +33,7 @@ def selector_report(selectors: Sequence[Selector], claim: str, view: NodeView, c
         yield _published(view, reference)
 
 
-def _read(selector: Selector) -> frozenset[Reference]:
+def _read(selector: RequestSelector) -> frozenset[Reference]:
     """The names in the selector; none if it does not compile, which another line says."""
     try:
         return compile(selector.expression, device_selectors(list_attributes=True)).references

@@ -30,7 +30,7 @@ from .object_files import BadInput
 
 
 @dataclass(frozen=True)
-class Case:
+class FileCase:
     """One problem, ready to be decided."""
 
     name: str
@@ -61,7 +61,7 @@ class Share(msgspec.Struct, rename={"share_id": "shareID"}):
         return DeviceId(self.driver, self.pool, self.device)
 
 
-def read_case(where: str, case: JSON, semantics: Semantics | None = None) -> Case:
+def read_case(where: str, case: JSON, semantics: Semantics | None = None) -> FileCase:
     """One case. Raises BadInput, which names ``where`` and the field. Without ``semantics`` the case decides."""
     fields = Fields(where, case)
     gates = fields.optional("features", list[str])
@@ -79,7 +79,7 @@ def read_case(where: str, case: JSON, semantics: Semantics | None = None) -> Cas
     mode = fields.optional("mode", str) or "all"
     if mode not in ("first", "all"):
         raise BadInput(f"{where}: mode: expected first or all, got {mode!r}")
-    return Case(
+    return FileCase(
         name=fields.optional("name", str) or where,
         allocator=Allocator(inventory, new_share_id=lambda: str(uuid.uuid4())),
         claims=fields.objects("claims", ResourceClaim),

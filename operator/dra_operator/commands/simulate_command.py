@@ -26,9 +26,9 @@ from dra_operator.intake.gates import REMEDY, features_of
 
 from .case_files import JSON, add_cases_argument, answer_all, read_cases
 from .object_files import BadInput, add_files_argument, read_objects
-from .simulate_cases import Case, read_case
+from .simulate_cases import FileCase, read_case
 from .simulate_json import document
-from .simulate_objects import Attempt, attempts
+from .simulate_objects import SimulatedAttempt, attempts
 from .simulate_text import report
 from .simulated_cluster import simulated
 
@@ -106,7 +106,7 @@ def _answer_objects(options: argparse.Namespace, semantics: Semantics) -> int:
     cluster = simulated(read_objects(options.file), options.node, features=features, semantics=semantics)
     gave_up = False
 
-    def watched() -> Iterator[Attempt]:
+    def watched() -> Iterator[SimulatedAttempt]:
         nonlocal gave_up
         for attempt in attempts(cluster, sequential=options.sequential):
             gave_up |= attempt.gave_up
@@ -134,7 +134,7 @@ def _answer_file(path: str, repeat: int, semantics: Semantics | None) -> int:
     return answer_all("simulate", path, cases, answered) or int(gave_up)
 
 
-def answer(case: Case, repeat: int) -> dict[str, Any]:
+def answer(case: FileCase, repeat: int) -> dict[str, Any]:
     """The answer to one case. ``micros_*`` is the time of one decision: which node it is, or that there is none.
 
     The first decision also evaluates the selectors that only the claims use; repeated ones find them evaluated, as in
@@ -158,7 +158,7 @@ def answer(case: Case, repeat: int) -> dict[str, Any]:
     }
 
 
-def _timed(work: Callable[[Case], list[Outcome]], case: Case, repeat: int) -> tuple[list[float], list[Outcome]]:
+def _timed(work: Callable[[FileCase], list[Outcome]], case: FileCase, repeat: int) -> tuple[list[float], list[Outcome]]:
     """Microseconds of each repetition, and the last result."""
     times = []
     outcomes: list[Outcome] = []
@@ -169,7 +169,7 @@ def _timed(work: Callable[[Case], list[Outcome]], case: Case, repeat: int) -> tu
     return times, outcomes
 
 
-def _decide(case: Case) -> list[Outcome]:
+def _decide(case: FileCase) -> list[Outcome]:
     """The outcomes of all nodes, or of those up to the first that settles the case."""
     outcomes: list[Outcome] = []
     for node in case.nodes:
@@ -179,7 +179,7 @@ def _decide(case: Case) -> list[Outcome]:
     return outcomes
 
 
-def _choose(case: Case) -> list[Outcome]:
+def _choose(case: FileCase) -> list[Outcome]:
     """The outcome of the node that settles the case, if one does."""
     for node in _worth_trying(case):
         outcome = case.allocator.allocate(node, case.claims, case.usage)
@@ -188,7 +188,7 @@ def _choose(case: Case) -> list[Outcome]:
     return []
 
 
-def _worth_trying(case: Case) -> Iterable[Node]:
+def _worth_trying(case: FileCase) -> Iterable[Node]:
     candidates = case.allocator.candidates(case.claims, case.usage)
     if candidates.anywhere:
         return case.nodes

@@ -24,20 +24,20 @@ from dra_operator.placement import (
     text,
 )
 
-from .simulate_objects import Attempt
+from .simulate_objects import SimulatedAttempt
 
 JSON = dict[str, Any]
 VERSION: Final = 1
 
 
-def document(attempts: Iterable[Attempt], notes: Sequence[str]) -> JSON:
+def document(attempts: Iterable[SimulatedAttempt], notes: Sequence[str]) -> JSON:
     """The attempts as one document."""
     listed = [_attempt(attempt) for attempt in attempts]
     verdicts = Counter(attempt["verdict"] for attempt in listed)
     return {"version": VERSION, "notes": list(notes), "attempts": listed, "summary": dict(sorted(verdicts.items()))}
 
 
-def _attempt(attempt: Attempt) -> JSON:
+def _attempt(attempt: SimulatedAttempt) -> JSON:
     report: JSON = {
         "pod": attempt.pod.key if attempt.pod is not None else None,
         "claims": [claim.key for claim in attempt.claims],
@@ -50,7 +50,7 @@ def _attempt(attempt: Attempt) -> JSON:
     return report | _before_nodes(attempt.examination)
 
 
-def _node(attempt: Attempt) -> str | None:
+def _node(attempt: SimulatedAttempt) -> str | None:
     if isinstance(attempt.outcome, Plan):
         return attempt.outcome.node
     return (attempt.pod.spec.node_name or None) if attempt.pod is not None else None
@@ -63,7 +63,7 @@ def _before_nodes(found: Examination | None) -> JSON:
     return report | ({"obstacle": _obstacle(found.obstacle)} if isinstance(found, NotTried) else {})
 
 
-def _answer(attempt: Attempt, answer: NodeAnswer) -> JSON:
+def _answer(attempt: SimulatedAttempt, answer: NodeAnswer) -> JSON:
     fields: JSON = {"answer": answer.kind}
     if isinstance(answer, Fits):
         results = attempt.allocations(answer.plan)

@@ -57,7 +57,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class SimulatedAttempt:
     """One pod; None stands for the claims of files without pods."""
 
     pod: Pod | None
@@ -100,7 +100,7 @@ class Attempt:
         }
 
 
-def attempts(simulated: SimulatedCluster, *, sequential: bool = False) -> Iterator[Attempt]:
+def attempts(simulated: SimulatedCluster, *, sequential: bool = False) -> Iterator[SimulatedAttempt]:
     """Each is complete before the next one changes the cluster."""
     if not simulated.pods:
         yield _asked(None, _together(simulated), simulated.cluster)
@@ -111,13 +111,13 @@ def attempts(simulated: SimulatedCluster, *, sequential: bool = False) -> Iterat
         yield attempt
 
 
-def _of_pod(pod: Pod, simulated: SimulatedCluster) -> Attempt:
+def _of_pod(pod: Pod, simulated: SimulatedCluster) -> SimulatedAttempt:
     cluster = simulated.cluster
     claims = tuple(claim for _, claim in cluster.claims_of(pod) if claim is not None)
     if pod.spec.node_name or pod_is_done(pod):
-        return Attempt(pod, claims)
+        return SimulatedAttempt(pod, claims)
     found = examine(pod, cluster.snapshot(simulated.allocator, datetime.now(UTC)))
-    return _asked(pod, found, cluster) if isinstance(found, Case) else Attempt(pod, claims, found)
+    return _asked(pod, found, cluster) if isinstance(found, Case) else SimulatedAttempt(pod, claims, found)
 
 
 def _together(simulated: SimulatedCluster) -> Case:
@@ -128,14 +128,14 @@ def _together(simulated: SimulatedCluster) -> Case:
     return Case(pod, claims, ExtendedResources(pod, {}), cluster.loaded_nodes(), simulated.allocator, usage)
 
 
-def _asked(pod: Pod | None, case: Case, cluster: Cluster) -> Attempt:
+def _asked(pod: Pod | None, case: Case, cluster: Cluster) -> SimulatedAttempt:
     claims, held = tuple(case.resource_claims), holders(cluster.claims)
     answers = tuple(_answers(case))
     try:
         outcome = decided(plan(case))
     except AllocationError as error:
         outcome = NoPlace(str(error), is_error=True)
-    return Attempt(pod, claims, case, answers, outcome, held)
+    return SimulatedAttempt(pod, claims, case, answers, outcome, held)
 
 
 def _answers(case: Case) -> Iterator[tuple[LoadedNode, NodeAnswer]]:

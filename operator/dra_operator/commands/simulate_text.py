@@ -22,13 +22,13 @@ from dra_operator.placement import (
 from dra_operator.wording import counted
 
 from .refusal_report import grouped, names
-from .simulate_objects import Attempt, Verdict
+from .simulate_objects import SimulatedAttempt, Verdict
 
 Counts = tuple[tuple[str, str, str, int], ...]
 """How many devices each claim and request gets from each driver: nodes that give the same answer alike."""
 
 
-def report(attempts: Iterable[Attempt], inventory: Inventory, *, sequential: bool) -> Iterator[str]:
+def report(attempts: Iterable[SimulatedAttempt], inventory: Inventory, *, sequential: bool) -> Iterator[str]:
     """Lines for each attempt, and one at the end."""
     verdicts: Counter[Verdict] = Counter()
     failing: list[str] = []
@@ -50,7 +50,7 @@ def _summary(verdicts: Counter[Verdict], failing: list[str]) -> str:
     return f"summary: {counted(verdicts.total(), 'pod')}: {', '.join(parts)}{waiting}"
 
 
-def _attempt(attempt: Attempt, inventory: Inventory, *, sequential: bool) -> Iterator[str]:
+def _attempt(attempt: SimulatedAttempt, inventory: Inventory, *, sequential: bool) -> Iterator[str]:
     claims = ", ".join(claim.key for claim in attempt.claims)
     if attempt.pod is None:
         yield f"claims {claims}"
@@ -76,7 +76,7 @@ def _attempt(attempt: Attempt, inventory: Inventory, *, sequential: bool) -> Ite
         yield f"waits: {attempt.outcome.message}"
 
 
-def _fitting(attempt: Attempt) -> Iterator[str]:
+def _fitting(attempt: SimulatedAttempt) -> Iterator[str]:
     groups: dict[Counts, list[tuple[LoadedNode, Fits]]] = {}
     for state, answer in attempt.answers:
         if isinstance(answer, Fits):
@@ -92,7 +92,7 @@ def _fitting(attempt: Attempt) -> Iterator[str]:
             yield f"  {more} as many devices: {names([state.name for state, _ in others])}"
 
 
-def _counts(attempt: Attempt, found: Plan) -> Counts:
+def _counts(attempt: SimulatedAttempt, found: Plan) -> Counts:
     counts = Counter(
         (key, given.request, given.driver)
         for key, result in attempt.allocations(found).items()
@@ -111,7 +111,7 @@ def _devices(result: AllocationResult) -> Iterator[str]:
         yield "    no devices"
 
 
-def _obstructed(attempt: Attempt) -> Iterator[str]:
+def _obstructed(attempt: SimulatedAttempt) -> Iterator[str]:
     groups: dict[str, list[str]] = {}
     for state, answer in attempt.answers:
         if not isinstance(answer, Fits | Lacking):
@@ -121,14 +121,14 @@ def _obstructed(attempt: Attempt) -> Iterator[str]:
         yield f"{'node' if len(where) == 1 else 'nodes'} {names(where)}: {reason}"
 
 
-def _obstacle(attempt: Attempt, answer: Obstructed) -> str:
+def _obstacle(attempt: SimulatedAttempt, answer: Obstructed) -> str:
     elsewhere = sorted(claim.key for claim in attempt.claims if claim.metadata.uid in answer.elsewhere)
     if elsewhere:
         return f"claim {', '.join(elsewhere)} is allocated for other nodes"
     return f"the pod cannot run there: {answer.text}"
 
 
-def _lacking(attempt: Attempt, inventory: Inventory) -> Iterator[str]:
+def _lacking(attempt: SimulatedAttempt, inventory: Inventory) -> Iterator[str]:
     refusals: dict[Demand, list[tuple[Node, Refusal]]] = {}
     for state, answer in attempt.answers:
         if isinstance(answer, Lacking):

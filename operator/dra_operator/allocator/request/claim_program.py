@@ -30,7 +30,7 @@ from dra_operator.allocator.basics.errors import AllocationError, ClaimError
 from dra_operator.allocator.basics.features import Features
 from dra_operator.allocator.basics.memo import Memo
 
-from .selectors import Selector
+from .selectors import RequestSelector
 
 ClassLookup = Callable[[str], DeviceClass | None]
 
@@ -50,7 +50,7 @@ class Alternative:
 
     request: str
     class_: DeviceClass
-    selectors: tuple[Selector, ...]
+    selectors: tuple[RequestSelector, ...]
     everything: bool
     """Mode All; otherwise ``count`` devices."""
     count: int
@@ -223,13 +223,15 @@ class _Compiler:
             ),
         )
 
-    def _selectors(self, class_: str, name: str, selectors: Sequence[DeviceSelector] | None) -> tuple[Selector, ...]:
+    def _selectors(
+        self, class_: str, name: str, selectors: Sequence[DeviceSelector] | None
+    ) -> tuple[RequestSelector, ...]:
         for position, selector in enumerate(selectors or ()):
             if selector.cel is None:
                 raise self._error(name, f"selector #{position}: CEL expression empty (unsupported selector type?)")
         return tuple(
             [
-                Selector(class_, position, selector.cel.expression, name)
+                RequestSelector(class_, position, selector.cel.expression, name)
                 for position, selector in enumerate(selectors or ())
                 if selector.cel is not None
             ]

@@ -11,7 +11,7 @@ from dra_operator.allocator.basics.ids import DeviceId
 from dra_operator.allocator.published.predicates import MISSING_NAME, CompileFailure
 
 
-class Selector(NamedTuple):
+class RequestSelector(NamedTuple):
     """One selector of a class or request; all fields but the expression are for messages.
 
     It does not say of which claim: claims that ask for the same have the same selectors.
