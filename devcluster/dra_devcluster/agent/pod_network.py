@@ -147,9 +147,7 @@ class PodNetwork(Network):
         try:
             await _relay((reader, writer), await reach())
         except OSError:
-            writer.close()  # nothing listens there now
-            with suppress(OSError):
-                await writer.wait_closed()
+            await _closed(writer)  # nothing listens there now
         finally:
             self._relays.discard(task)
 
@@ -167,16 +165,32 @@ def can_be_relayed(host: str) -> bool:
 
 
 async def _relay(one: Streams, other: Streams) -> None:
-    """Join two connections until both directions have ended, or one of them fails."""
+    """Join two connections until both directions have ended, or one of them fails; both are closed then.
+
+    Who cancels does not wait for a peer that reads no more: what it has not read is dropped.
+    """
+    writers = (one[1], other[1])
     try:
-        async with asyncio.TaskGroup() as directions:
-            directions.create_task(_copy(one[0], other[1]))
-            directions.create_task(_copy(other[0], one[1]))
-    except* OSError:
-        pass  # a connection that breaks ends the other, too
-    finally:
-        for _, writer in (one, other):
-            writer.close()
+        try:
+            async with asyncio.TaskGroup() as directions:
+                directions.create_task(_copy(one[0], other[1]))
+                directions.create_task(_copy(other[0], one[1]))
+        except* OSError:
+            pass  # a connection that breaks ends the other, too
+        await _closed(*writers)
+    except asyncio.CancelledError:
+        for writer in writers:
+            writer.transport.abort()
+        await _closed(*writers)
+        raise
+
+
+async def _closed(*writers: asyncio.StreamWriter) -> None:
+    for writer in writers:
+        writer.close()
+    for writer in writers:
+        with suppress(OSError):
+            await writer.wait_closed()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 from dra_devcluster.agent import runtime
 from dra_devcluster.agent.errors import NetworkError
-from dra_devcluster.agent.pod_network import Network, PodNetwork, can_be_relayed
+from dra_devcluster.agent.pod_network import Network, PodNetwork, _relay, can_be_relayed
 from node_exec import execute
 from one_node import OneNode
 from waiting import becomes, until
@@ -168,3 +170,20 @@ async def test_a_port_of_the_host_is_not_carried_out_and_an_event_says_so(watche
     await watched.pod("pod-a", containers=[python("c", "print('ran')", ports=ports)])
     await watched.phase("pod-a", "Succeeded")
     assert (await watched.event("pod-a", "NotCarriedOut"))["message"].endswith("without their hostPort")
+
+
+@pytest.mark.parametrize("unread", [0, 64 * 1024 * 1024], ids=["idle", "a peer that reads no more"])
+async def test_a_relay_that_is_cancelled_leaves_no_open_connection(unread: int) -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    (client, near), (far, server) = pairs
+    with client, server:
+        ends = [await asyncio.open_connection(sock=end) for end in (near, far)]
+        ends[1][1].write(bytes(unread))
+        relay = asyncio.create_task(_relay(ends[0], ends[1]))
+        server.sendall(b"x")
+        client.setblocking(False)
+        assert await asyncio.get_running_loop().sock_recv(client, 1) == b"x"
+        relay.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await relay
+        assert [near.fileno(), far.fileno()] == [-1, -1]
