@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from dra_kube import PODS, RESOURCE_CLAIMS
+from dra_operator.cluster import InvariantViolated
 from objects import Make
 from reconcile_world import World
 
@@ -183,3 +184,31 @@ async def test_a_claim_gives_way_though_it_is_deleted_and_its_pod_waits(world: W
     await world.settle()
     assert (RESOURCE_CLAIMS, "ns", "ours") not in world.api.objects
     assert device_of(world, "theirs") == "dev-0"
+
+
+def share(world: World, make: type[Make], *, first_on: str = "") -> None:
+    """Our claim that both hold is that of two pods."""
+    both_hold(world, make, finalizers=[FINALIZER])
+    users = []
+    for name in ("first", "second"):
+        node = {"nodeName": first_on} if first_on and name == "first" else {}
+        pod = world.api.add(PODS, make.pod(name, claims=[make.use("ours")], **node))
+        users.append({"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]})
+    world.api.change(RESOURCE_CLAIMS, "ns/ours", lambda claim: claim["status"].update(reservedFor=users))
+
+
+async def test_a_claim_of_two_pods_that_wait_gives_way(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    share(world, make)
+    await world.settle()
+    assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+    assert {node_of(world, "first"), node_of(world, "second")} == {"node-0"}
+    assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 1
+
+
+async def test_a_claim_that_one_of_its_pods_runs_with_stays(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    share(world, make, first_on="node-0")
+    with pytest.raises(InvariantViolated, match="given to claim ns/theirs and to claim ns/ours"):
+        await world.settle()
+    assert device_of(world, "ours") == "dev-0"

@@ -162,6 +162,18 @@ class State:
             return not any(self.awaiting(claim)) if is_open else bool(self.holdings.clashes(claim))
         return self.is_ours_to_place(pod) or (is_at_gate(pod) and not pod.spec.node_name and not pod_is_done(pod))
 
+    def is_dispensable(self, pod: Pod, claim: ResourceClaim) -> bool:
+        """Whether all that the claim is reserved for, this pod apart, still wait for us, so that none runs with it."""
+        consumers = [consumer for consumer in claim.status.reserved_for or () if consumer.uid != pod.metadata.uid]
+        others = (self.pods.get(f"{claim.metadata.namespace}/{consumer.name}") for consumer in consumers)
+        return all(
+            other is not None
+            and other.metadata.uid == consumer.uid
+            and self.waits_for_us(other)
+            and not self.is_bound(other)
+            for consumer, other in zip(consumers, others, strict=True)
+        )
+
     def snapshot(self, allocator: Allocator, now: datetime, binding_timeout: float = BINDING_TIMEOUT) -> Snapshot:
         """What a decision looks at, as it is now."""
         return Snapshot(
@@ -171,6 +183,7 @@ class State:
             classes_serving=self.classes_serving,
             in_flight=lambda claim: self.holdings.in_flight(claim.metadata.uid) is not None,
             clashes=self.holdings.clashes,
+            is_dispensable=self.is_dispensable,
             storage=self.storage,
             nodes=self.loaded_nodes(),
             allocator=allocator,

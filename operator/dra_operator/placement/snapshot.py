@@ -30,6 +30,8 @@ class Snapshot:
     """Whether an allocation of the claim is on its way to the server."""
     clashes: Callable[[ResourceClaim], Sequence[DeviceId]]
     """The claim's devices that another claim holds, too."""
+    is_dispensable: Callable[[Pod, ResourceClaim], bool]
+    """Whether no other pod than those that wait, as this one does, relies on the claim."""
     storage: Storage
     nodes: Nodes
     allocator: Allocator

@@ -18,7 +18,7 @@ from dra_api.volumes import volume_uses
 from dra_kube.spans import span
 
 from dra_operator.kube import EventReason
-from dra_operator.placement import Plan, Readiness, VolumeWait, is_alone, is_at_gate, is_stand_in
+from dra_operator.placement import Plan, Readiness, VolumeWait, is_at_gate, is_stand_in
 
 from .commit import Commit
 from .dispatcher import Result
@@ -102,5 +102,5 @@ class CarryOut:
                 yield use.name
 
     def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
-        """Whether another claim holds a device of this one too, and no other pod relies on this one."""
-        return is_alone(pod, claim) and bool(self._cluster.holdings.clashes(claim))
+        """Whether another claim holds a device of this one too, and no pod relies on this one but those that wait."""
+        return self._cluster.is_dispensable(pod, claim) and bool(self._cluster.holdings.clashes(claim))

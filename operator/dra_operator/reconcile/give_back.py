@@ -90,18 +90,29 @@ class GiveBack:
         raise PlacementFailed(f"binding volumes of pod {pod.key}: {reason}")
 
     async def give_way(self, pod: Pod, claim: ResourceClaim, devices: Sequence[DeviceId]) -> None:
-        """Another scheduler took the same device at the same time: give ours back, and choose anew."""
+        """Another scheduler took the same device at the same time: give ours back, and choose anew.
+
+        Each of several pods that share the claim leaves it, and the last one gives the devices back: so none loses what
+        it may be on its way to a node with.
+        """
         self._placing.wake(self._cluster.forget_placed(pod))
+        taken = ", ".join(map(str, devices))
         try:
-            await self._claims.clear(claim, pod.metadata.uid)
+            if is_alone(pod, claim):
+                left = await self._claims.clear(claim, pod.metadata.uid)
+            else:
+                left = await self._claims.release(claim, {pod.metadata.uid}, deallocate=True)
         except (ClaimChanged, NotFound) as error:
             raise PlacementFailed(str(error)) from error
         finally:
             self._confirmations.forget([claim])
+        if left.status.allocation is not None:
+            raise PlacementFailed(
+                f"claim {claim.key} has {taken}, which another claim holds too, and other pods wait, too"
+            )
         self._metrics.gave_way()
         _tell(pod, claim, "another claim holds a device too")
-        given_up = ", ".join(map(str, devices))
-        raise PlacementFailed(f"claim {claim.key} gave up {given_up}, which another claim holds too")
+        raise PlacementFailed(f"claim {claim.key} gave up {taken}, which another claim holds too")
 
     async def refuse(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> Result:
         """No node takes the pod: say why, and give back what it holds in the wrong place (scheduling.md 4.3)."""

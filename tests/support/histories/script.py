@@ -76,9 +76,8 @@ def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
 def _pods(dice: random.Random) -> Iterator[Step]:
     kinds = list(KINDS_OF_PODS)
     rivals = dice.choice((0, 0, 0, 6))
-    shared = 0 if rivals else 3  # two waiting pods with one claim do not give way yet: docs/reliability.md, Open
     for number in range(dice.randint(1, 6)):
-        kind = dice.choices(kinds, (8, 2, shared, shared, 1, 2, 1, 1, 1, 1, 2, rivals))[0]
+        kind = dice.choices(kinds, (8, 2, 3, 3, 1, 2, 1, 1, 1, 1, 2, rivals))[0]
         name, at = f"{kind}-{number}", dice.uniform(0, DURATION / 2)
         yield Step(at, "add pod", name)
         if dice.random() < 0.6:
