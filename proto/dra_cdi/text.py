@@ -39,6 +39,8 @@ def decode(text: str | bytes) -> CdiSpec:
         content = _load(text.decode() if isinstance(text, bytes) else text)
     except UnicodeDecodeError as error:
         raise CdiError(f"this is no text: {error}; write the file as UTF-8") from error
+    except _KeyTwiceError as error:
+        raise CdiError(str(error)) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:  # the last: a number of thousands of digits
         raise CdiError(f"this is neither JSON nor YAML: {' '.join(str(error).split())}") from error
     try:
@@ -48,6 +50,10 @@ def decode(text: str | bytes) -> CdiSpec:
         raise CdiError(f"a text holds half of a surrogate pair: {error}; write the character itself") from error
     except msgspec.ValidationError as error:
         raise CdiError(_located(str(error), content)) from error
+
+
+class _KeyTwiceError(yaml.YAMLError):
+    """In JSON, too; loaders of YAML pass on no other class."""
 
 
 def _load(text: str) -> Any:
@@ -61,7 +67,7 @@ def _mapping(pairs: Iterable[tuple[Hashable, Any]]) -> dict[Hashable, Any]:
     mapping: dict[Hashable, Any] = {}
     for key, value in pairs:
         if key in mapping:
-            raise CdiError(f"the key {key!r} stands twice in one object: remove one of them")
+            raise _KeyTwiceError(f"the key {key!r} stands twice in one object: remove one of them")
         mapping[key] = value
     return {key: value for key, value in mapping.items() if value is not None}
 

@@ -526,7 +526,7 @@ async def test_a_large_pool_lets_the_loop_do_other_work(api: PluginApi, errors: 
         await settled(publisher)
         task.cancel()
     assert len(api.slices()) == 40
-    assert max(spent) < 0.03
+    assert max(spent) < 0.2, "all at once takes half a second"
 
 
 # --- a kubelet that starts anew ---

@@ -27,7 +27,7 @@ class Family(NamedTuple):
 
 
 def documented() -> set[Family]:
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\| \S", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \|([^|]*)\| \S", PAGE.read_text(), re.MULTILINE)
     return {Family(name, kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
 

@@ -75,7 +75,12 @@ async def test_a_container_is_restarted_when_its_liveness_probe_gives_up(node: O
     event = await node.event("pod-a", "Unhealthy")
     assert event["message"] == "Liveness probe failed: no pulse\n"
     flag.touch()
-    await state(node, restartCount=1, ready=True)
+
+    async def restarted() -> bool:
+        status = await state(node, ready=True)
+        return bool(status["restartCount"])  # more than 1, if the flag came late
+
+    await until("restarted", restarted)
     assert (await node.event("pod-a", "Killing"))["message"] == "Container c failed liveness probe, will be restarted"
 
 
