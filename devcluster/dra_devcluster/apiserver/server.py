@@ -197,6 +197,17 @@ def serve_in_thread(**settings: Any) -> Iterator[DevApiServer]:
         finally:
             asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result()
     finally:
+        asyncio.run_coroutine_threadsafe(_end_tasks(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+async def _end_tasks() -> None:
+    """End what is left on the loop: connections whose TLS handshake is under way belong to no server yet."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others)
+    await asyncio.sleep(0)  # lets their connections close

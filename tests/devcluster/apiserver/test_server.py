@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gc
+import http.client
 import json
 import os
 import shutil
@@ -197,3 +199,17 @@ async def test_a_full_disk_leaves_the_snapshot_of_before_and_no_other_file(
             monkeypatch.setattr("dra_devcluster.apiserver.snapshot.os.fsync", full)
     assert os.listdir(tmp_path) == ["snapshot"]
     assert file.read_bytes() == before
+
+
+def test_a_client_that_only_connects_leaves_no_socket_behind() -> None:
+    """Its TLS handshake is under way when the server ends; pytest reports a socket that is collected open."""
+    with socket.socket() as mute:
+        with serve_in_thread() as server:
+            mute.connect((server.host, server.port))
+            context = ssl.create_default_context(cadata=server.ca.decode())
+            caller = http.client.HTTPSConnection(server.host, server.port, context=context)
+            caller.request("GET", "/version")
+            caller.getresponse().read()  # so the connection before it has been accepted
+            caller.close()
+        del server
+        gc.collect()
