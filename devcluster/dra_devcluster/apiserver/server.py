@@ -210,4 +210,5 @@ async def _end_tasks() -> None:
         task.cancel()
     if others:
         await asyncio.wait(others)
-    await asyncio.sleep(0)  # lets their connections close
+    for _ in range(10):  # iterations of the loop, in which connections notice their end, and close
+        await asyncio.sleep(0)
