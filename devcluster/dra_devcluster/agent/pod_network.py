@@ -66,7 +66,7 @@ class Network:
 
 
 class PodNetwork(Network):
-    """A network for one pod, in which its containers share ports that are nobody else's."""
+    """A network for one pod, in which its containers share ports that no other pod has."""
 
     def __init__(self, keeper: subprocess.Popen[bytes], control: socket.socket, server: tuple[str, int]) -> None:
         self.pid = keeper.pid
