@@ -59,8 +59,7 @@ def _contexts(kubeconfig: str | None) -> tuple[list[dict[str, Any]], dict[str, A
     """All contexts, and the current one. Raises ConnectionSettingsError."""
     file = kubeconfig or os.environ.get("KUBECONFIG")
     try:
-        for path in _files(file or ""):
-            _check_within_limits(path)
+        _checked_files(file or "")
         found, current = kubernetes_config.list_kube_config_contexts(  # type: ignore[no-untyped-call]  # an untyped package
             file
         )
@@ -101,11 +100,8 @@ def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, co
         kubernetes_config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # the package is untyped
         return "the in-cluster service account"
     file = str(explicit) if explicit else kubernetes_config.KUBE_CONFIG_DEFAULT_LOCATION or "~/.kube/config"
-    parts = _files(file)
-    if not parts:
+    if not _checked_files(file):
         raise kubernetes_config.ConfigException(f"{file} does not exist")
-    for path in parts:
-        _check_within_limits(path)
     scratch = _scratch()
     try:
         kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]  # the package is untyped
@@ -120,8 +116,12 @@ def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, co
     return file
 
 
-def _files(paths: str) -> list[Path]:
-    return [path for part in paths.split(os.pathsep) if (path := Path(part).expanduser()).is_file()]
+def _checked_files(paths: str) -> list[Path]:
+    """Those that exist. Raises ConnectionSettingsError."""
+    found = [path for part in paths.split(os.pathsep) if (path := Path(part).expanduser()).is_file()]
+    for path in found:
+        _check_within_limits(path)
+    return found
 
 
 def _scratch() -> str | None:
