@@ -166,12 +166,12 @@ class Api:
         items: Objects = []
         version = await self.version_of(resource)
         revision = ""
-        async for page in self._pages(resource, namespace, selectors):
+        async for page, meta in self._pages(resource, namespace, selectors):
             for item in self._objects(resource, page):
                 item.setdefault("kind", resource.kind)
                 item.setdefault("apiVersion", resource.api_version(version))
                 items.append(from_served(resource, version, item))
-            revision = self._meta(resource, page).resource_version
+            revision = meta.resource_version
         return items, revision
 
     async def list_as(
@@ -185,11 +185,11 @@ class Api:
         items: AnyList = []
         malformed: Malformed = []
         revision = ""
-        async for page in self._pages(resource, namespace, selectors):
-            good, bad, meta = decode_list(type_, page)
+        async for page, meta in self._pages(resource, namespace, selectors):
+            good, bad, _ = decode_list(type_, page)
             items += good
             malformed += bad
-            revision = meta.get("resourceVersion", "")
+            revision = meta.resource_version
         return TypedList(items, malformed, revision)
 
     async def list_metadata(
@@ -199,9 +199,9 @@ class Api:
         accept = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}
         items: Objects = []
         revision = ""
-        async for page in self._pages(resource, namespace, selectors, accept):
+        async for page, meta in self._pages(resource, namespace, selectors, accept):
             items += [item.get("metadata") or {} for item in self._objects(resource, page)]
-            revision = self._meta(resource, page).resource_version
+            revision = meta.resource_version
         return items, revision
 
     async def delete_collection(self, resource: Resource, namespace: str | None = None, **selectors: str) -> None:
@@ -284,14 +284,14 @@ class Api:
         namespace: str | None,
         selectors: dict[str, str],
         headers: dict[str, str] | None = None,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncIterator[tuple[bytes, _PageMeta]]:
         path = resource.path(await self.version_of(resource), namespace, None)
         token = ""
         while True:
             query = {**selectors, "limit": str(_PAGE)} | ({"continue": token} if token else {})
             content = await self._transport.request("GET", path, query=query, headers=headers)
             meta = self._meta(resource, content)
-            yield content
+            yield content, meta
             if not meta.continue_:
                 return
             if meta.continue_ == token:
