@@ -12,7 +12,14 @@ from datetime import datetime
 from dra_api.core import Namespace, Node, Pod
 from dra_api.extended_resources import classes_by_resource, may_be_devices
 from dra_api.references import ClaimUse, claims_of_pod, pod_is_done
-from dra_api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_api.resource import (
+    AllocationResult,
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimConsumerReference,
+    ResourceSlice,
+)
 
 from dra_operator.allocator import Allocator, DeviceId, Inventory
 from dra_operator.eviction import DeviceTaints
@@ -164,15 +171,14 @@ class State:
 
     def is_dispensable(self, pod: Pod, claim: ResourceClaim) -> bool:
         """Whether all that the claim is reserved for, this pod apart, still wait for us, so that none runs with it."""
-        consumers = [consumer for consumer in claim.status.reserved_for or () if consumer.uid != pod.metadata.uid]
-        others = (self.pods.get(f"{claim.metadata.namespace}/{consumer.name}") for consumer in consumers)
-        return all(
-            other is not None
-            and other.metadata.uid == consumer.uid
-            and self.waits_for_us(other)
-            and not self.is_bound(other)
-            for consumer, other in zip(consumers, others, strict=True)
-        )
+        consumers = claim.status.reserved_for or ()
+        return all(one.uid == pod.metadata.uid or self._still_waits(claim, one) for one in consumers)
+
+    def _still_waits(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
+        pod = self.pods.get(f"{claim.metadata.namespace}/{consumer.name}")
+        if pod is None or pod.metadata.uid != consumer.uid:
+            return False
+        return self.waits_for_us(pod) and not self.is_bound(pod)
 
     def snapshot(self, allocator: Allocator, now: datetime, binding_timeout: float = BINDING_TIMEOUT) -> Snapshot:
         """What a decision looks at, as it is now."""

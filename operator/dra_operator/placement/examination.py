@@ -179,7 +179,7 @@ def _coming_first(
 
 def _stolen(pod: Pod, claims: Iterable[ResourceClaim], snapshot: Snapshot) -> Stolen | None:
     for claim in claims:
-        if snapshot.is_dispensable(pod, claim) and (devices := snapshot.clashes(claim)):
+        if (devices := snapshot.clashes(claim)) and snapshot.is_dispensable(pod, claim):
             return Stolen(claim, tuple(devices))
     return None
 

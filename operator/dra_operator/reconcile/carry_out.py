@@ -103,4 +103,4 @@ class CarryOut:
 
     def _must_give_way(self, pod: Pod, claim: ResourceClaim) -> bool:
         """Whether another claim holds a device of this one too, and no pod relies on this one but those that wait."""
-        return self._cluster.is_dispensable(pod, claim) and bool(self._cluster.holdings.clashes(claim))
+        return bool(self._cluster.holdings.clashes(claim)) and self._cluster.is_dispensable(pod, claim)
