@@ -11,6 +11,7 @@ import base64
 import json
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,7 +50,7 @@ def inside(words: Sequence[str], account: Path) -> list[str]:
     """The command line that runs a program of the image, with its environment, for the service account in a folder."""
     (FILES / ACCOUNT).mkdir(parents=True, exist_ok=True)
     script = INSIDE.format(root=FILES, account=account, mount=ACCOUNT, uid=UID)
-    return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh", *config()["Env"], *words]
+    return ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script, "sh", *config()["Env"], *words]
 
 
 def test_the_labels_say_what_it_is_and_where_it_is_from() -> None:
@@ -125,10 +126,22 @@ async def binds_a_pod(server: DevApiServer, account: Path) -> None:
                 return "nodeName" in (await api.get(PODS, "p", "ns"))["spec"]
 
             await until("the pod is bound", is_bound, 60)
+            signal_first_process(operator, signal.SIGTERM)
+            assert await asyncio.wait_for(operator.wait(), 15) == 0, (account / "log").read_text()
         finally:
-            operator.kill()  # unshare ignores SIGTERM
-            await operator.wait()
+            if operator.returncode is None:
+                signal_first_process(operator, signal.SIGKILL)
+                await operator.wait()
         assert "Traceback" not in (account / "log").read_text()
+
+
+def signal_first_process(unshare: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Signal the process that unshare started: as the first one in its namespace it ends all others there.
+
+    Unshare itself ignores SIGTERM, and what changed its user on the way outlives it, with --kill-child too.
+    """
+    for child in Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children").read_text().split():
+        os.kill(int(child), number)
 
 
 def give(account: Path, kubeconfig: dict[str, Any]) -> tuple[str, int]:
