@@ -10,6 +10,8 @@ loop, and one in a thread could not be given up. The kernel drops the locks of a
 - One file is for all work, and stays: exclusive with ``serialize`` and for work on all claims, otherwise shared.
   Waiters first take a second file, the queue: only its holder tries to take the lock, so that an instance with many
   calls cannot keep another one out.
+- Without ``serialize``, different claims are prepared at once, perhaps by two instances. A third file, with a queue of
+  its own, is for the moment in which one of them finds a device free and records that it takes it.
 - A claim's own lock is a file that its holder removes. Who gets the lock of a file that was removed meanwhile holds
   nothing, and begins again with the new one. A process that is killed leaves the file to the claim's next call.
 
@@ -40,13 +42,14 @@ Result = TypeVar("Result")
 class Turns:
     """Runs work one at a time: all of it with ``serialize``, otherwise that on the same claim.
 
-    ``file`` extends this to the other instances of the driver.
+    ``folder`` has the lock files, which extend this to the other instances of the driver.
     """
 
     def __init__(self, *, serialize: bool, folder: Path | None) -> None:
         self._serialize = serialize
         self._folder = folder
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._deciding = asyncio.Lock()
         self._running: set[asyncio.Task[object]] = set()
 
     async def run(self, what: str, uids: Collection[str], work: Callable[[], Awaitable[Result]]) -> Result:
@@ -68,6 +71,19 @@ class Turns:
                 task.add_done_callback(lambda task: _tell_end(what, task, time.monotonic() - started))
             raise
 
+    @asynccontextmanager
+    async def deciding(self) -> AsyncIterator[None]:
+        """Within a turn, the moment of deciding who gets a device; of all instances, one decides at a time.
+
+        Work without waiting while this is held: the others wait for it. Raises OSError when the lock file cannot be
+        opened. A process that is killed in it holds nothing any more.
+        """
+        async with AsyncExitStack() as stack:
+            if self._folder and not self._serialize:  # otherwise the turn is alone anyway
+                await stack.enter_async_context(self._deciding)
+                await stack.enter_async_context(_fair_lock(self._folder / "devices.lock", fcntl.LOCK_EX))
+            yield
+
     async def stop(self) -> None:
         """Let running work finish for a short time, then cancel it."""
         if self._running:
@@ -85,7 +101,9 @@ class Turns:
                     await stack.enter_async_context(_claim_lock(self._folder, key))
             if self._folder:
                 alone = self._serialize or not uids
-                await stack.enter_async_context(_common_lock(self._folder, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+                await stack.enter_async_context(
+                    _fair_lock(self._folder / "serialize.lock", fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+                )
             return stack.pop_all()
 
 
@@ -104,11 +122,11 @@ def _tell_end(what: str, task: asyncio.Task[Result], seconds: float) -> None:
 
 
 @asynccontextmanager
-async def _common_lock(folder: Path, kind: int) -> AsyncIterator[None]:
+async def _fair_lock(path: Path, kind: int) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         async with AsyncExitStack() as queue:
-            await _lock(queue, folder / "serialize.lock.queue")
-            await _lock(stack, folder / "serialize.lock", kind)
+            await _lock(queue, path.with_name(f"{path.name}.queue"))
+            await _lock(stack, path, kind)
         yield
 
 

@@ -65,7 +65,9 @@ class KubeletPlugin:
         self._records = ClaimRecords(settings.records_dir)
         self._cdi = CdiFolder(Path(settings.cdi_dir), settings.driver_name)
         metadata = MetadataFiles(settings.metadata_dir, settings.driver_name) if settings.device_metadata else None
-        self._prepared = PreparedClaims(driver, settings.driver_name, self._records, self._cdi, metadata, self._offers)
+        self._prepared = PreparedClaims(
+            driver, settings.driver_name, self._records, self._cdi, metadata, self._offers, self._turns.deciding
+        )
         self._health = HealthReports(driver, settings.node_name)
         served = ((V1, settings.serve_v1), (V1BETA1, settings.serve_v1beta1), (LEGACY, settings.serve_legacy))
         self._versions = [version for version, on in served if on]

@@ -15,7 +15,9 @@ Each step leaves a state from which the same call, made again by another process
   are allocated anew, and a refusal would last until the pod is deleted, so the old allocation is unprepared first. The
   same mends an interrupted unprepare.
 - A device that another claim holds since this boot is refused until that claim is unprepared: its containers may still
-  run. Administrators' access and different shares of a device do not exclude each other.
+  run. Administrators' access and different shares of a device do not exclude each other. Of two claims that want it at
+  the same instant, even in two instances, the one whose record is written first gets it: nothing comes between looking
+  at the other records and writing the own one (``deciding``).
 - A device that its pool is no longer published with is refused, unless the claim is prepared: a driver need not know
   which of its devices are gone. ``offers`` tells.
 - A record that cannot be read refuses its claim only. Unpreparing removes it, as the driver needs the uid alone.
@@ -26,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -49,7 +52,8 @@ log = logging.getLogger(__name__)
 class PreparedClaims:
     """Prepares and unprepares claims of the driver ``name``, one call of each claim at a time.
 
-    ``offers`` tells whether a device, by pool and name, is published.
+    ``offers`` tells whether a device, by pool and name, is published. While ``deciding`` is held, no other instance
+    decides on devices.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class PreparedClaims:
         cdi: CdiFolder,
         metadata: MetadataFiles | None = None,
         offers: Callable[[str, str], bool] = lambda pool, device: True,
+        deciding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self._driver = driver
         self._name = name
@@ -67,6 +72,7 @@ class PreparedClaims:
         self._cdi = cdi
         self._metadata = metadata
         self._offers = offers
+        self._deciding = deciding
 
     async def prepare(self, claim: ResourceClaim) -> Prepared | Exception:
         """The claim's devices with their CDI ids, or its error."""
@@ -138,8 +144,9 @@ class PreparedClaims:
             log.warning("claim %s was prepared for another allocation, which is unprepared first", claim.key)
             await self._undo(record.ref, record)
         self._refuse_unpublished(wanted)
-        self._refuse_held(wanted)
-        self._records.write(wanted, durable=False)
+        async with self._deciding():
+            self._refuse_held(wanted)
+            self._records.write(wanted, durable=False)
         with span("driver", claim=claim.key):
             devices = _checked(await self._driver.prepare(claim), claim, self._name)
         prepared = msgspec.structs.replace(wanted, phase="prepared", devices=devices)

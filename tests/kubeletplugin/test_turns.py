@@ -6,15 +6,31 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from dra_kubeletplugin.lock import Turns
 from waiting import becomes
 
+Work = Callable[[], Awaitable[None]]
 
-async def test_an_instance_with_many_calls_does_not_keep_another_one_out(tmp_path: Path) -> None:
-    busy, other = (Turns(serialize=True, folder=tmp_path) for _ in range(2))
+
+async def in_turn(turns: Turns, work: Work) -> None:
+    await turns.run("work", (), work)
+
+
+async def while_deciding(turns: Turns, work: Work) -> None:
+    async with turns.deciding():
+        await work()
+
+
+@pytest.mark.parametrize(("serialize", "enter"), [(True, in_turn), (False, while_deciding)], ids=["work", "devices"])
+async def test_an_instance_with_many_calls_does_not_keep_another_one_out(
+    tmp_path: Path, serialize: bool, enter: Callable[[Turns, Work], Awaitable[None]]
+) -> None:
+    busy, other = (Turns(serialize=serialize, folder=tmp_path) for _ in range(2))
     order: list[str] = []
     done = False
 
@@ -24,7 +40,7 @@ async def test_an_instance_with_many_calls_does_not_keep_another_one_out(tmp_pat
 
     async def caller() -> None:
         while not done:
-            await busy.run("busy", (), lambda: work("busy"))
+            await enter(busy, partial(work, "busy"))
 
     callers = [asyncio.create_task(caller()) for _ in range(4)]
     waits = []
@@ -32,7 +48,7 @@ async def test_an_instance_with_many_calls_does_not_keep_another_one_out(tmp_pat
         asked = len(order)
         await becomes(lambda asked=asked: len(order) > asked + 1)  # type: ignore[misc]  # binds the loop variable
         asked = len(order)
-        await asyncio.wait_for(other.run("other", (), lambda: work("other")), 30)
+        await asyncio.wait_for(enter(other, partial(work, "other")), 30)
         waits.append(order.index("other", asked) - asked)
     done = True
     await asyncio.gather(*callers)

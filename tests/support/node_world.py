@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ class NodeWorld:
     driver: Hardware = field(init=False)
     prepared: PreparedClaims = field(init=False)
     gone: set[str] = field(default_factory=set)  # devices that are not published, as "pool/device"
+    deciding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 
     def __post_init__(self) -> None:
         self.hardware = self.root / "hardware"
@@ -70,7 +72,9 @@ class NodeWorld:
         self.records.create()
         cdi = CdiFolder(self.root / "cdi", DRIVER)
         cdi.create()
-        self.prepared = PreparedClaims(self.driver, DRIVER, self.records, cdi, offers=self._offers)
+        self.prepared = PreparedClaims(
+            self.driver, DRIVER, self.records, cdi, offers=self._offers, deciding=self.deciding
+        )
 
     def _offers(self, pool: str, device: str) -> bool:
         return f"{pool}/{device}" not in self.gone
