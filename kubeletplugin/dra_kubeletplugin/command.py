@@ -14,7 +14,6 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from dra_api.resource import Device
@@ -24,8 +23,7 @@ from .cdi import CDI_DIR
 from .driver import Driver
 from .errors import PluginError, SettingsError
 from .interceptor import request_id
-from .monitoring import Metrics, address_of, monitored
-from .plugin import KubeletPlugin
+from .monitoring import Metrics, monitored
 from .process import serve
 from .settings import PluginSettings
 from .slices import Pool, Resources
@@ -81,14 +79,12 @@ async def serve_monitored(
     """``serve``, with metrics and probes on ``endpoint`` unless that is empty."""
     if not settings.node_name:
         raise SettingsError("the node name is missing: pass --node-name, or set NODE_NAME")
-    if endpoint:
-        address_of(endpoint)  # before anything is created on disk
     metrics = Metrics()
-
-    def beside(plugin: KubeletPlugin) -> AbstractAsyncContextManager[object]:
-        return monitored(plugin, metrics, endpoint, path) if endpoint else nullcontext()
-
-    await serve(driver, settings, resources, kubeconfig=kubeconfig, interceptors=[metrics], beside=beside)
+    if not endpoint:
+        await serve(driver, settings, resources, kubeconfig=kubeconfig, interceptors=[metrics])
+        return
+    async with monitored(metrics, endpoint, path) as probes:
+        await serve(driver, settings, resources, kubeconfig=kubeconfig, interceptors=[metrics], beside=probes.about)
 
 
 def set_up_logging(level: str) -> None:

@@ -63,34 +63,61 @@ class _SliceWrites:
         yield writes
 
 
-@asynccontextmanager
-async def monitored(plugin: KubeletPlugin, metrics: Metrics, endpoint: str, path: str) -> AsyncIterator[str]:
-    """Serve metrics and probes on ``endpoint`` (``host:port``, ``:port``); yields the address in use.
+class Probes:
+    """What is said over HTTP; ``address`` is where."""
 
+    def __init__(self, metrics: Metrics, path: str) -> None:
+        self.address = ""
+        self._registry = metrics.registry
+        self._path = path
+        self._plugin: KubeletPlugin | None = None
+
+    @asynccontextmanager
+    async def about(self, plugin: KubeletPlugin) -> AsyncIterator[None]:
+        """Answer for this plugin, which has started, until the block ends."""
+        self._registry.register(_SliceWrites(plugin))
+        self._plugin = plugin
+        try:
+            yield
+        finally:
+            self._plugin = None
+
+    def app(self) -> web.Application:
+        """The HTTP paths."""
+        app = web.Application()
+        paths = {"/": self._front, self._path: self._exposed, "/healthz": self._alive, "/readyz": self._ready}
+        app.add_routes([web.get(path, handler) for path, handler in paths.items()])
+        return app
+
+    async def _exposed(self, request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), content_type="text/plain")
+
+    async def _alive(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        missing = self._missing(self._plugin) if self._plugin else ["the plugin starts or stops"]
+        return web.Response(status=503, text="\n".join(missing)) if missing else web.Response(text="ok")
+
+    async def _front(self, request: web.Request) -> web.Response:
+        links = "".join(f'<li><a href="{each}">{each}</a>' for each in (self._path, "/healthz", "/readyz"))
+        return web.Response(text=f"<title>dra-kubelet-plugin</title><ul>{links}</ul>", content_type="text/html")
+
+    def _missing(self, plugin: KubeletPlugin) -> list[str]:
+        registered = plugin.registration_status is not None and plugin.registration_status.registered
+        return [*([] if registered else ["not registered"]), *map(str, plugin.problems.values())]
+
+
+@asynccontextmanager
+async def monitored(metrics: Metrics, endpoint: str, path: str) -> AsyncIterator[Probes]:
+    """Serve metrics and probes on ``endpoint`` (``host:port``, ``:port``), entered before the plugin starts.
+
+    So an address that cannot be used ends the process before anything is on disk, and before the kubelet hears of it.
     Raises SettingsError for a malformed endpoint and StartError when the address cannot be used.
     """
     host, port = address_of(endpoint)
-    metrics.registry.register(_SliceWrites(plugin))
-
-    async def exposed(request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(metrics.registry), content_type="text/plain")
-
-    async def alive(request: web.Request) -> web.Response:
-        return web.Response(text="ok")
-
-    async def ready(request: web.Request) -> web.Response:
-        missing = [str(error) for error in plugin.problems.values()]
-        if not (plugin.registration_status and plugin.registration_status.registered):
-            missing.insert(0, "not registered")
-        return web.Response(status=503, text="\n".join(missing)) if missing else web.Response(text="ok")
-
-    async def front(request: web.Request) -> web.Response:
-        links = "".join(f'<li><a href="{each}">{each}</a>' for each in (path, "/healthz", "/readyz"))
-        return web.Response(text=f"<title>dra-kubelet-plugin</title><ul>{links}</ul>", content_type="text/html")
-
-    app = web.Application()
-    app.add_routes([web.get("/", front), web.get(path, exposed), web.get("/healthz", alive), web.get("/readyz", ready)])
-    runner = web.AppRunner(app, access_log=None)
+    probes = Probes(metrics, path)
+    runner = web.AppRunner(probes.app(), access_log=None)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)
@@ -98,9 +125,9 @@ async def monitored(plugin: KubeletPlugin, metrics: Metrics, endpoint: str, path
             await site.start()
         except OSError as error:
             raise StartError(f"cannot serve HTTP on {endpoint}: {error}; choose another --http-endpoint") from error
-        address = ":".join(map(str, runner.addresses[0][:2]))
-        log.info("metrics and probes on http://%s", address)
-        yield address
+        probes.address = ":".join(map(str, runner.addresses[0][:2]))
+        log.info("metrics and probes on http://%s", probes.address)
+        yield probes
     finally:
         await runner.cleanup()
 

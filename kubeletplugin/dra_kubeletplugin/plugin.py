@@ -33,7 +33,7 @@ from .health import HealthReports
 from .interceptor import Interceptor, LoggingInterceptor
 from .lock import Turns
 from .metadata_files import MetadataFiles
-from .new_folders import NewFolders
+from .new_folders import NewFolders, check_writable
 from .prepared import PreparedClaims
 from .registration import RegistrationService, RegistrationStatus
 from .server import SocketServer
@@ -87,17 +87,18 @@ class KubeletPlugin:
         )
         self._check(dra, registration)
         async with AsyncExitStack() as stack:
-            stack.push(NewFolders(settings.folder, self._records.folder, self._cdi.folder))
+            stack.push(NewFolders(*self._folders()))
             stack.push_async_callback(self._turns.stop)
             stack.push_async_callback(registration.stop)
             stack.push_async_callback(dra.stop)  # what is pushed last is stopped first
+            is_new = self._make_folders() if settings.run_dra_service else True
             if settings.run_dra_service:
-                is_new = self._make_folders()
                 await dra.start()
-                for work in (self._tidy(sweep=not is_new), self._health.follow()):
-                    stack.push_async_callback(_cancel, asyncio.create_task(work))
             if settings.run_registration:
                 await registration.start()
+            if settings.run_dra_service:  # when nothing can fail any more: it takes lock files, which stay
+                for work in (self._tidy(sweep=not is_new), self._health.follow()):
+                    stack.push_async_callback(_cancel, asyncio.create_task(work))
             self._stack = stack.pop_all()
         log.info("driver %s serves on %s", settings.driver_name, settings.plugin_path)
         return self
@@ -106,7 +107,7 @@ class KubeletPlugin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._stack.aclose()
+            await self._stack.__aexit__(kind, error, trace)
         finally:
             if self._publisher:
                 await self._publisher.__aexit__(kind, error, trace)
@@ -193,14 +194,26 @@ class KubeletPlugin:
                     f"the folder {folder} for the socket {registration.path.name} does not exist: create or mount it"
                 )
 
+    def _folders(self) -> list[Path]:
+        """Those that the plugin writes to, and makes if they are missing."""
+        lock_folder = self.settings.lock_folder
+        folders = [self.settings.folder, self._records.folder, self._cdi.folder]
+        return folders if lock_folder is None else [*folders, lock_folder]
+
     def _make_folders(self) -> bool:
-        """Make the data directory and that of CDI files; whether there was no record of prepared claims. StartError."""
+        """Make the folders; whether there was no record of prepared claims. Raises StartError."""
         try:
             self.settings.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._cdi.create()
-            return self._records.create()
+            is_new = self._records.create()
+            for folder in self._folders():
+                folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+                check_writable(folder)
         except (OSError, CdiError) as error:
-            raise StartError(f"cannot make the folders of the plugin: {error}; see data_dir and cdi_dir") from error
+            raise StartError(
+                f"cannot make the folders of the plugin, or files in them: {error}; see data_dir, cdi_dir and lock_dir"
+            ) from error
+        return is_new
 
     async def _tidy(self, *, sweep: bool) -> None:
         try:

@@ -82,9 +82,9 @@ class SocketServer:
         self.check()
         try:
             self.path.unlink(missing_ok=True)  # of a killed process
+            self._remove_abandoned()
         except OSError as error:
-            raise StartError(f"cannot remove the stale socket {self.path}: {error}") from error
-        self._remove_abandoned()
+            raise StartError(f"cannot remove stale sockets in {self.path.parent}: {error}") from error
         hidden = self.path.with_name(f".{self._mark}{secrets.token_urlsafe(2)}")
         server = grpc.aio.server(interceptors=self._interceptors)
         self._register(server)
@@ -112,7 +112,7 @@ class SocketServer:
             await server.stop(None)
 
     def _remove_abandoned(self) -> None:
-        """Remove sockets of this driver, hidden or not, that have no listener any more."""
+        """Remove sockets of this driver, hidden or not, that have no listener any more. Raises OSError."""
         for path in list(self.path.parent.iterdir()):
             if not (path.name.startswith(f".{self._mark}") or self._instances.fullmatch(path.name)):
                 continue
@@ -121,8 +121,6 @@ class SocketServer:
                     path.unlink()
             except FileNotFoundError:
                 pass  # it was moved into place, or another instance was quicker
-            except OSError as error:
-                raise StartError(f"cannot remove the stale socket {path}: {error}") from error
 
     async def _look(self, server: grpc.aio.Server) -> None:
         """Report a server that ended, or whose socket was removed or replaced, so that clients cannot reach it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -27,17 +28,33 @@ def kubeconfig(short_path: Path) -> Path:
     return path
 
 
+NODE = {"node-name": "n"}
+UNUSABLE = "/proc/self"  # a folder in which not even root can make files
 MISTAKES: list[tuple[str, str, dict[str, str], str]] = [
     ("no node", "a.example.com", {}, "the node name is missing: pass --node-name, or set NODE_NAME"),
-    ("a bad name", "A", {"node-name": "n"}, "the driver name 'A' is not a DNS subdomain"),
-    ("no kubeconfig", "a.example.com", {"node-name": "n", "kubeconfig": "/nowhere"}, "/nowhere does not exist"),
+    ("a bad name", "A", NODE, "the driver name 'A' is not a DNS subdomain"),
+    ("a long path", "a.example.com", {**NODE, "kubelet-dir": "/" + "x" * 99}, "has more than 107 bytes: use shorter"),
+    ("no kubeconfig", "a.example.com", {**NODE, "kubeconfig": "/nowhere"}, "/nowhere does not exist"),
     (
         "no kubelet",
         "a.example.com",
-        {"node-name": "n"},
+        {**NODE, "kubelet-dir": "/nowhere"},
         "for the socket a.example.com-reg.sock does not",
     ),
-    ("a bad endpoint", "a.example.com", {"node-name": "n", "http-endpoint": "x"}, "'x' is not host:port"),
+    (
+        "no folder for CDI files",
+        "a.example.com",
+        {**NODE, "cdi-dir": "/proc/cdi"},
+        "cannot make the folders of the plug",
+    ),
+    (
+        "an unusable folder for CDI files",
+        "a.example.com",
+        {**NODE, "cdi-dir": UNUSABLE},
+        "see data_dir, cdi_dir and lock",
+    ),
+    ("a bad endpoint", "a.example.com", {**NODE, "http-endpoint": "x"}, "'x' is not host:port"),
+    ("no such host", "a.example.com", {**NODE, "http-endpoint": "256.0.0.1:1"}, "cannot serve HTTP on 256.0.0.1:1: "),
 ]
 
 
@@ -45,23 +62,52 @@ MISTAKES: list[tuple[str, str, dict[str, str], str]] = [
     ("name", "flags", "message"), [case[1:] for case in MISTAKES], ids=[case[0] for case in MISTAKES]
 )
 def test_a_mistake_ends_the_process_with_one_line(
-    kubeconfig: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    flags: dict[str, str],
-    message: str,
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], name: str, flags: dict[str, str], message: str
 ) -> None:
+    (kubeconfig.parent / "plugins_registry").mkdir()
+    assert message in refusal(kubeconfig, capsys, name, flags)
+
+
+@pytest.mark.parametrize("uid", ["", "0f1e2d3c-0000-4000-8000-00000000000a"], ids=["alone", "in a rolling update"])
+@pytest.mark.parametrize(("registry", "folder"), [(UNUSABLE, "plugins_registry"), ("/dev/null", "plugins")])
+def test_a_folder_of_the_kubelet_that_cannot_be_used_ends_the_process_with_one_line(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], registry: str, folder: str, uid: str
+) -> None:
+    (kubeconfig.parent / folder).symlink_to(registry)
+    if folder == "plugins":
+        (kubeconfig.parent / "plugins_registry").mkdir()
+    message = refusal(kubeconfig, capsys, "a.example.com", {**NODE, "rolling-update-uid": uid})
+    assert f"{kubeconfig.parent}/{folder}" in message
+
+
+def test_a_port_that_is_in_use_ends_the_process_before_the_kubelet_hears_of_it(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (kubeconfig.parent / "plugins_registry").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        endpoint = "{}:{}".format(*other.getsockname())
+        message = refusal(kubeconfig, capsys, "a.example.com", {**NODE, "http-endpoint": endpoint})
+    assert f"cannot serve HTTP on {endpoint}: " in message
+    assert message.endswith("choose another --http-endpoint")
+
+
+@pytest.fixture(autouse=True)
+def no_node_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NODE_NAME", raising=False)
+
+
+def refusal(kubeconfig: Path, capsys: pytest.CaptureFixture[str], name: str, flags: dict[str, str]) -> str:
+    """The only line with which the driver's command ends; it leaves nothing on disk that was not there."""
     folder = kubeconfig.parent
+    before = sorted(folder.rglob("*"))
     flags = {"kubeconfig": str(kubeconfig), "kubelet-dir": str(folder), "cdi-dir": str(folder / "cdi"), **flags}
     with pytest.raises(SystemExit) as end:
         run(Nothing(), name, [device("d")], [f"--{flag}={value}" for flag, value in flags.items()])
     assert end.value.code == 1
+    assert sorted(folder.rglob("*")) == before, "what cannot start leaves nothing on disk"
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{name}: error: ")
-    assert message in line
-    assert list(folder.iterdir()) == [kubeconfig], "what cannot start leaves nothing on disk"
+    return line
 
 
 def test_help_names_the_driver_and_its_flags(capsys: pytest.CaptureFixture[str]) -> None:

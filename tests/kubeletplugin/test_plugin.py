@@ -482,23 +482,55 @@ async def test_the_dra_service_listens_first_and_ends_first_ph01_ph05(
     assert os.listdir(short_path) == [], "what cannot start leaves nothing on disk"
 
 
+UNUSABLE = [
+    ("data_dir", "file/data"),
+    ("cdi_dir", "file/cdi"),
+    ("cdi_dir", "kept/file/cdi"),
+    ("lock_dir", "file/locks"),
+    ("data_dir", "/proc/dra"),  # in which not even root can make a folder
+    ("cdi_dir", "/proc/self"),  # nor a file
+    ("lock_dir", "/proc/self"),
+]
+
+
+@pytest.mark.parametrize(("name", "path"), UNUSABLE)
 async def test_a_start_that_fails_takes_back_its_folders_and_leaves_those_of_others(
-    api: PluginApi, driver: Sample, settings: PluginSettings, short_path: Path
+    api: PluginApi, driver: Sample, settings: PluginSettings, short_path: Path, name: str, path: str
 ) -> None:
     (short_path / "registry").mkdir()
     (short_path / "kept").mkdir()
+    (short_path / "kept" / "file").touch()
     (short_path / "file").touch()
-    before = sorted(os.listdir(short_path))
-    for cdi in (short_path / "file" / "cdi", short_path / "kept" / "file" / "cdi"):
-        (short_path / "kept" / "file").touch()
-        settings = replace(
-            settings, registry_dir=short_path / "registry", data_dir=short_path / "new" / "data", cdi_dir=cdi
-        )
-        with pytest.raises(StartError, match="cannot make the folders of the plugin"):
-            async with KubeletPlugin(driver, settings, api.client):
-                raise AssertionError("must not start")
-        assert sorted(os.listdir(short_path)) == before
-    assert os.listdir(short_path / "kept") == ["file"]
+    before = below(short_path)
+    folders: dict[str, Path] = {each: short_path / "new" / each for each in ("data_dir", "cdi_dir", "lock_dir")}
+    folders |= {"registry_dir": short_path / "registry", name: short_path / path}
+    settings = PluginSettings(driver_name="gpu.example.com", serialize=False, **folders)  # type: ignore[arg-type]
+    with pytest.raises(
+        StartError, match=r"cannot make the folders of the plugin|cannot look at the socket .*/file/data"
+    ):
+        async with KubeletPlugin(driver, settings, api.client):
+            raise AssertionError("must not start")
+    assert below(short_path) == before
+
+
+async def test_work_beside_the_plugin_that_cannot_start_leaves_no_folders(
+    api: PluginApi, driver: Sample, settings: PluginSettings, short_path: Path
+) -> None:
+    settings = replace(settings, data_dir=short_path / "new" / "data")
+    with pytest.raises(ZeroDivisionError):
+        async with KubeletPlugin(driver, settings, api.client):
+            raise ZeroDivisionError
+    assert below(short_path) == []
+
+
+async def test_a_new_lock_folder_is_made(
+    api: PluginApi, driver: Sample, settings: PluginSettings, short_path: Path, claim: MakeClaim
+) -> None:
+    settings = replace(settings, rolling_update_uid="new", lock_dir=short_path / "new" / "locks")
+    await claim("a")
+    async with KubeletPlugin(driver, settings, api.client), FakeKubelet(settings) as kubelet:
+        assert (await kubelet.prepare([A]))["uid-of-a"].error == ""
+    assert (short_path / "new" / "locks" / "serialize.lock").exists()
 
 
 async def test_stopping_cancels_running_calls_ph05(
@@ -616,20 +648,27 @@ async def test_a_plugin_whose_slices_are_refused_is_not_ready_and_says_why(
     async with (
         KubeletPlugin(driver, settings, api.client) as plugin,
         FakeKubelet(settings) as kubelet,
-        monitored(plugin, Metrics(), "127.0.0.1:0", "/metrics") as address,
-        aiohttp.ClientSession(f"http://{address}") as http,
+        monitored(Metrics(), "127.0.0.1:0", "/metrics") as probes,
+        aiohttp.ClientSession(f"http://{probes.address}") as http,
     ):
+        assert await (await http.get("/readyz")).text() == "the plugin starts or stops"
         await kubelet.register()
-        await plugin.publish({"p": Pool.of([device("a")])})
-        await plugin.published()
-        answer = await http.get("/readyz")
-        assert answer.status == 503
-        assert (await answer.text()).startswith('pool "p", slice #0: no slices on Sundays')
-        assert (await http.get("/healthz")).status == 200, "a restart would not help"
-        await plugin.publish({"p": Pool.of([device("b")])})
-        await plugin.published()
-        assert (await http.get("/readyz")).status == 200
+        async with probes.about(plugin):
+            await plugin.publish({"p": Pool.of([device("a")])})
+            await plugin.published()
+            answer = await http.get("/readyz")
+            assert answer.status == 503
+            assert (await answer.text()).startswith('pool "p", slice #0: no slices on Sundays')
+            assert (await http.get("/healthz")).status == 200, "a restart would not help"
+            await plugin.publish({"p": Pool.of([device("b")])})
+            await plugin.published()
+            assert (await http.get("/readyz")).status == 200
     assert [type(error) for error in driver.errors] == [PoolRefused]
+
+
+def below(folder: Path) -> list[Path]:
+    """All files and folders in it."""
+    return sorted(folder.rglob("*"))
 
 
 def _stale_socket(path: Path) -> None:
