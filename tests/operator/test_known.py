@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from dra_api.nesting import TOO_DEEP
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -28,12 +29,17 @@ def bookmark(version: str) -> bytes:
     return b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%s"}}}\n' % version.encode()
 
 
-def knows(version: Version, is_deleted: bool) -> bool:
+def knows(version: Version, is_deleted: bool, _content: msgspec.Raw) -> bool:
     if is_deleted:
         return version.name == "gone"
     return version in (Version("old", "uid-old", "1", "ns"), Version("cluster-wide", "uid", "1"))
 
 
+CONTAINER = {"name": "main", "image": "none"}
+ELSEWHERE = {
+    "metadata": {"name": "elsewhere", "namespace": "ns"},
+    "spec": {"schedulerName": "another", "containers": [CONTAINER]},
+}
 CLUSTER_WIDE = {"metadata": {"name": "cluster-wide", "uid": "uid", "resourceVersion": "1"}}
 EVENTS = {
     "a known version": (line("MODIFIED", pod("old")), bookmark("1")),
@@ -143,7 +149,8 @@ async def test_the_view_knows_its_version_older_ones_and_the_ends_it_has_seen(
         uid, revision = meta["uid"], int(meta["resourceVersion"])
 
         def knows(version: int, uid: str = uid, *, is_deleted: bool = False) -> bool:
-            return operator.knows(RESOURCE_CLAIMS, Version(meta["name"], uid, str(version), "ns"), is_deleted)
+            known = Version(meta["name"], uid, str(version), "ns")
+            return operator.knows(RESOURCE_CLAIMS, known, is_deleted, msgspec.Raw())
 
         assert [knows(revision + change) for change in (-1, 0, 1)] == [True, True, False]
         assert not knows(revision + 1, "another")
@@ -155,3 +162,33 @@ async def test_the_view_knows_its_version_older_ones_and_the_ends_it_has_seen(
         assert knows(revision + 100, is_deleted=True)
         assert knows(revision + 100)
         assert not knows(revision + 100, "a successor")
+
+
+async def test_the_node_that_a_binding_gave_a_pod_is_taken_in_without_kopf(
+    cluster: LiveCluster, supervising: Supervising
+) -> None:
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        operator, view = site.operator, site.operator.control.cluster
+        content = await cluster.api.create(PODS, ELSEWHERE)
+        await becomes(lambda: view.pods.get("ns/elsewhere") is not None)
+        meta = content["metadata"]
+        version = Version(meta["name"], meta["uid"], str(int(meta["resourceVersion"]) + 1000), "ns")
+        meta["resourceVersion"] = version.resource_version
+
+        def knows(**spec: object) -> bool:
+            raw = msgspec.Raw(json.dumps({**content, "spec": {**content["spec"], **spec}}).encode())
+            return operator.knows(PODS, version, False, raw)
+
+        assert not knows(nodeName="node-1")  # the binding of another writer
+        view.bound.add(version.uid)
+        assert not knows()  # another change, which came before
+        assert not knows(nodeName=7)
+        assert version.uid in view.bound
+        assert knows(nodeName="node-1")
+        found = view.pods.get("ns/elsewhere")
+        assert found is not None
+        assert (found.spec.node_name, found.metadata.resource_version) == ("node-1", version.resource_version)
+        assert version.uid not in view.bound
+        assert knows()  # by its version from now on

@@ -1,7 +1,7 @@
 """Spares Kopf what the view already has.
 
-Two of three events are echoes: the operator listed the object before Kopf did, or wrote it and took the answer in. Kopf
-would start a task for each and call a handler, and the view would drop it. So this module filters what Kopf reads. It
+Most events are echoes: the operator listed the object before Kopf did, or wrote it and took the answer in. Kopf would
+start a task for each and call a handler, and the view would drop it. So this module filters what Kopf reads. It
 removes known versions from a list. In a watch it turns them into bookmarks, which say where the watch continues after
 an interruption and have no handler, and so it does with deletions that the answer to a write has already shown. All
 else passes unchanged and in order: errors, unknown versions, and lines that cannot be read.
@@ -41,8 +41,11 @@ class Version(msgspec.Struct, rename="camel", frozen=True):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-Knows = Callable[[Version, bool], bool]
-"""Whether the view has this version of an object, or (True) its deletion, so that Kopf need not hear of it."""
+Knows = Callable[[Version, bool, msgspec.Raw], bool]
+"""Whether the view has this version of an object, or (True) its deletion, so that Kopf need not hear of it.
+
+The last is the object itself, for a version of which the operator knows everything but the number.
+"""
 
 
 class _Object(msgspec.Struct, frozen=True):
@@ -51,7 +54,7 @@ class _Object(msgspec.Struct, frozen=True):
 
 class _Event(msgspec.Struct, frozen=True):
     type: str
-    object: _Object
+    object: msgspec.Raw
 
 
 _EVENT, _OBJECT = msgspec.json.Decoder(_Event), msgspec.json.Decoder(_Object)
@@ -78,12 +81,13 @@ class KnownEvents:
     def _line(self, line: bytes) -> bytes:
         try:
             event = _EVENT.decode(line)
+            version = _OBJECT.decode(event.object).metadata
         except RecursionError:
             return _unreadable(shallow(line)) + b"\n"
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return line + b"\n"
-        version = event.object.metadata
-        if event.type in ("ADDED", "MODIFIED", "DELETED") and self._knows(version, event.type == "DELETED"):
+        is_change = event.type in ("ADDED", "MODIFIED", "DELETED")
+        if is_change and self._knows(version, event.type == "DELETED", event.object):
             return BOOKMARK % version.resource_version.encode()
         return line + b"\n"
 
@@ -108,7 +112,7 @@ def _unknown(items: list[msgspec.Raw], knows: Knows) -> Iterator[msgspec.Raw]:
         except msgspec.MsgspecError:
             yield item
         else:
-            if not knows(version, False):
+            if not knows(version, False, item):
                 yield msgspec.Raw(_without_spec(bytes(item))) if was_cut(bytes(item)) else item
 
 

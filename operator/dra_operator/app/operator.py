@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_api.codec import DecodeError, convert
-from dra_kube import RESOURCE_CLAIMS, Api, Connection, Guard, Resource, unguarded
+import msgspec
+from dra_api.codec import DecodeError, convert, decode
+from dra_api.core import Pod
+from dra_kube import PODS, RESOURCE_CLAIMS, Api, Connection, Guard, Resource, unguarded
 from dra_kube.versions import from_served
 from prometheus_client import CollectorRegistry
 
@@ -209,7 +211,7 @@ class Operator:
         """The kinds to watch, each with the version in which the server has it; between ``start`` and ``stop``."""
         return self._running.loader.served
 
-    def knows(self, resource: Resource, version: Version, is_deleted: bool) -> bool:
+    def knows(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:
         """Whether a version of an object, or its deletion, is no news, and nothing waits for the watch to show it."""
         if self._parts is None:
             return False
@@ -219,13 +221,28 @@ class Operator:
         if is_deleted:
             return version.uid in store.deleted
         if not store.knows(version.key, version.uid, version.resource_version):
-            return False
+            return resource == PODS and self._takes_binding(version, content)
         known = store.get(version.key)
         if known is not None and version == Version.of(known.metadata):
             if control.awaits(known):
                 return False
             control.shown(known)
         self._parts.audit.saw(resource, version.resource_version)
+        return True
+
+    def _takes_binding(self, version: Version, content: msgspec.Raw) -> bool:
+        """Take in a pod that has its node from us: the answer to a binding, unlike others, does not hold the object."""
+        control = self._running.control
+        if version.uid not in control.cluster.bound:
+            return False
+        try:
+            pod = decode(Pod, content)
+        except DecodeError:
+            return False  # Kopf hears of it, and the pod is found malformed
+        if not pod.spec.node_name:
+            return False
+        self._running.audit.saw(PODS, version.resource_version)
+        control.put(pod)
         return True
 
     def received(self, resource: Resource, version: str, event_type: str | None, raw: dict[str, Any]) -> None:

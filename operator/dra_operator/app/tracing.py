@@ -26,15 +26,15 @@ _WRONG_VERSION = (
     410,
     504,
 )  # the resourceVersion to watch from is too old, or of a future that the server does not know
+KnowsOf = Callable[[Resource, Version, bool, msgspec.Raw], bool]
+"""As ``Knows``, of any kind."""
 _REASONS = 200  # characters of a refusal that are logged
 
 
-def trace_of(
-    streams: Streams, knows: Callable[[Resource, Version, bool], bool] = lambda *_: False
-) -> aiohttp.TraceConfig:
+def trace_of(streams: Streams, knows: KnowsOf = lambda *_: False) -> aiohttp.TraceConfig:
     """The configuration of a session whose requests ``streams`` is to know about.
 
-    ``knows`` says which versions of objects, and which deletions (True), Kopf need not hear of.
+    ``knows`` says of which versions of objects, and of which deletions (True), Kopf need not hear.
     """
     trace = aiohttp.TraceConfig()
     watcher = _Requests(streams, knows)
@@ -48,7 +48,7 @@ def trace_of(
 class _Requests:
     """``ctx`` lives as long as a request: its resource and stream, what was asked, and the status of the answer."""
 
-    def __init__(self, streams: Streams, knows: Callable[[Resource, Version, bool], bool]) -> None:
+    def __init__(self, streams: Streams, knows: KnowsOf) -> None:
         self._streams, self._knows = streams, knows
 
     async def start(self, _: Any, ctx: SimpleNamespace, params: aiohttp.TraceRequestStartParams) -> None:

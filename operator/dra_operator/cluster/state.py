@@ -64,7 +64,7 @@ class State:
         self._loaded_nodes = Nodes(strategy=scoring_strategy)
         self.residents = self._loaded_nodes.residents
         self.loads = NodeLoads(self.residents)
-        self._bound: set[str] = set()
+        self.bound: set[str] = set()
         """UIDs of pods whose binding was answered; the watch has not shown it yet."""
         self.stand_ins: dict[str, Pod] = {}
         """Those of immediate claims, which wait among the pods as long as they have no devices."""
@@ -132,7 +132,7 @@ class State:
 
     def is_bound(self, pod: Pod) -> bool:
         """Whether the pod has its node, on the server or by a binding that was answered."""
-        return bool(pod.spec.node_name) or pod.metadata.uid in self._bound
+        return bool(pod.spec.node_name) or pod.metadata.uid in self.bound
 
     def is_ours_to_place(self, pod: Pod) -> bool:
         """Whether the pod waits for us to give it a node."""

@@ -120,7 +120,7 @@ class Cluster(State):
         """The server has answered the binding: the pod waits for nothing more, although the watch may be late."""
         current = self.pods.get(pod.key)
         if current is not None and current.metadata.uid == pod.metadata.uid and not current.spec.node_name:
-            self._bound.add(pod.metadata.uid)
+            self.bound.add(pod.metadata.uid)
 
     def forget_placed(self, pod: Pod) -> Keys:
         """The pod does not run where it was assumed to: the room is free again, unless the pod is bound after all."""
@@ -174,7 +174,7 @@ class Cluster(State):
         for index in (self.pods_by_claim, self.pods_by_template, self.pods_by_resource, self.pods_by_volume_claim):
             index.file(pod.key, ())
         self._wait_no_more(pod.key)
-        self._bound.discard(pod.metadata.uid)
+        self.bound.discard(pod.metadata.uid)
         self.storage.wait_no_more(pod.metadata.uid)
         return self.loads.forget(pod.metadata.uid)
 
@@ -199,7 +199,7 @@ class Cluster(State):
         """Have the pod take the room that it takes now; whether room came free."""
         uid, node = pod.metadata.uid, pod.spec.node_name
         if node:
-            self._bound.discard(uid)
+            self.bound.discard(uid)
             self.storage.wait_no_more(uid)
         if pod_is_done(pod):
             return self.loads.forget(uid)
