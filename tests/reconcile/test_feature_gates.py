@@ -112,7 +112,8 @@ def binding_conditions(world: World) -> None:
 
 
 def hard_problem(world: World) -> None:
-    world.pace = replace(world.pace, filter_timeout=0.02)
+    world.pace = replace(world.pace, filter_timeout=0.01)
+    world.search_budget = 20_000  # a tenth of a second on an idle machine
     world.api.add(DEVICE_CLASSES, Make.device_class())
     world.api.add(NODES, Make.node("node"))
     for slice_ in partition_problem("node"):

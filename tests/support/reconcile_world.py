@@ -10,7 +10,7 @@ from datetime import datetime
 from dra_api.codec import convert
 from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, EVENTS, NODES, RESOURCE_SLICES
-from dra_operator.allocator import Allocator, Features, Inventory
+from dra_operator.allocator import DEFAULT_BUDGET, Allocator, Features, Inventory
 from dra_operator.allocator.published.predicates import Language
 from dra_operator.cluster import Cluster, Concern, check
 from dra_operator.intake.kinds import WATCHED
@@ -48,6 +48,7 @@ class World:
         self.now = "2026-01-01T00:00:00Z"
         self.concerns = Concerns()
         self.legacy_claim_names = False
+        self.search_budget = DEFAULT_BUDGET
         self.pace = Pace(workers=FEW, grace=0.02)
         self.controllers: list[Callable[[FakeApi], object]] = []
         """Others who change what is on the server; each is called before the watches bring something."""
@@ -64,7 +65,7 @@ class World:
         inventory = Inventory(self.features, language=self.language)
         self.cluster = Cluster(inventory)
         numbers = iter(range(1, 1000))
-        allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}")
+        allocator = Allocator(inventory, new_share_id=lambda: f"share-{next(numbers)}", budget=self.search_budget)
         self.registry = CollectorRegistry()
         self.control = Control(
             self.cluster,
