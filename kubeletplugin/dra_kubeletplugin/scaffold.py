@@ -49,6 +49,8 @@ def create(name: str, folder: Path | None = None) -> list[Path]:
         for path, template in zip(paths, files.values(), strict=True):
             text = (_TEMPLATES / f"{template}.txt").read_text()
             path.write_text(Template(text).substitute(values))
+            if text.startswith("#!"):
+                path.chmod(path.stat().st_mode | 0o111)
     except OSError as error:
         raise SettingsError(f"cannot write the driver into {folder}: {error}") from error
     return paths
