@@ -103,6 +103,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="A,B",
         help="known defects of the kubelet of Kubernetes 1.36 that the nodes shall have (docs/node-agent.md)",
     )
+    up.add_argument(
+        "--programs",
+        metavar="DIR",
+        help="where containers look for programs first, as images are not pulled (default: the system's folders only)",
+    )
     commands.add_parser("demo", help="run pods with devices from start to end, and print each step")
     return parser
 

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from dra_api.gates import UnknownGate
 
-from .agent import KubeletDefect
+from .agent import AgentSettings, KubeletDefect
 from .apiserver import ServerError
 from .apiserver.kubeconfig import living, merged, read_kubeconfig, write_kubeconfig
 from .cluster import SETTINGS, DevCluster
@@ -62,6 +62,17 @@ def parse_defects(text: str) -> frozenset[KubeletDefect]:
     return frozenset(map(KubeletDefect, names))
 
 
+def _agent_settings(arguments: argparse.Namespace) -> AgentSettings:
+    """Raises UsageError."""
+    settings = replace(SETTINGS, defects=parse_defects(arguments.kubelet_defects))
+    if arguments.programs is None:
+        return settings
+    programs = Path(arguments.programs).absolute()
+    if not programs.is_dir():
+        raise UsageError(f"--programs: {programs} is not a folder; make it, and put the programs of your images there")
+    return replace(settings, search_path=f"{programs}:{settings.search_path}")
+
+
 async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -79,7 +90,7 @@ async def _up(arguments: argparse.Namespace, kubeconfig: Path) -> int:
             authorization=arguments.authorization,
             name=arguments.name,
             progress=_progress if arguments.nodes >= _MANY_NODES else None,
-            agent_settings=replace(SETTINGS, defects=parse_defects(arguments.kubelet_defects)),
+            agent_settings=_agent_settings(arguments),
         )
         async with cluster:
             _write_kubeconfig(cluster, kubeconfig)

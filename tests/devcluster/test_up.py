@@ -202,6 +202,8 @@ BAD_INPUT = [
      "unknown feature gates DRANothing; known are DRAAdminAccess, "),
     ("a defect that no kubelet has", ["--kubelet-defects", "accumulated-cdi-ids, clumsiness"],
      "--kubelet-defects: clumsiness is not known; choose from accumulated-cdi-ids, "),
+    ("programs in a folder that is missing", ["--programs", "HOME/missing"],
+     "--programs: HOME/missing is not a folder; make it, and put the programs of your images there"),
     ("a feature gate without a value", ["--feature-gates", "DRAAdminAccess"],
      "--feature-gates: 'DRAAdminAccess' is not of the form NAME=true or NAME=false"),
     ("a port beyond all ports", ["--port", "70000"], "'70000' is not a port: choose one from 0"),
