@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from dra_devcluster.agent.sandbox import why_impossible
 from pages import BY_NAME, PAGES, ROOT, Line
 
 
@@ -34,6 +35,7 @@ class Story:
     before: Mapping[int, str] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
     needs_kubectl: bool = True
+    needs_mounts: bool = False
 
     def lines(self) -> Iterator[tuple[int, Line]]:
         """Each line that is run, with the number of its block in the story."""
@@ -57,8 +59,13 @@ STORIES = {
             "cp manifests/examples/inline-claim.yaml pod.yaml"
         },
     ),
-    "a driver in an afternoon": Story(
+    "a driver in ten minutes": Story(
         tuple(("docs/driver-author.md", number) for number in range(4)),
+        check="kubectl get pods,resourceslices --all-namespaces",
+        needs_mounts=True,
+    ),
+    "a driver in an afternoon": Story(
+        tuple(("docs/driver-author.md", number) for number in range(4, 7)),
         check="kubectl get pod hello",
         # The folder of the node is the only thing that a reader has to fill in: `up` printed it.
         words={"/tmp/dra-.../nodes/node-1": "$(sed -n 's/^ *node-1: //p' up.log)"},
@@ -95,6 +102,9 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("README.md", "kubectl apply -f manifests/examples/"): DEPLOYED,
     ("README.md", "helm install"): "needs helm; tests/manifests/test_chart.py renders the chart where there is one",
     ("CONTRIBUTING.md", "make install"): BY_CI,
+    ("docs/driver-author.md", "git clone"): BY_CI,
+    ("docs/driver-author.md", "make install"): BY_CI,
+    ("docs/driver-author.md", "dra-driver-test"): "takes two minutes; tests/drivertest runs it on other drivers",
     ("CONTRIBUTING.md", "pre-commit install"): "changes the clone of the project",
     ("CONTRIBUTING.md", ".venv/bin/python -m hatchling"): "make compiled builds a wheel in the same way",
     ("CONTRIBUTING.md", "docker "): ENGINE,
@@ -143,16 +153,26 @@ def script(story: Story) -> str:
     return "\n".join([*steps, story.check])
 
 
+def environment_at(folder: Path) -> None:
+    """This environment at another place, where a story may add programs."""
+    own = Path(sys.prefix)
+    (folder / "bin").mkdir(parents=True)
+    for path in (*own.iterdir(), *(own / "bin").iterdir()):
+        if path.name != "bin":
+            (folder / path.relative_to(own)).symlink_to(path)
+
+
 @pytest.mark.parametrize("name", STORIES)
 def test_the_commands_of_a_story_work(name: str, tmp_path: Path) -> None:
     story = STORIES[name]
     if story.needs_kubectl and not shutil.which("kubectl"):
         pytest.skip("kubectl is not installed: the commands of the documentation are NOT run")
+    if story.needs_mounts and (obstacle := why_impossible()):
+        pytest.skip(f"no mounts on this machine: {obstacle}")
     for folder in ("operator", "manifests", "examples"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     programs = Path(sys.executable).parent
-    (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv/bin").symlink_to(programs)
+    environment_at(tmp_path / ".venv")
     shell = subprocess.Popen(
         ["bash", "-c", script(story)],
         cwd=tmp_path,

@@ -60,6 +60,8 @@ def our_commands(page: Page) -> Iterator[tuple[Path, list[str]]]:
         words = [word.rpartition("/bin/")[2] for word in line.replace("kubectl dra ", "kubectl-dra ").split()]
         for name in OURS.keys() & set(words[:-1]):
             rest = words[words.index(name) + 1 :]
+            if "--" in rest:
+                del rest[rest.index("--") + 1 :]  # the command of a driver
             path: Path = (name,)
             while rest and rest[0] in sub_commands(path):
                 path = (*path, rest.pop(0))
