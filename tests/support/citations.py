@@ -34,6 +34,8 @@ _PAGE = "|".join(map(re.escape, PAGES))
 _OF_PAGE = re.compile(rf"(?<![\w-])({_PAGE})(?:\]\([^)]*\))? (?:sections? )?({_NUMBERS})")
 _ALONE = re.compile(rf"\b[Ss]ections? ({_NUMBERS})|\((\d{{1,2}}\.\d{{1,2}})(?:, steps? [^)]*)?\)")
 _AREA = re.compile(r"\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD) \d[\d.]*")  # an area is no page
+_HINT = re.compile(r"[Ss]ection|\.md|\(\d{1,2}\.\d|\b(?:CC|SC|AL|TE|AA|KM|PH|RS|TD)\b")
+"""Stands in all that cites a section: most files are never parsed."""
 _FOREIGN = re.compile(r"\bRFC \d+,? sections? [\d.]+")
 
 
@@ -83,10 +85,11 @@ def citations(path: Path) -> Iterator[Citation]:
     where = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
     for match in _RULE.finditer(text):
         yield Citation(f"{where}:{text.count(chr(10), 0, match.start()) + 1}", match.group())
+    if not _HINT.search(text):
+        return
     if path.suffix == ".py":
-        prose = list(_prose(text))
         alone = _only_page(path)
-        for line, said in prose:
+        for line, said in _prose(text):
             yield from _cited_sections(f"{where}:{line}", said, alone)
     else:
         yield from _cited_sections(where, " ".join(text.split()), path.name if path.parent == SPEC else "", path)
@@ -139,6 +142,8 @@ def _prose(source: str) -> Iterator[tuple[int, str]]:
 
 def wordless(source: str) -> Iterator[tuple[int, str]]:
     """Docstrings that only cite, and state no rule."""
+    if not (_RULE.search(source) or _HINT.search(source)):
+        return
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Expr(value=ast.Constant(value=str() as text)):
