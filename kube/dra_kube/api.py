@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -162,15 +163,15 @@ class Api:
     # --- collections ---
 
     async def list(self, resource: Resource, namespace: str | None = None, **selectors: str) -> tuple[Objects, str]:
-        """All objects and the resourceVersion to watch from. ``fieldSelector=``, ``labelSelector=`` narrow it."""
+        """All objects and the resourceVersion to watch from. ``fieldSelector=``, ``labelSelector=`` narrow it.
+
+        What nests too deep in an object is replaced by ``dra_api.nesting.TOO_DEEP``: do not write such an object back.
+        """
         items: Objects = []
         version = await self.version_of(resource)
         revision = ""
         async for page, meta in self._pages(resource, namespace, selectors):
-            for item in self._objects(resource, page):
-                item.setdefault("kind", resource.kind)
-                item.setdefault("apiVersion", resource.api_version(version))
-                items.append(from_served(resource, version, item))
+            items += [_listed(resource, version, item) for item in self._objects(resource, page)]
             revision = meta.resource_version
         return items, revision
 
@@ -178,15 +179,13 @@ class Api:
         self, resource: Resource, type_: type[T], namespace: str | None = None, **selectors: str
     ) -> TypedList:
         """All objects decoded into structs; a malformed one costs only itself."""
-        if await self.version_of(resource) != resource.versions[0]:
-            objects, revision = await self.list(resource, namespace, **selectors)
-            good, bad, _ = decode_list(type_, msgspec.json.encode({"items": objects}))
-            return TypedList(good, bad, revision)
+        version = await self.version_of(resource)
+        reshape = None if version == resource.versions[0] else partial(_listed, resource, version)
         items: AnyList = []
         malformed: Malformed = []
         revision = ""
         async for page, meta in self._pages(resource, namespace, selectors):
-            good, bad, _ = decode_list(type_, page)
+            good, bad, _ = decode_list(type_, page, reshape)
             items += good
             malformed += bad
             revision = meta.resource_version
@@ -299,19 +298,26 @@ class Api:
             token = meta.continue_
 
     def _meta(self, resource: Resource, page: bytes) -> _PageMeta:
+        return self._read(resource, page, _Page).metadata
+
+    def _objects(self, resource: Resource, page: bytes) -> Objects:
+        return self._read(resource, page, _Items).items or []
+
+    def _read(self, resource: Resource, page: bytes, type_: type[T]) -> T:
         """Raises Unreachable for what is no list; one object that nests too deep does not spoil the others."""
         try:
-            return msgspec.json.decode(page, type=_Page).metadata
+            return msgspec.json.decode(page, type=type_)
         except RecursionError:
             page = shallow(page)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass  # which is told as for all other answers
-        found: _Page = self._transport.decoded(f", a list of {resource.plural},", page, _Page)
-        return found.metadata
+        found: T = self._transport.decoded(f", a list of {resource.plural},", page, type_)
+        return found
 
-    def _objects(self, resource: Resource, page: bytes) -> Objects:
-        found: _Items = self._transport.decoded(f", a list of {resource.plural},", page, _Items)
-        return found.items or []
+
+def _listed(resource: Resource, version: str, item: Object) -> Object:
+    """An item of a list, which leaves out its kind, in the shape of the newest version."""
+    return from_served(resource, version, {**item, "kind": resource.kind, "apiVersion": resource.api_version(version)})
 
 
 class _PageMeta(msgspec.Struct, rename="camel"):

@@ -6,7 +6,7 @@ by item, so that a malformed object does not spoil the others.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -83,10 +83,13 @@ def to_dict(value: object) -> Any:
     return msgspec.json.decode(encode(value))
 
 
-def decode_list(type_: type[T], data: bytes) -> tuple[list[T], list[tuple[bytes, DecodeError]], dict[str, Any]]:
+def decode_list(
+    type_: type[T], data: bytes, reshape: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+) -> tuple[list[T], list[tuple[bytes, DecodeError]], dict[str, Any]]:
     """A list response: the good items, the bad ones with their errors, and the list's metadata.
 
-    An item that nests too deep is among the bad ones, cut to what can be read.
+    An item that nests too deep is among the bad ones, cut to what can be read. ``reshape`` brings each item from the
+    version in which it was served to that of ``type_``.
     """
     try:
         envelope, is_cut = _envelope(data)
@@ -98,7 +101,7 @@ def decode_list(type_: type[T], data: bytes) -> tuple[list[T], list[tuple[bytes,
         try:
             if is_cut and was_cut(bytes(raw)):
                 raise DecodeError(f"it is {TOO_DEEP}")
-            good.append(decode(type_, raw))
+            good.append(decode(type_, raw) if reshape is None else convert(type_, reshape(decode(dict, raw))))
         except DecodeError as error:
             bad.append((bytes(raw), error))
     return good, bad, envelope.metadata

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import StreamReader, web
 from aiohttp.test_utils import TestServer
 from dra_api.core import Node
+from dra_api.nesting import TOO_DEEP
 from dra_api.resource import ResourceClaim
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, Api, Connection, transport
 
@@ -349,18 +350,33 @@ async def test_whatever_is_answered_the_error_is_one_of_ours(
         await api.list(NODES)
 
 
-async def test_an_object_that_nests_too_deep_is_malformed_and_the_others_of_its_list_are_not(serve: Serve) -> None:
-    async def pages(request: web.Request) -> web.Response:
-        deep = b'{"metadata":{"name":"deep"},"spec":{"a":%s}}' % (b"[" * 30_000 + b"]" * 30_000)
-        good = b'{"metadata":{"name":"%s"}}' % request.query.get("continue", "first").encode()
-        more = b"" if "continue" in request.query else b'"continue":"second",'
-        return web.Response(body=b'{"items":[%s,%s],"metadata":{%s"resourceVersion":"7"}}' % (deep, good, more))
+async def _deep_pages(request: web.Request) -> web.Response:
+    deep = b'{"metadata":{"name":"deep"},"spec":{"a":%s}}' % (b"[" * 30_000 + b"]" * 30_000)
+    good = b'{"metadata":{"name":"%s"}}' % request.query.get("continue", "first").encode()
+    more = b"" if "continue" in request.query else b'"continue":"second",'
+    return web.Response(body=b'{"items":[%s,%s],"metadata":{%s"resourceVersion":"7"}}' % (deep, good, more))
 
-    api = await serve({"GET /api/v1/nodes": pages})
-    listed = await api.list_as(NODES, Node)
-    assert [node.metadata.name for node in listed.items] == ["first", "second"]
+
+@pytest.mark.parametrize("version", RESOURCE_CLAIMS.versions)
+async def test_an_object_that_nests_too_deep_is_malformed_and_the_others_of_its_list_are_not(
+    serve: Serve, version: str
+) -> None:
+    group = f"/apis/{RESOURCE_CLAIMS.group}/{version}"
+    served = {f"GET {group}": answer({"resources": [{"name": "resourceclaims"}]})}
+    api = await serve({**served, f"GET {group}/resourceclaims": _deep_pages})
+    listed = await api.list_as(RESOURCE_CLAIMS, ResourceClaim)
+    assert [claim.metadata.name for claim in listed.items] == ["first", "second"]
     assert ["levels deep" in str(error) for _, error in listed.malformed] == [True, True]
     assert listed.resource_version == "7"
+
+
+async def test_a_list_of_dicts_and_of_metadata_has_each_object_without_what_nests_too_deep(serve: Serve) -> None:
+    api = await serve({"GET /api/v1/nodes": _deep_pages})
+    objects, version = await api.list(NODES)
+    assert ([each["metadata"]["name"] for each in objects], version) == (["deep", "first", "deep", "second"], "7")
+    assert TOO_DEEP in str(objects[0]["spec"])
+    names = [metadata["name"] for metadata in (await api.list_metadata(NODES))[0]]
+    assert names == ["deep", "first", "deep", "second"]
 
 
 async def test_a_list_that_begins_again_and_again_is_given_up(serve: Serve) -> None:

@@ -86,8 +86,10 @@ def validate(data: bytes) -> None:
 
 
 def read_list(data: bytes) -> None:
-    """The answer to a LIST."""
+    """The answer to a LIST of the newest version, and of an earlier one."""
     decode_list(ResourceSlice, data)
+    earlier = {"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1beta1"}
+    decode_list(ResourceSlice, data, lambda item: conversion.convert({**item, **earlier}, "resource.k8s.io/v1"))
 
 
 def quantity(data: bytes) -> None:
