@@ -5,11 +5,16 @@ The command ``python -m fuzz`` does the same for hours (CONTRIBUTING.md).
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from fuzz.corpus import CORPUS, inputs_of
 from fuzz.mutation import Mutator
 from fuzz.target import Target
 from fuzz.targets import TARGETS
+
+SUPPORT = CORPUS.parents[1] / "support"
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -28,6 +33,13 @@ def test_changed_inputs_are_taken_or_refused(name: str) -> None:
 
 def test_each_folder_of_the_corpus_has_its_target() -> None:
     assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)
+
+
+def test_naming_the_targets_imports_nothing_that_could_not_be_instrumented_then() -> None:
+    code = "import sys, fuzz.__main__; print([name for name in sys.modules if name.startswith('dra_')])"
+    command, here = [sys.executable, "-c", code], {"PYTHONPATH": str(SUPPORT)}
+    found = subprocess.run(command, env=here, capture_output=True, check=True, timeout=60)
+    assert found.stdout == b"[]\n"
 
 
 def _endless() -> None:

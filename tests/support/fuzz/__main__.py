@@ -9,31 +9,32 @@ import sys
 import time
 from pathlib import Path
 
-from .corpus import inputs_of
+from .corpus import inputs_of, names
 from .mutation import Mutator
-from .targets import TARGETS
 
 
 def main() -> int:
     """The exit code: 1 if an input was treated wrongly."""
     options = _options()
     logging.lastResort = None  # lines are made, and go nowhere
+    if options.guided and options.target:
+        from .guided import guide  # before the targets and all that they import, which it instruments
+
+        guide(options.target, options.seconds, options.seed)
+    from .targets import TARGETS
+
     if options.target is None:
         for name, target in sorted(TARGETS.items()):
             print(f"{name:20} {target.about}")
         return 0
     if options.files:
         return max(_play(options.target, path.read_bytes(), keep=False) for path in options.files)
-    if options.guided:
-        from .guided import guide
-
-        return guide(options.target, options.seconds, options.seed)
     return _fuzz(options)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("target", nargs="?", choices=sorted(TARGETS), help="what to fuzz; nothing lists them")
+    parser.add_argument("target", nargs="?", choices=names(), help="what to fuzz; nothing lists them")
     parser.add_argument("files", nargs="*", type=Path, help="inputs to play instead")
     parser.add_argument("--seconds", type=int, default=60, help="how long (60)")
     parser.add_argument("--seed", type=int, default=0, help="another seed makes other changes (0)")
@@ -52,6 +53,8 @@ def _fuzz(options: argparse.Namespace) -> int:
 
 
 def _play(name: str, data: bytes, *, keep: bool = True) -> int:
+    from .targets import TARGETS
+
     finding = TARGETS[name].finding(data)
     if finding is None:
         return 0
