@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 from dra_api.version import VERSION
-from dra_kube import ConnectionSettingsError, KubeError
+from dra_kube import KubeError
 
 from . import Driver, PluginError, PluginSettings, Resources, SettingsError
-from .command import FLAGS, serve_monitored, set_up_logging
+from .command import FLAGS, failed, serve_monitored, set_up_logging
 from .drivers.config_file import Config, ProcessConfig, read_file
 from .drivers.hostdev.driver import HostdevDriver
 from .drivers.hostdev.hotplug import Hotplug
@@ -40,8 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
     except (PluginError, KubeError) as error:
-        print(f"dra-kubelet-plugin: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, SettingsError | ConnectionSettingsError) else 1
+        return failed("dra-kubelet-plugin", error)
     return 0
 
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import Any
 
 from dra_api.resource import Device
-from dra_kube import KubeError
+from dra_kube import ConnectionSettingsError, KubeError
 
 from .cdi import CDI_DIR
 from .driver import Driver
@@ -55,16 +55,22 @@ Devices = Iterable[Device] | AsyncIterable[Iterable[Device]]
 def run(driver: Driver, name: str, devices: Devices, arguments: Sequence[str] | None = None) -> None:
     """The main program of a driver ``name`` with these devices in a pool named like the node, until SIGTERM.
 
-    Devices that come and go are an asynchronous iterator, of which each value has all devices. Errors of the user end
-    the process with one line and exit code 1. ``arguments`` are those of the command line unless given.
+    Devices that come and go are an asynchronous iterator, of which each value has all devices. An error ends the
+    process with one line: exit code 2 for settings that cannot be used, 1 for all else. ``arguments`` are those of the
+    command line unless given.
     """
     options = _parser(driver, name).parse_args(arguments)
     set_up_logging(options.log_level)
     try:
         asyncio.run(_run(driver, name, devices, options))
     except (PluginError, KubeError) as error:
-        print(f"{name}: error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(failed(name, error)) from None
+
+
+def failed(name: str, error: PluginError | KubeError) -> int:
+    """Say in one line why the command ``name`` ends; returns its exit code."""
+    print(f"{name}: error: {error}", file=sys.stderr)
+    return 2 if isinstance(error, SettingsError | ConnectionSettingsError) else 1
 
 
 async def serve_monitored(

@@ -30,42 +30,57 @@ def kubeconfig(short_path: Path) -> Path:
 
 NODE = {"node-name": "n"}
 UNUSABLE = "/proc/self"  # a folder in which not even root can make files
-MISTAKES: list[tuple[str, str, dict[str, str], str]] = [
-    ("no node", "a.example.com", {}, "the node name is missing: pass --node-name, or set NODE_NAME"),
-    ("a bad name", "A", NODE, "the driver name 'A' is not a DNS subdomain"),
-    ("a long path", "a.example.com", {**NODE, "kubelet-dir": "/" + "x" * 99}, "has more than 107 bytes: use shorter"),
-    ("no kubeconfig", "a.example.com", {**NODE, "kubeconfig": "/nowhere"}, "/nowhere does not exist"),
+MISTAKES: list[tuple[str, str, dict[str, str], str, int]] = [
+    ("no node", "a.example.com", {}, "the node name is missing: pass --node-name, or set NODE_NAME", 2),
+    ("a bad name", "A", NODE, "the driver name 'A' is not a DNS subdomain", 2),
+    (
+        "a long path",
+        "a.example.com",
+        {**NODE, "kubelet-dir": "/" + "x" * 99},
+        "has more than 107 bytes: use shorter",
+        2,
+    ),
+    ("no kubeconfig", "a.example.com", {**NODE, "kubeconfig": "/nowhere"}, "/nowhere does not exist", 2),
     (
         "no kubelet",
         "a.example.com",
         {**NODE, "kubelet-dir": "/nowhere"},
         "for the socket a.example.com-reg.sock does not",
+        1,
     ),
     (
         "no folder for CDI files",
         "a.example.com",
         {**NODE, "cdi-dir": "/proc/cdi"},
         "cannot make the folders of the plug",
+        1,
     ),
     (
         "an unusable folder for CDI files",
         "a.example.com",
         {**NODE, "cdi-dir": UNUSABLE},
         "see data_dir, cdi_dir and lock",
+        1,
     ),
-    ("a bad endpoint", "a.example.com", {**NODE, "http-endpoint": "x"}, "'x' is not host:port"),
-    ("no such host", "a.example.com", {**NODE, "http-endpoint": "256.0.0.1:1"}, "cannot serve HTTP on 256.0.0.1:1: "),
+    ("a bad endpoint", "a.example.com", {**NODE, "http-endpoint": "x"}, "'x' is not host:port", 2),
+    (
+        "no such host",
+        "a.example.com",
+        {**NODE, "http-endpoint": "256.0.0.1:1"},
+        "cannot serve HTTP on 256.0.0.1:1: ",
+        1,
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "message"), [case[1:] for case in MISTAKES], ids=[case[0] for case in MISTAKES]
+    ("name", "flags", "message", "code"), [case[1:] for case in MISTAKES], ids=[case[0] for case in MISTAKES]
 )
 def test_a_mistake_ends_the_process_with_one_line(
-    kubeconfig: Path, capsys: pytest.CaptureFixture[str], name: str, flags: dict[str, str], message: str
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], name: str, flags: dict[str, str], message: str, code: int
 ) -> None:
     (kubeconfig.parent / "plugins_registry").mkdir()
-    assert message in refusal(kubeconfig, capsys, name, flags)
+    assert message in refusal(kubeconfig, capsys, name, flags, code)
 
 
 @pytest.mark.parametrize("uid", ["", "0f1e2d3c-0000-4000-8000-00000000000a"], ids=["alone", "in a rolling update"])
@@ -96,14 +111,16 @@ def no_node_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NODE_NAME", raising=False)
 
 
-def refusal(kubeconfig: Path, capsys: pytest.CaptureFixture[str], name: str, flags: dict[str, str]) -> str:
+def refusal(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], name: str, flags: dict[str, str], code: int = 1
+) -> str:
     """The only line with which the driver's command ends; it leaves nothing on disk that was not there."""
     folder = kubeconfig.parent
     before = sorted(folder.rglob("*"))
     flags = {"kubeconfig": str(kubeconfig), "kubelet-dir": str(folder), "cdi-dir": str(folder / "cdi"), **flags}
     with pytest.raises(SystemExit) as end:
         run(Nothing(), name, [device("d")], [f"--{flag}={value}" for flag, value in flags.items()])
-    assert end.value.code == 1
+    assert end.value.code == code
     assert sorted(folder.rglob("*")) == before, "what cannot start leaves nothing on disk"
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{name}: error: ")

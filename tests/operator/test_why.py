@@ -272,3 +272,9 @@ async def test_a_wrong_setting_is_named(
     code, output = await ask(capsys, kubeconfig, "pod", "pod", *setting)
     assert code == 2
     assert said in output
+
+
+async def test_a_kubeconfig_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output = await ask(capsys, tmp_path / "none", "pod", "pod")
+    assert code == 2
+    assert f"{tmp_path}/none does not exist" in output

@@ -1,7 +1,7 @@
 """``kubectl dra why pod NAME`` and ``kubectl dra why claim NAME``: what holds it back in the live cluster.
 
-Reads only. Exit codes: 0, 1 when there is no such object or the server cannot be used, 2 for wrong usage; see also
-``console``.
+Reads only. Exit codes: 0, 1 when there is no such object or the server cannot be used, 2 for wrong usage or settings;
+see also ``console``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dra_api.gates import UnknownGate
 from dra_api.meta import Object
-from dra_kube import Api, Connection, Forbidden, KubeError, connection, namespace_of
+from dra_kube import Api, Connection, ConnectionSettingsError, Forbidden, KubeError, connection, namespace_of
 
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.cluster import Cluster
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         return 1
     except KubeError as error:
         print(f"kubectl dra: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConnectionSettingsError) else 1
     except LookupError as error:
         print(f"kubectl dra: {error.args[0]}", file=sys.stderr)
         return 1
