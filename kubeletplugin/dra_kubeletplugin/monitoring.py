@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from dra_kube.request_log import REQUESTS
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -117,7 +118,7 @@ async def monitored(metrics: Metrics, endpoint: str, path: str) -> AsyncIterator
     """
     host, port = address_of(endpoint)
     probes = Probes(metrics, path)
-    runner = web.AppRunner(probes.app(), access_log=None)
+    runner = web.AppRunner(probes.app(), access_log=None, logger=REQUESTS)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)

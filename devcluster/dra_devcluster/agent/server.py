@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from aiohttp import web
+from dra_kube.request_log import REQUESTS
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from dra_devcluster.node_protocol import EXEC_PROTOCOLS, PORT_FORWARD_PROTOCOLS
@@ -55,7 +56,7 @@ class NodeServer:
         app.router.add_get("/portForward/{namespace}/{pod}", self._port_forward)
         app.router.add_get("/metrics", self._expose)
         app.router.add_get("/healthz", self._healthz)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+        self._runner = web.AppRunner(app, access_log=None, logger=REQUESTS, shutdown_timeout=_SHUTDOWN_SECONDS)
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()

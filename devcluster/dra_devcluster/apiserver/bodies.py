@@ -98,6 +98,7 @@ _SHAPES: dict[str, Shape] = {
     "PartialObjectMetadata": "metadata",
     "PartialObjectMetadataList": "metadata",
 }
+_META_VERSIONS = ("v1", "v1beta1")
 
 
 def wanted(accept: str) -> Wanted:
@@ -110,10 +111,11 @@ def wanted(accept: str) -> Wanted:
             continue
         parameters = dict(part.strip().partition("=")[::2] for part in match["parameters"].split(";") if part)
         shape = _SHAPES.get(parameters.get("as", ""))
-        if "as" in parameters and shape is None:
+        version = parameters.get("v", "v1")
+        if "as" in parameters and (shape is None or version not in _META_VERSIONS):
             continue
         if match["type"] in (JSON, "application/*", "*/*"):
-            return Wanted(shape or "object", version=parameters.get("v", "v1"))
+            return Wanted(shape or "object", version=version)
         if match["type"] == YAML:
             return Wanted(shape or "object", yaml=True)
     raise not_acceptable((JSON, YAML))

@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from aiohttp import web
 from aiohttp.web_runner import ServerRunner
+from dra_kube.request_log import REQUESTS
 
 from . import snapshot as snapshots
 from .app import App
@@ -152,7 +153,8 @@ class DevApiServer:
         stack.callback(snapshots.save, self.registry, self._snapshot)
 
     async def _listen(self, stack: AsyncExitStack) -> None:
-        server = web.Server(App(self.registry, self.tokens), access_log=None, handler_cancellation=True)
+        app = App(self.registry, self.tokens)
+        server = web.Server(app, access_log=None, logger=REQUESTS, handler_cancellation=True)
         runner = ServerRunner(server, shutdown_timeout=_GOODBYE)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 from dra_api.version import VERSION
+from dra_kube.request_log import REQUESTS
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -45,7 +46,7 @@ async def serve(
     app.router.add_get("/metrics", metrics)
     for path, probe in (("/livez", liveness), ("/healthz", liveness), ("/readyz", readiness)):
         app.router.add_get(path, _answer(path.removeprefix("/"), probe))
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, logger=REQUESTS)
     await runner.setup()
     try:
         try:

@@ -171,7 +171,13 @@ async def test_metadata_alone_can_be_had(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("accept", "code"), [("application/vnd.kubernetes.protobuf", 406), ("text/html", 406), ("*/*", 200)]
+    ("accept", "code"),
+    [
+        ("application/vnd.kubernetes.protobuf", 406),
+        ("text/html", 406),
+        (METADATA.replace("v=v1", "v=v2"), 406),
+        ("*/*", 200),
+    ],
 )
 async def test_only_json_and_yaml_are_served(client: Client, accept: str, code: int) -> None:
     answer = await client.call("GET", CONFIG_MAPS, accept=accept)

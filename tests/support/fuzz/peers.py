@@ -28,6 +28,7 @@ from dra_devcluster.apiserver.registry import Registry
 from dra_devcluster.apiserver.structure import Schema, Structure
 from dra_devcluster.apiserver.tokens import Tokens
 from dra_kube import PODS, RESOURCE_CLAIMS, Api, Connection, KubeError
+from dra_kube.request_log import REQUESTS
 from dra_kubeletplugin.calls import NodeCalls
 from dra_kubeletplugin.cdi import CdiFolder
 from dra_kubeletplugin.checkpoint import ClaimRecords
@@ -91,7 +92,7 @@ _WORLD: tuple[tuple[str, str, Any], ...] = (
 
 async def _exchange(app: App, token: str, data: bytes) -> None:
     """Send one request and read the answer, of a stream only its head."""
-    server = web.Server(app)
+    server = web.Server(app, logger=REQUESTS)
     ours, theirs = socket.socketpair()
     await asyncio.get_running_loop().connect_accepted_socket(server, theirs)
     reader, writer = await asyncio.open_connection(sock=ours)

@@ -1,0 +1,50 @@
+"""What a server logs of a request that it cannot read; that none shows a secret, each test of the suite checks."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from dra_kube.request_log import REQUESTS
+from secrecy import MARK
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("kube", "kubeletplugin", "operator", "devcluster")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [f"Authorization: Bearer {MARK}\x01", f"Autho rization: Bearer {MARK}", f"A: {MARK}{'x' * 10_000}"],
+    ids=["a character", "a name", "a length"],
+)
+async def test_a_header_that_cannot_be_read_is_logged_as_a_warning_without_it(
+    caplog: pytest.LogCaptureFixture, line: str
+) -> None:
+    async def answer(request: web.BaseRequest) -> web.Response:
+        raise AssertionError("it was read")
+
+    server = web.Server(answer, logger=REQUESTS)
+    ours, theirs = socket.socketpair()
+    await asyncio.get_running_loop().connect_accepted_socket(server, theirs)
+    reader, writer = await asyncio.open_connection(sock=ours)
+    writer.write(f"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{line}\r\n\r\n".encode())
+    assert b" 400 " in await reader.readline()
+    await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    await server.shutdown(1)
+    (record,) = [record for record in caplog.records if record.name == REQUESTS.name]
+    assert record.levelname == "WARNING"
+    assert "it cannot be read" in record.getMessage()
+    assert record.exc_info is None
+
+
+def test_each_server_of_ours_logs_so() -> None:
+    sources = [path.read_text() for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
+    made = [call for text in sources for call in re.findall(r"web\.(?:AppRunner|Server)\(.*\)\n", text)]
+    assert len(made) == 4
+    assert all("logger=REQUESTS" in call for call in made)
