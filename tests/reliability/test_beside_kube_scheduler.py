@@ -9,10 +9,9 @@ import asyncio
 
 import pytest
 from dra_kube import RESOURCE_CLAIMS, Object
-from proving_ground import NAMESPACE, PATIENCE, ProvingGround
+from proving_ground import NAMESPACE, ProvingGround
 from rounds import rounds
 from stock import needs_stock_control_plane
-from waiting import until
 
 DEVICES = 4
 SCHEDULERS = ("dra-scheduler", "default-scheduler")
@@ -38,7 +37,7 @@ async def contend(ground: ProvingGround, number: int) -> None:
         found = await ground.pods()
         return all(map(was_decided, found)) and len(await ground.bound_names()) >= DEVICES
 
-    await until(f"the devices are used in round {number}", settled, PATIENCE)
+    await ground.until(f"the devices are used in round {number}", settled)
     await ground.delete_pods(names)
     for name in names:
         await ground.api.delete(RESOURCE_CLAIMS, name, NAMESPACE)
@@ -46,7 +45,7 @@ async def contend(ground: ProvingGround, number: int) -> None:
     async def nothing_left() -> bool:
         return not await ground.pods() and not (await ground.api.list(RESOURCE_CLAIMS, NAMESPACE))[0]
 
-    await until(f"pods and claims of round {number} are gone", nothing_left, PATIENCE)
+    await ground.until(f"pods and claims of round {number} are gone", nothing_left)
 
 
 @needs_stock_control_plane

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
-from dra_kube import LEASES, NODES, Api, NotFound, Object
+from dra_kube import LEASES, NODES, Api, NotFound, Object, Unreachable
 
 _NAMESPACE = "kube-node-lease"
 
@@ -49,5 +49,6 @@ async def _renew(api: Api, node: Object, seconds: float) -> None:
     )
     while True:
         now = datetime.now(UTC).isoformat(timespec="microseconds")
-        await api.patch(LEASES, name, {"spec": {"renewTime": now}}, _NAMESPACE)
+        with suppress(Unreachable):  # the next beat tries again, as a kubelet does
+            await api.patch(LEASES, name, {"spec": {"renewTime": now}}, _NAMESPACE)
         await asyncio.sleep(seconds)

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from dra_kube import PODS, Api, Conflict, NotFound, Object
+from dra_kube import PODS, Api, Conflict, NotFound, Object, Unreachable
 
 
 @asynccontextmanager
 async def node_stub(api: Api) -> AsyncIterator[None]:
     """Acts for all nodes of the cluster meanwhile."""
-    items, revision = await api.list(PODS)
-    task = asyncio.create_task(_follow(api, items, revision))
+    task = asyncio.create_task(_keep_following(api))
     try:
         yield
     finally:
@@ -23,7 +22,15 @@ async def node_stub(api: Api) -> AsyncIterator[None]:
             task.result()
 
 
-async def _follow(api: Api, pods: list[Object], revision: str) -> None:
+async def _keep_following(api: Api) -> None:
+    while True:
+        with suppress(Unreachable):  # it begins anew, as a kubelet does
+            await _follow(api)
+        await asyncio.sleep(0.1)
+
+
+async def _follow(api: Api) -> None:
+    pods, revision = await api.list(PODS)
     for pod in pods:
         await _act(api, pod)
     while True:

@@ -18,11 +18,11 @@ import asyncio
 import itertools
 import re
 import signal
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import envtest
 from bare_node import bare_node
@@ -47,9 +47,10 @@ from stock import missing
 from waiting import until
 from witness import Witness
 
+T = TypeVar("T")
 DRIVER = "gpu.example.com"
 NAMESPACE = "ns"
-PATIENCE = 60.0
+PATIENCE = 150.0
 """Seconds until a scenario counts as stuck: a busy machine is no fault."""
 
 
@@ -110,7 +111,7 @@ class ProvingGround:
                     return operator
             return None
 
-        return await until("an operator is ready", ready)
+        return await self.until("an operator is ready", ready)
 
     # --- objects ---
 
@@ -185,8 +186,12 @@ class ProvingGround:
             names = await self.bound_names()
             return names if len(names) >= count else None
 
+        return await self.until(f"{count} pods are bound", enough, seconds)
+
+    async def until(self, what: str, look: Callable[[], Awaitable[T | None]], seconds: float = PATIENCE) -> T:
+        """The same as ``waiting.until``, with the story of what happened if it is not observed."""
         try:
-            return await until(f"{count} pods are bound", enough, seconds)
+            return await until(what, look, seconds)
         except AssertionError as error:
             error.add_note(await self.story())
             raise
@@ -215,11 +220,7 @@ class ProvingGround:
                 raise AssertionError("; ".join(leaks))
             return True
 
-        try:
-            await until("no pods, and nothing left over", nothing_left, seconds)
-        except AssertionError as error:
-            error.add_note(await self.story())
-            raise
+        await self.until("no pods, and nothing left over", nothing_left, seconds)
 
     async def sound(self) -> None:
         """Nothing was wrong in any state so far, neither at the server nor in the memory of the operators."""

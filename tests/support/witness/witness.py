@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Self
 
-from dra_kube import PODS, RESOURCE_CLAIMS, Api, Resource
+from dra_kube import PODS, RESOURCE_CLAIMS, Api, Resource, Unreachable
 from waiting import until
 
 from .history import Finding, History
@@ -41,10 +41,12 @@ class Witness:
 
     async def _follow(self, kind: Resource, revision: str) -> None:
         while True:
-            async for event in self._api.watch(kind, resource_version=revision):
-                revision = event.object["metadata"]["resourceVersion"]
-                if event.type != "BOOKMARK":
-                    self.history.add(kind.kind, event.type, event.object)
+            with suppress(Unreachable):  # a busy machine; the next watch brings what was missed
+                async for event in self._api.watch(kind, resource_version=revision):
+                    revision = event.object["metadata"]["resourceVersion"]
+                    if event.type != "BOOKMARK":
+                        self.history.add(kind.kind, event.type, event.object)
+            await asyncio.sleep(0.05)
 
     async def caught_up(self) -> None:
         """Wait until the watches have brought everything that the server has now; for a cluster at rest."""
