@@ -196,7 +196,7 @@ GIVES: dict[str, tuple[Lab, Answer]] = {
         lab(pool(device("a"), device("b", k=1)), [claim(request("r"), constraints=[match("drv/k")])]),
         [["r=drv/p/b"]],
     ),
-    "three distinct values, not only distinct neighbours (PRJ-006)": (
+    "prj006 three distinct values, not only distinct neighbours": (
         lab(
             pool(device("a", k=1), device("b", k=2), device("c", k=1), device("d", k=3)),
             [claim(request("r", count=3), constraints=[distinct("drv/k")])],
@@ -263,7 +263,7 @@ GIVES: dict[str, tuple[Lab, Answer]] = {
         ),
         "none",
     ),
-    "two drivers' pools of one name have counters of their own (PRJ-007)": (
+    "prj007 two drivers' pools of one name have counters of their own": (
         lab(
             [
                 *pool(device("a", consumes={"g": {"s": 1}}), counters={"g": {"s": 1}}),

@@ -148,7 +148,9 @@ def leaves(value: object, path: str = "") -> set[str]:
 
 
 @pytest.mark.parametrize(("obj", "gate", "names"), GATED, ids=[f"{obj['kind']} {gate}" for obj, gate, _ in GATED])
-def test_a_gate_that_is_off_takes_its_fields_away(obj: dict[str, Any], gate: str, names: list[str]) -> None:
+def test_int_014_016_025_a_gate_that_is_off_takes_its_fields_away(
+    obj: dict[str, Any], gate: str, names: list[str]
+) -> None:
     gates = FeatureGates.of({"DRAListTypeAttributes": True, "DRANodeAllocatableResources": True, gate: False})
     new = copy.deepcopy(obj)
     drop_disabled_fields(new, None, gates)

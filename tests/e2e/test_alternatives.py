@@ -26,7 +26,7 @@ async def requests_of(scene: Scene, claim: str = "external-claim") -> list[str]:
 
 
 @both
-async def test_e2e_057_the_first_alternative_that_fits_is_taken(scene: Scene) -> None:
+async def test_e2e_057_int_015_the_first_alternative_that_fits_is_taken(scene: Scene) -> None:
     await scene.start_driver(devices=2)
     await scene.create_claim(spec=scene.claim_spec(alternatives(scene, 3, 2, 1)))
     await scene.create_pod(scene.pod())

@@ -9,7 +9,7 @@ from variants import both
 from waiting import stays, until
 
 
-async def test_e2e_020_each_node_has_one_stable_slice_that_its_node_owns(scene: Scene) -> None:
+async def test_e2e_020_int_019_each_node_has_one_stable_slice_that_its_node_owns(scene: Scene) -> None:
     await scene.start_driver(nodes=4)
 
     async def slices() -> list[Object]:

@@ -98,7 +98,9 @@ async def test_a_claim_from_a_template_has_the_name_that_the_pod_knows_ph11(driv
         assert content(file)[0]["podClaimName"] == "gpu"
 
 
-async def test_an_update_is_seen_by_a_running_container_and_survives_a_restart_ph12(driver_node: DriverNode) -> None:
+async def test_prj_017_an_update_is_seen_by_a_running_container_and_survives_a_restart_ph12(
+    driver_node: DriverNode,
+) -> None:
     async with driver_node.run(Gpu, NAME, device_metadata=True) as driver:
         claim = await driver.claim("gpu-0", "gpu-1", pod_claim_name="gpu")
         (file,) = mounted(await driver.prepare(claim)).values()

@@ -163,7 +163,7 @@ async def test_hostdev_gives_a_device_of_this_machine(place: Place) -> None:
         }
 
 
-async def test_a_plugin_killed_between_prepare_and_unprepare_leaves_no_cdi_file_prj016(place: Place) -> None:
+async def test_prj_016_a_plugin_killed_between_prepare_and_unprepare_leaves_no_cdi_file(place: Place) -> None:
     ref = await allocated_claim(place.api)
     async with started(place) as process:
         async with FakeKubelet(place.settings) as kubelet:

@@ -7,13 +7,16 @@ import gc
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from dra_api.resource import Device, DeviceAttribute, DeviceTaint
+from dra_devcluster.apiserver import serve_in_thread
 from dra_kube import (
     NODES,
     RESOURCE_SLICES,
+    Api,
     ApiError,
     BadRequest,
     Conflict,
@@ -23,6 +26,7 @@ from dra_kube import (
     ServerError,
     TooManyRequests,
     WatchEvent,
+    connection,
 )
 from dra_kubeletplugin import (
     DroppedFields,
@@ -152,6 +156,24 @@ async def test_a_hundred_slices(api: PluginApi, errors: Errors) -> None:
         publisher.publish({"p": pool(*(f"d{index}" for index in range(100)))})
         await settled(publisher)
         assert devices(api) == [[f"d{index}"] for index in range(100)]
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+async def test_int_021_slices_are_published_in_the_only_version_that_is_served(
+    version: str, tmp_path: Path, errors: Errors
+) -> None:
+    served = {f"resource.k8s.io/{each}": each == version for each in ("v1", "v1beta2", "v1beta1", "v1alpha3")}
+    with serve_in_thread(api_versions=served) as server:
+        async with Api(connection(server.write_kubeconfig(tmp_path / "kubeconfig"))) as api:
+            await api.create(NODES, {"metadata": {"name": "worker-1"}})
+            report = lambda error, message: errors.append(error)  # noqa: E731
+            async with SlicePublisher(api, "gpu.example.com", owner=NODE, on_error=report) as publisher:
+                publisher.publish({"p": Pool.of([device("a", attributes={"x": 1})])})
+                await settled(publisher)
+            (stored,) = (await api.raw_get(f"/apis/resource.k8s.io/{version}/resourceslices"))["items"]
+    body = {"attributes": {"x": {"int": 1}}}
+    assert stored["spec"]["devices"] == [{"name": "a", **({"basic": body} if version == "v1beta1" else body)}]
+    assert errors == []
 
 
 async def test_a_restart_finds_its_slices_again(api: PluginApi, errors: Errors) -> None:
@@ -573,7 +595,7 @@ DROPS = [
 
 
 @pytest.mark.parametrize(("field", "feature", "wanted"), DROPS, ids=[case[0] for case in DROPS])
-async def test_dropped_fields_are_reported_and_not_written_again_and_again(
+async def test_int_020_dropped_fields_are_reported_and_not_written_again_and_again(
     api: PluginApi, errors: Errors, field: str, feature: str, wanted: Device
 ) -> None:
     api.store = drop(field)

@@ -75,7 +75,7 @@ def expected(plugin_node: str, slice_node: str) -> str:
 
 
 @pytest.mark.parametrize("own", ["node-1", "node-2", ""])
-async def test_a_plugin_writes_the_slices_of_its_own_node_only(client: Client, own: str) -> None:
+async def test_e2e_075_a_plugin_writes_the_slices_of_its_own_node_only(client: Client, own: str) -> None:
     plugin = plugin_on(client, own)
     for node in ("node-1", "node-2", ""):
         path, answer = f"{SLICES}/{slice_of(node)['metadata']['name']}", expected(own, node)

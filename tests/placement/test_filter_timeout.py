@@ -26,7 +26,7 @@ def hard(filter_timeout: float) -> Planning:
     return planning
 
 
-def test_the_time_of_one_node_is_limited() -> None:
+def test_int_010_the_time_of_one_node_is_limited() -> None:
     planning = hard(10.0)
     assert planning.send(100.0) is Pause.SEARCHING, "what was searched before counts for other nodes"
     assert planning.send(110.0) is Pause.SEARCHING
@@ -36,7 +36,7 @@ def test_the_time_of_one_node_is_limited() -> None:
 
 
 @pytest.mark.parametrize(("limit", "elapsed"), [(math.inf, 1e9), (10.0, None)])
-def test_without_a_limit_or_without_a_clock_only_the_budget_ends_a_search(limit: float, elapsed: float | None) -> None:
+def test_int_009_without_a_limit_or_a_clock_only_the_budget_ends_a_search(limit: float, elapsed: float | None) -> None:
     planning = hard(limit)
     for _ in range(10):
         assert planning.send(elapsed) is Pause.SEARCHING

@@ -28,10 +28,10 @@ def recorded(world: World, pod: str = "ns/pod") -> dict[str, str]:
     return {entry["name"]: entry.get("resourceClaimName") for entry in statuses}
 
 
-async def test_one_of_two_claims_is_made_again_and_the_other_entry_never_disappears(
+async def test_prj_001_one_of_two_claims_is_made_again_and_the_other_entry_never_disappears(
     world: World, make: type[Make]
 ) -> None:
-    """An apply removes what it leaves out, so the list is always complete (PRJ-001)."""
+    """An apply removes what it leaves out, so the list is always complete."""
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE, make.FROM_TEMPLATE]))
     await world.settle()
@@ -108,8 +108,8 @@ async def test_a_claim_with_the_finalizer_that_is_deleted_before_it_is_allocated
     assert world.api.of(RESOURCE_CLAIMS) == []
 
 
-async def test_a_claim_deleted_right_after_its_creation_is_made_again(world: World, make: type[Make]) -> None:
-    """What we created ourselves is not remembered beyond its deletion (CC-02, PRJ-002)."""
+async def test_prj_002_a_claim_deleted_right_after_its_creation_is_made_again(world: World, make: type[Make]) -> None:
+    """What we created ourselves is not remembered beyond its deletion (CC-02)."""
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
     world.start()
@@ -123,8 +123,10 @@ async def test_a_claim_deleted_right_after_its_creation_is_made_again(world: Wor
 
 
 @pytest.mark.parametrize("restarts", [0, 2])
-async def test_the_claim_of_a_finished_pod_goes_and_stays_away(restarts: int, world: World, make: type[Make]) -> None:
-    """Also after restarts of the operator (PRJ-003)."""
+async def test_prj_003_the_claim_of_a_finished_pod_goes_and_stays_away(
+    restarts: int, world: World, make: type[Make]
+) -> None:
+    """Also after restarts of the operator."""
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
     await world.settle()
@@ -207,8 +209,10 @@ async def test_a_legacy_claim_is_recorded_after_a_crash_between_two_writes(world
     assert len(names(world)) == 2
 
 
-async def test_each_claim_has_its_own_annotation_and_the_template_is_unchanged(world: World, make: type[Make]) -> None:
-    """The entry's annotation overrides the template's, on copies only (PRJ-004)."""
+async def test_prj_004_each_claim_has_its_own_annotation_and_the_template_is_unchanged(
+    world: World, make: type[Make]
+) -> None:
+    """The entry's annotation overrides the template's, on copies only."""
     wanted: Obj = {"labels": {"app": "x"}, "annotations": {"note": "keep", ANNOTATION: "overridden"}}
     template = world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template(**wanted))
     for name in ("one", "two"):

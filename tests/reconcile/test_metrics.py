@@ -6,7 +6,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Forbidden
+from dra_kube import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Forbidden,
+)
 from objects import Make, Obj
 from reconcile_world import World
 
@@ -117,6 +125,29 @@ async def test_attempts_count_by_their_result(world: World) -> None:
     await world.settle()
     assert attempts(world) == {"scheduled": 1, "unschedulable": 1}
     assert waiting(world) == {"devices": 1}
+
+
+async def test_int_035_claims_count_as_they_are_made_allocated_and_deleted(world: World) -> None:
+    world.furnish(("node",))
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
+    for name in ("first", "second"):
+        world.api.add(PODS, Make.pod(name, claims=[Make.FROM_TEMPLATE]))
+    await world.settle()
+    assert claims(world) == {"true": 1, "false": 1}
+    assert value(world, "resourceclaim_controller_creates_total", status="success", admin_access="false") == 2
+    for pod in list(world.api.of(PODS)):
+        world.api.drop(PODS, f"ns/{pod['metadata']['name']}")
+    for claim in list(world.api.of(RESOURCE_CLAIMS)):  # as the garbage collector does it
+        world.api.drop(RESOURCE_CLAIMS, f"ns/{claim['metadata']['name']}")
+    await world.settle()
+    assert claims(world) == {"true": 0, "false": 0}
+
+
+def claims(world: World) -> dict[str, float]:
+    """Generated claims, by whether they are allocated."""
+    labels = {"admin_access": "false", "source": "resource_claim_template"}
+    name = "resourceclaim_controller_resource_claims"
+    return {allocated: value(world, name, allocated=allocated, **labels) for allocated in ("true", "false")}
 
 
 async def test_a_refused_write_is_an_error_and_is_tried_again(world: World) -> None:

@@ -38,8 +38,8 @@ async def test_a_pod_with_a_template_gets_claim_devices_reservation_and_node(wor
     assert world.messages("Scheduled") == ["Successfully assigned ns/pod to node-0"]
 
 
-async def test_a_pod_naming_one_claim_twice_gets_one_allocation(world: World, make: type[Make]) -> None:
-    """Both entries mean one claim (PRJ-009)."""
+async def test_prj_009_a_pod_naming_one_claim_twice_gets_one_allocation(world: World, make: type[Make]) -> None:
+    """Both entries mean one claim."""
     world.furnish(devices=2)
     world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
     world.api.add(PODS, make.pod(claims=[make.use("shared"), make.use("shared")]))

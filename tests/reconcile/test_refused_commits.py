@@ -90,6 +90,22 @@ async def test_a_refused_commit_is_reported_in_condition_and_event(
     assert current.get("nodeName") == "node-0" or not current.get("schedulingGates", True)
 
 
+async def test_prj_008_after_half_a_commit_each_claim_has_a_device_of_its_own(world: World, make: type[Make]) -> None:
+    """The second allocation is refused; the next attempt finds the first one made, and makes the other."""
+    furnish(world, make)
+    for name in ("a", "b"):
+        world.api.add(RESOURCE_CLAIMS, make.claim(name))
+    world.api.add(PODS, make.pod(claims=[make.use("a"), make.use("b")]))
+    refusals = iter([None, Forbidden(403, "Forbidden", "no")])
+    status = ("update", "resourceclaims", "status")
+    world.api.before = lambda call: next(refusals, None) if (call.verb, call.plural, call.sub) == status else None
+    await world.settle()
+    assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"
+    results = [world.api[RESOURCE_CLAIMS, f"ns/{name}"]["status"]["allocation"]["devices"]["results"] for name in "ab"]
+    assert {result["device"] for (result,) in results} == {"dev-0", "dev-1"}
+    assert next(refusals, "used up") == "used up"
+
+
 async def test_pods_whose_writes_are_refused_do_not_wake_each_other(world: World, make: type[Make]) -> None:
     """Each failure gives a device back, which the other waits for: without pauses that goes round for ever."""
     furnish(world, make, devices=1)

@@ -42,7 +42,7 @@ async def test_refused_writes_are_repeated_ever_more_seldom(ground: ProvingGroun
     await ground.sound()
 
 
-async def test_a_full_claim_is_left_alone(ground: ProvingGround) -> None:
+async def test_int_032_a_full_claim_is_left_alone(ground: ProvingGround) -> None:
     """Three pods more than a claim may have: their reservations are written together, the rest waits in silence."""
     await ground.furnish(nodes=1, devices=1, pods=LIMIT + 10)
     await ground.add_claim("shared")

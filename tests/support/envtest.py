@@ -28,6 +28,8 @@ _CONTROLLERS = (
     "replicaset-controller,job-controller,serviceaccount-controller,resourcequota-controller"
 )
 _TOKEN = "envtest-admin"
+_MORE_VERSIONS = ("v1alpha3", "v1beta1", "v1beta2")
+"""Of resource.k8s.io; v1alpha3 has the ResourcePoolStatusRequests, which their gate adds."""
 
 
 def assets() -> Path | None:
@@ -92,7 +94,8 @@ def _apiserver_arguments(folder: Path, key: Path, etcd: str, port: int) -> list[
         *(f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.0.0.0/24"),
         *("--advertise-address=127.0.0.1", "--kubelet-preferred-address-types=InternalIP"),
         "--authorization-mode=Node,RBAC",
-        "--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",
+        "--runtime-config=" + ",".join(f"resource.k8s.io/{version}=true" for version in _MORE_VERSIONS),
+        "--feature-gates=DRAResourcePoolStatus=true",
     ]
 
 
@@ -129,7 +132,7 @@ def _end_of(log: Path) -> str:
     return log.read_text(errors="replace")[-2000:]
 
 
-def _wait_for(url: str, servers: Sequence[_Server], seconds: float = 60.0) -> None:
+def _wait_for(url: str, servers: Sequence[_Server], seconds: float = 180.0) -> None:
     context = ssl._create_unverified_context()  # the server signs its own certificate at start
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {_TOKEN}"})
     deadline = time.monotonic() + seconds

@@ -129,16 +129,19 @@ class Scene:
         from dra_api.codec import to_dict
 
         for pool_name, pool in resources.items():
-            for index, piece in enumerate(pool.slices):
-                name = f"{self.namespace}-{number}-{index}"
-                spec = {
-                    "driver": self.driver_name,
-                    "nodeName": self.node_names[number],
-                    "pool": {"name": pool_name, "generation": 1, "resourceSliceCount": len(pool.slices)},
-                    "devices": [to_dict(entry) for entry in piece.devices],
-                }
-                await self.api.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
-                self._published.append(name)
+            for piece in pool.slices:
+                await self.create_slice(
+                    nodeName=self.node_names[number],
+                    pool={"name": pool_name, "generation": 1, "resourceSliceCount": len(pool.slices)},
+                    devices=[to_dict(entry) for entry in piece.devices],
+                )
+
+    async def create_slice(self, **spec: Any) -> Object:
+        """A ResourceSlice of this test's driver, without a plugin behind it."""
+        name = f"{self.namespace}-{len(self._published)}"
+        self._published.append(name)
+        body = {"metadata": {"name": name}, "spec": {"driver": self.driver_name, **spec}}
+        return await self.api.create(RESOURCE_SLICES, body)
 
     async def create_class(self, selector: str | None = None, name: str | None = None, resource: str = "") -> Object:
         """The class of this test's driver, or another one; ``resource``: the extended resource that it serves."""

@@ -4,3 +4,6 @@ import pytest
 
 both = pytest.mark.parametrize("scene", ["kubelet", "control-plane"], indirect=True)
 """Run with nodes that run pods, and with the control plane alone."""
+
+control_plane = pytest.mark.parametrize("scene", ["control-plane"], indirect=True)
+"""Run with the control plane alone: nodes are objects, and slices have no plugin behind them."""
