@@ -1,43 +1,47 @@
-"""Whether a request is sent, how often, and how late.
+"""Sends writes: whether, how often, and how late.
+
+The session of aiohttp, which does for reads, repeats a PUT or DELETE by itself, leaves the sending to a task, and takes
+six times as long for a request as the connection itself. Writes are nearly all that the operator sends. So they have
+connections of their own (``exchange``).
 
 **Once.** A write whose answer is lost may have taken effect, so only the caller can decide whether to repeat it.
-aiohttp repeats PUT and DELETE by itself when a connection breaks; ``at_most_once`` hides such an error from it. Reads
-may be repeated. ``settle`` ends the sending of writes and knows whether the fate of one is unknown.
+``settle`` ends the sending of writes and knows whether the fate of one is unknown.
 
 **Not on a dead connection.** The next write on a connection that the server closed while it was idle would fail
-needlessly. aiohttp notices the end only when the event loop has read it, which a long calculation may delay. So a used
-connection is checked right before the request. If there is anything to read, nothing is sent, and the request takes
-another connection.
+needlessly. So a used connection is checked right before the request. If there is anything to read, nothing is sent,
+and the request takes another connection.
 
 **Bounded.** kube-apiserver works on a write for up to 60 s, whether or not the client still waits, unless the query
 parameter ``timeout`` says otherwise. It is set below the client's own limit, so that a write does not take effect long
 after the client gave up on it.
 
 **Guarded.** The guard raises when no write may be sent, and otherwise gives the seconds within which one must have
-taken effect. It is asked when the connection stands, and once more when the first byte goes out: before Python 3.12
-aiohttp leaves that to a task, which a busy event loop starts late. So the server is given half of the seconds, and the
-other half may pass between the two questions.
+taken effect. It is asked when the connection stands, and once more when the request goes out: the process may have been
+stopped in between. So the server is given half of the seconds, and the other half may pass between the two questions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import select
-from collections.abc import Callable
-from typing import Any
-from weakref import WeakSet
-
-import aiohttp
-from aiohttp.connector import Connection
+from collections import deque
+from collections.abc import Callable, Mapping
+from urllib.parse import quote, urlencode, urlsplit
 
 from .clock import boot_time
-from .errors import KubeError, NotSent, Unreachable
+from .connecting import connect
+from .connection import Connection
+from .errors import ConnectionSettingsError, NotSent
+from .exchange import Answer, Exchange
 
 Guard = Callable[[], float]
 """Seconds within which a write that is sent now has to take effect. Raises KubeError when none may be sent."""
 
-READS = frozenset({"GET", "HEAD"})
+_SHARE = 0.9
+"""The share of the limit for one request that the server may spend on a write."""
+_CONNECT_SECONDS = 10.0
+_ITERATIONS = 100
+"""Of the event loop, until all connections are closed."""
 
 
 def unguarded() -> float:
@@ -45,72 +49,56 @@ def unguarded() -> float:
     return math.inf
 
 
-class _Stale(Exception):
-    """The connection is dead and nothing was sent on it."""
-
-
 class Sending:
-    """What a session needs: ``request_type`` as its request class, and ``at_most_once`` as its middleware.
+    """The connections for writes. A write may take ``timeout`` seconds, unless the guard allows less to the server.
 
-    Writes may spend ``limit`` seconds on the server, and half of what the guard allows.
+    A connection that was idle for ``keepalive`` seconds is not used again.
     """
 
-    def __init__(self, limit: float, guard: Guard) -> None:
-        self._limit, self._guard = limit, guard
-        self._used: WeakSet[object] = WeakSet()  # protocols of connections that had a request
+    def __init__(self, connection: Connection, timeout: float, keepalive: float, guard: Guard) -> None:
+        self._connection, self._timeout, self._keepalive, self._guard = connection, timeout, keepalive, guard
+        url = urlsplit(connection.host)
+        self._host, self._base = url.netloc.rpartition("@")[2], url.path
+        self._connections: set[Exchange] = set()
+        self._idle: deque[tuple[float, Exchange]] = deque()  # the longest idle first
         self._in_flight = 0
         self._open_until = -math.inf  # from then on no write without an answer can take effect
         self._changed = asyncio.Event()
         self._gate = asyncio.Event()
         self._gate.set()
 
-    @property
-    def request_type(self) -> type[aiohttp.ClientRequest]:
-        """A request class that asks the guard before it sends a write."""
-        sending = self
+    async def send(
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        """The answer to a write. Raises OSError, TimeoutError, and what the guard raises."""
+        async with asyncio.timeout(self._timeout):
+            await self._gate.wait()
+            self._in_flight += 1
+            try:
+                return await self._once(method, f"{self._base}{quote(path)}", query, headers, body)
+            finally:
+                self._in_flight -= 1
+                self._changed.set()
 
-        class Request(aiohttp.ClientRequest):
-            time_on_server = 0.0
-
-            async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-                self.time_on_server = sending._before(self, conn)
-                return await super().send(conn)
-
-            async def write_bytes(self, writer: Any, conn: Connection, *length: Any) -> None:
-                try:
-                    if self.method not in READS and sending._guard() < self.time_on_server:
-                        raise NotSent("the write was delayed for too long and was not sent")
-                except KubeError as error:
-                    assert conn.protocol is not None
-                    conn.protocol.set_exception(error)  # which ends the waiting for an answer
-                    return
-                await super().write_bytes(writer, conn, *length)
-
-        return Request
-
-    async def at_most_once(
-        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
-    ) -> aiohttp.ClientResponse:
-        """Raises Unreachable for a write whose fate is unknown."""
-        if request.method in READS:
-            return await _on_a_good_connection(request, send)
-        await self._gate.wait()
-        self._in_flight += 1
+    async def _once(
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        exchange = self._waiting() or await self._connect()
+        is_known = True
         try:
-            return await _on_a_good_connection(request, send)
-        except KubeError:
-            raise  # the guard forbade it
-        except aiohttp.ClientError as error:
-            if not isinstance(error, aiohttp.ClientConnectorError):
-                self._open_until = boot_time() + self._limit
-            what = f"{request.method} {request.url.with_query(None)}"
-            raise Unreachable(f"{what}: {error or type(error).__name__}") from error
-        except BaseException:
-            self._open_until = boot_time() + self._limit
-            raise
+            seconds = min(self._timeout * _SHARE, self._guard() / 2)
+            target = f"{path}?{urlencode({**query, 'timeout': f'{seconds:.3f}s'})}"
+            request = _head(method, target, {"Host": self._host, **headers, "Content-Length": str(len(body))}) + body
+            if self._guard() < seconds:
+                raise NotSent("the write was delayed for too long and was not sent")
+            is_known = False
+            answer = await exchange.ask(request)
+            is_known = True
         finally:
-            self._in_flight -= 1
-            self._changed.set()
+            if not is_known:
+                self._open_until = boot_time() + self._timeout * _SHARE
+            self._keep(exchange)
+        return answer
 
     async def settle(self, seconds: float) -> bool:
         """Send no more writes and wait for those in flight; whether none is left that may still take effect.
@@ -127,33 +115,53 @@ class Sending:
             return False
         return boot_time() >= self._open_until
 
-    def _before(self, request: aiohttp.ClientRequest, conn: Connection) -> float:
-        """The seconds that the server is given for a write."""
-        if conn.protocol in self._used and _is_stale(conn):
-            raise _Stale
-        seconds = 0.0
-        if request.method not in READS:
-            seconds = min(self._limit, self._guard() / 2)
-            request.url = request.url.update_query(timeout=f"{seconds:.3f}s")
-        self._used.add(conn.protocol)
-        return seconds
+    async def close(self) -> None:
+        """Close all connections."""
+        self._idle.clear()
+        for exchange in self._connections:
+            exchange.close()
+        for _ in range(_ITERATIONS):
+            if all(exchange.is_lost for exchange in self._connections):
+                break
+            await asyncio.sleep(0)
+        self._connections.clear()
 
+    def _waiting(self) -> Exchange | None:
+        """A connection that was used before and is good for another request: the one that was idle for least."""
+        while self._idle:
+            _, exchange = self._idle.pop()
+            if not exchange.is_stale():
+                return exchange
+            self._drop(exchange)
+        return None
 
-async def _on_a_good_connection(
-    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
-) -> aiohttp.ClientResponse:
-    while True:
+    async def _connect(self) -> Exchange:
+        limit = min(self._timeout, _CONNECT_SECONDS)
         try:
-            return await send(request)
-        except _Stale:
-            continue  # aiohttp has closed it, so the next one is another one
+            async with asyncio.timeout(limit):
+                exchange = await connect(self._connection)
+        except TimeoutError as error:
+            raise TimeoutError(f"no connection within {limit:g} s") from error
+        self._connections.add(exchange)
+        return exchange
+
+    def _keep(self, exchange: Exchange) -> None:
+        now = boot_time()
+        if exchange.is_good:
+            self._idle.append((now, exchange))
+        else:
+            self._drop(exchange)
+        while self._idle and now - self._idle[0][0] > self._keepalive:
+            self._drop(self._idle.popleft()[1])
+
+    def _drop(self, exchange: Exchange) -> None:
+        exchange.close()
+        self._connections.discard(exchange)
 
 
-def _is_stale(conn: Connection) -> bool:
-    transport = conn.transport
-    socket = transport.get_extra_info("socket") if transport is not None and not transport.is_closing() else None
-    if socket is None or socket.fileno() < 0:
-        return True
-    poll = select.poll()
-    poll.register(socket, select.POLLIN)
-    return bool(poll.poll(0))
+def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    """Raises ConnectionSettingsError for a header with a line break: only credentials come from elsewhere."""
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    if any("\r" in line or "\n" in line for line in lines):
+        raise ConnectionSettingsError("the credentials contain a line break, which HTTP does not allow; remove it")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")

@@ -1,6 +1,7 @@
 """Sends requests over HTTP; gives bytes, or raises the errors of ``dra_kube.errors``.
 
-Every failure of aiohttp becomes a KubeError here, so that no caller has to know about aiohttp.
+Reads and watches go through aiohttp, writes through ``sending``. Every failure of either becomes a KubeError here, so
+that no caller has to know about them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dra_api.nesting import TOO_DEEP
 
 from .connection import Connection
 from .errors import ApiError, Unreachable, error_of
+from .exchange import LARGEST
 from .retry_after import seconds_of
-from .sending import READS, Guard, Sending
+from .sending import Guard, Sending
 from .sockets import Sockets
 from .watch import watch_events
 
@@ -30,10 +32,6 @@ _WATCH_SECONDS = 300
 _WATCH_GRACE = 30
 _KEEPALIVE_SECONDS = 20.0
 """kube-apiserver closes idle connections after 90 s, load balancers and proxies in between often after 30 to 60 s."""
-_LARGEST_ANSWER = 512 * 2**20
-"""Bytes. A page of a list has up to 1,000 objects, and etcd takes objects of up to 1.5 MB."""
-_SERVER_SHARE = 0.9
-"""The share of the limit for one request that the server may spend on a write."""
 
 
 class Transport:
@@ -47,7 +45,7 @@ class Transport:
             total=None, sock_connect=_CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE
         )
         self._user_agent = user_agent
-        self._sending = Sending(timeout * _SERVER_SHARE, guard)
+        self._sending = Sending(connection, timeout, _KEEPALIVE_SECONDS, guard)
         self._sockets = Sockets()
         self._session: aiohttp.ClientSession | None = None
 
@@ -62,8 +60,6 @@ class Transport:
             ),
             timeout=self._timeout,
             headers={"User-Agent": self._user_agent},
-            request_class=self._sending.request_type,
-            middlewares=(self._sending.at_most_once,),
         )
 
     async def close(self) -> None:
@@ -71,6 +67,7 @@ class Transport:
         if self._session is not None:
             await self._session.close()
             await self._sockets.close()
+            await self._sending.close()
             self._session = None
 
     async def settle(self, seconds: float) -> bool:
@@ -87,8 +84,11 @@ class Transport:
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
         """The content of a successful answer. Raises Unreachable, or the ApiError that the server sent."""
-        response = await self._send(method, path, body, query or {}, headers or {}, self._timeout)
-        return await _content(response, f"{method} {self.connection.host}{path}")
+        if method != "GET":
+            self._entered()
+            return await self._write(method, path, body, query or {}, headers or {})
+        response = await self._read(path, query or {}, headers or {}, self._timeout)
+        return await _content(response, f"GET {self.connection.host}{path}")
 
     async def json(self, method: str, path: str, **options: Any) -> Any:
         """The JSON of a successful answer. Raises as ``request`` does, and Unreachable when it is no JSON."""
@@ -109,7 +109,7 @@ class Transport:
     async def watch(self, path: str, query: Query) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Types and objects of the events of a watch, until the server ends it. Raises as ``request`` does."""
         query = {**query, "watch": "true", "timeoutSeconds": str(_WATCH_SECONDS)}
-        response = await self._send("GET", path, None, query, {}, self._watch_timeout)
+        response = await self._read(path, query, {}, self._watch_timeout)
         async with response:
             try:
                 async for kind, obj in watch_events(response.content):
@@ -124,42 +124,52 @@ class Transport:
                 if response.connection is not None and response.connection.transport is not None:
                     response.connection.transport.abort()
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        body: Any,
-        query: Query,
-        headers: Mapping[str, str],
-        timeout: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
-        if self._session is None:
-            raise RuntimeError("the Api must be entered first: async with Api(connection) as api")
-        sent = {"Accept": "application/json", "Content-Type": "application/json", **headers}
-        if authorization := self.connection.authorization():
-            sent["Authorization"] = authorization
+    async def _write(self, method: str, path: str, body: Any, query: Query, headers: Mapping[str, str]) -> bytes:
+        content = b"" if body is None else msgspec.json.encode(body)
+        sent = {"User-Agent": self._user_agent, **self._headers(), **headers}
         what = f"{method} {self.connection.host}{path}"
         began, status = time.perf_counter(), 0
         try:
-            response = await self._session.request(
-                method,
-                f"{self.connection.host}{path}",
-                params=query,
-                data=None if body is None else msgspec.json.encode(body),
-                headers=sent,
-                timeout=timeout,
-                proxy=self.connection.proxy,
-                allow_redirects=method in READS,
+            answer = await self._sending.send(method, path, query, sent, content)
+            status = answer.status
+        except (TimeoutError, OSError) as error:
+            raise Unreachable(f"{what}: {_words(error, self._timeout)}") from error
+        finally:
+            self._observe(method, path, status, time.perf_counter() - began)
+        if status < 300:
+            return answer.content
+        raise _refusal(status, answer.content, seconds_of(answer.retry_after))
+
+    async def _read(
+        self, path: str, query: Query, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        sent = {**self._headers(), **headers}
+        what, url = f"GET {self.connection.host}{path}", f"{self.connection.host}{path}"
+        began, status = time.perf_counter(), 0
+        try:
+            response = await self._entered().get(
+                url, params=query, headers=sent, timeout=timeout, proxy=self.connection.proxy
             )
             status = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{what}: {_words(error, timeout)}") from error
         finally:
-            self._observe(method, path, status, time.perf_counter() - began)
+            self._observe("GET", path, status, time.perf_counter() - began)
         if response.status < 300:
             return response
         retry_after = seconds_of(response.headers.get("Retry-After"))
         raise _refusal(response.status, await _content(response, what), retry_after)
+
+    def _headers(self) -> dict[str, str]:
+        sent = {"Accept": "application/json", "Content-Type": "application/json"}
+        if authorization := self.connection.authorization():
+            sent["Authorization"] = authorization
+        return sent
+
+    def _entered(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("the Api must be entered first: async with Api(connection) as api")
+        return self._session
 
 
 def unobserved(_method: str, _path: str, _status: int, _seconds: float) -> None:
@@ -180,8 +190,8 @@ async def _content(response: aiohttp.ClientResponse, what: str) -> bytes:
             async for part in response.content.iter_any():
                 parts.append(part)
                 size += len(part)
-                if size > _LARGEST_ANSWER:
-                    raise Unreachable(f"{what}: the answer is larger than {_LARGEST_ANSWER >> 20} MiB")
+                if size > LARGEST:
+                    raise Unreachable(f"{what}: the answer is larger than {LARGEST >> 20} MiB")
     except (aiohttp.ClientError, TimeoutError) as error:
         raise Unreachable(f"{what}: the response was cut off: {error!r}") from error
     return b"".join(parts)

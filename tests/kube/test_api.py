@@ -392,11 +392,14 @@ async def test_answers_and_events_without_end_are_given_up(serve: Serve, monkeyp
         while True:
             await response.write(b"x" * 1000)
 
-    monkeypatch.setattr("dra_kube.transport._LARGEST_ANSWER", 100_000)
+    monkeypatch.setattr("dra_kube.transport.LARGEST", 100_000)
+    monkeypatch.setattr("dra_kube.exchange.LARGEST", 100_000)
     monkeypatch.setattr("dra_kube.watch._LONGEST", 100_000)
-    api = await serve({"GET /api/v1/nodes/n": endless, "GET /api/v1/nodes": endless})
-    with pytest.raises(dra_kube.Unreachable, match="the answer is larger than"):
-        await api.get(NODES, "n")
+    routes = ("GET /api/v1/nodes/n", "DELETE /api/v1/nodes/n", "GET /api/v1/nodes")
+    api = await serve(dict.fromkeys(routes, endless))
+    for request in (api.get, api.delete):
+        with pytest.raises(dra_kube.Unreachable, match="the answer is larger than"):
+            await request(NODES, "n")
     with pytest.raises(dra_kube.Unreachable, match="a watch event is longer than"):
         async for _ in api.watch(NODES, resource_version="1"):
             pass

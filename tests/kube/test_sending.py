@@ -145,7 +145,7 @@ EACH_WRITE = pytest.mark.parametrize("method", WRITES)
 async def test_a_write_whose_answer_is_lost_is_sent_once(server: Server, method: str, used: bool) -> None:
     async with client(server) as api:
         if used:
-            await api.get(PODS, "p", "ns")
+            await api.update(PODS, POD)
         server.requests.clear()
         server.lose = 10
         with pytest.raises(Unreachable, match=rf"{method} http://127\.0\.0\.1.*/pods"):
@@ -167,10 +167,10 @@ async def test_a_connection_closed_while_idle_costs_no_write_although_the_loop_d
     server = any_server
     async with client(server) as api:
         server.close_behind = True
-        await api.get(PODS, "p", "ns")
+        await api.update(PODS, POD)
         assert server.closed.wait(5)  # the event loop does not run meanwhile, as in a long calculation
         await WRITES[method](api)
-    assert [(name, number) for name, _, number in server.requests] == [("GET", 1), (method, 2)]
+    assert [(name, number) for name, _, number in server.requests] == [("PUT", 1), (method, 2)]
 
 
 async def test_a_good_connection_is_used_again(any_server: Server) -> None:
