@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dra_kube import PODS, RESOURCE_CLAIMS
+from dra_api.codec import convert
+from dra_api.core import Pod
+from dra_kube import PODS, RESOURCE_CLAIMS, ServerError, Unreachable
+from dra_operator.app import last_look
 from dra_operator.cluster import InvariantViolated
+from fake_api import Call
 from objects import Make
 from reconcile_world import World
 
@@ -41,6 +45,10 @@ def node_of(world: World, pod: str = "ours") -> str | None:
     return node
 
 
+def lists_of_claims(world: World) -> list[Call]:
+    return [call for call in world.api.calls if call.plural == "resourceclaims" and call.name == "(list)"]
+
+
 def add_ours(world: World, make: type[Make]) -> None:
     world.api.add(RESOURCE_CLAIMS, make.claim("ours"))
     world.api.add(PODS, make.pod("ours", claims=[make.use("ours")]))
@@ -65,6 +73,7 @@ async def test_a_pod_is_bound_at_once_where_no_other_scheduler_allocates(world: 
     async with world.running():
         await idle(world)  # no event of the watch
         assert node_of(world) == "node-0"
+        assert not lists_of_claims(world)
 
 
 async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(world: World, make: type[Make]) -> None:
@@ -142,6 +151,83 @@ async def test_where_both_took_one_device_ours_gives_way_and_is_placed_anew(
         assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
         assert node_of(world) == "node-0"
     assert world.registry.get_sample_value("dra_operator_allocations_given_up_total") == 1
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+@pytest.mark.parametrize("kind", ["a claim of the pod's", "an immediate claim"])
+async def test_what_the_watch_did_not_bring_is_listed_before_a_pod_is_bound(
+    kind: str, failures: int, world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_look, "PAUSE", 0.01)
+    world.furnish(devices=2)
+    add_foreign(world, make)
+    is_immediate = kind == "an immediate claim"
+    annotations = {"dra.kopf.dev/allocate": "immediate"} if is_immediate else {}
+    world.api.add(RESOURCE_CLAIMS, make.claim("ours", annotations=annotations))
+    if not is_immediate:
+        world.api.add(PODS, make.pod("ours", claims=[make.use("ours")]))
+    world.start()
+    world.api.before = lambda call: (
+        ServerError(500, "InternalError", "etcd is on fire")
+        if call.name == "(list)" and len(lists_of_claims(world)) <= failures
+        else None
+    )
+    async with world.running():
+        await until_allocated(world)
+        world.bring_events()
+        allocate_foreign(world, "dev-0")
+        world.api.events.clear()  # the watch is broken from here on
+        if is_immediate:
+            world.control.put(convert(Pod, world.api.add(PODS, make.pod("ours", claims=[make.use("ours")]))))
+            world.api.events.clear()
+        await world.quiet()
+        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+        assert node_of(world) == "node-0"
+        assert len(lists_of_claims(world)) > failures
+
+
+async def test_an_allocation_that_was_not_answered_is_confirmed_as_well(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    lost: list[Call] = []
+
+    def lose(call: Call) -> Exception | None:
+        if call.sub == "status" and call.name == "ours" and call.plural == "resourceclaims" and not lost:
+            lost.append(call)
+            return Unreachable("connection reset")
+        return None
+
+    world.api.after = lose
+    async with world.running():
+        await until_allocated(world)
+        world.bring_events()
+        allocate_foreign(world, "dev-0")
+        world.api.events.clear()
+        await world.quiet()
+        assert lost
+        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+
+
+async def test_an_allocation_of_a_former_process_is_confirmed_after_a_restart(world: World, make: type[Make]) -> None:
+    world.furnish(devices=2)
+    add_foreign(world, make)
+    add_ours(world, make)
+    taken = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    users = [{"resource": "pods", "name": "ours", "uid": world.api[PODS, "ns/ours"]["metadata"]["uid"]}]
+
+    def edit(claim: dict[str, Any]) -> None:
+        claim["metadata"]["finalizers"] = [FINALIZER]
+        claim["status"] = {"allocation": {"devices": {"results": [taken]}}, "reservedFor": users}
+
+    world.api.change(RESOURCE_CLAIMS, "ns/ours", edit)
+    world.start()
+    async with world.running():
+        allocate_foreign(world, "dev-0")
+        world.api.events.clear()
+        await world.quiet()
+        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
 
 
 async def test_a_pod_whose_only_device_was_taken_waits(world: World, make: type[Make]) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from dra_api.codec import convert
+from dra_api.meta import Object
 from dra_devcluster.apiserver.patching import PatchRefused, json_patch
 from dra_kube import (
     AlreadyExists,
@@ -18,6 +20,7 @@ from dra_kube import (
     Invalid,
     Resource,
     ServerError,
+    TypedList,
     Unreachable,
 )
 from fake_store import FakeStore, copied, key_of, merged
@@ -93,6 +96,21 @@ class FakeApi(FakeStore):
         return await self.request(
             Call("get", resource.plural, None, name), lambda: copied(self.find(resource, namespace, name))
         )
+
+    async def list_as(self, resource: Resource, kind: type[Object]) -> TypedList:
+        """All objects of the kind."""
+        listed, at = await self._list(resource)
+        return TypedList([convert(kind, obj) for obj in listed], [], at)
+
+    async def list_metadata(self, resource: Resource) -> tuple[list[Obj], str]:
+        """What exists, and as of which revision."""
+        listed, at = await self._list(resource)
+        return [obj["metadata"] for obj in listed], at
+
+    async def _list(self, resource: Resource) -> tuple[list[Obj], str]:
+        call = Call("get", resource.plural, None, "(list)")
+        listed = await self.request(call, lambda: {"items": self.of(resource), "at": str(self._revision)})
+        return listed["items"], listed["at"]
 
     async def create(self, resource: Resource, body: Obj, namespace: str | None = None) -> Obj:
         call, body = Call("create", resource.plural, None, body["metadata"].get("name", "")), copied(body)

@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
+from typing import cast
 
 from dra_api.codec import convert
 from dra_api.resource import Device
-from dra_kube import DEVICE_CLASSES, EVENTS, NODES, RESOURCE_SLICES
+from dra_kube import DEVICE_CLASSES, EVENTS, NODES, RESOURCE_SLICES, Api
 from dra_operator.allocator import DEFAULT_BUDGET, Allocator, Features, Inventory
 from dra_operator.allocator.published.predicates import Language
+from dra_operator.app.last_look import LastLook
 from dra_operator.cluster import Cluster, Concern, check
 from dra_operator.intake.kinds import WATCHED
+from dra_operator.intake.malformed import Quarantine
 from dra_operator.reconcile import Concerns, Control, Pace
 from dra_operator.reconcile.dispatcher import Postponed
 from fake_api import FakeApi
@@ -86,13 +89,16 @@ class World:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Control]:
         """Let the operator work inside the block."""
-        task = asyncio.create_task(self.control.run())
+        last_look = LastLook(cast(Api, self.api), self.control, Quarantine(self.control.hold))
+        tasks = [asyncio.create_task(self.control.run()), asyncio.create_task(last_look.run())]
         try:
             yield self.control
         finally:
-            task.cancel()
-            await asyncio.wait((task,))
-            assert task.cancelled(), f"the operator ended by itself: {task.exception()!r}"
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            for task in tasks:
+                assert task.cancelled(), f"the operator ended by itself: {task.exception()!r}"
 
     async def settle(self) -> None:
         """Start an operator, let it work until there is nothing left to do, and stop it."""

@@ -34,6 +34,7 @@ from dra_operator.reconcile import Concerns, Control, Pace
 from .audit import Audit
 from .controller_manager import ControllerManager
 from .known import Version
+from .last_look import LastLook
 from .metrics import AppMetrics
 from .request_metrics import Requests
 from .streams import Limits, Streams
@@ -277,6 +278,7 @@ class Operator:
         async with asyncio.TaskGroup() as group:
             group.create_task(parts.control.run(), name="reconcilers")
             group.create_task(parts.audit.run(), name="audit")
+            group.create_task(LastLook(parts.api, parts.control, parts.quarantine).run(), name="last look")
             if parts.controller_manager is not None:
                 group.create_task(parts.controller_manager.run(), name="controller manager")
             group.create_task(parts.loader.look_for_missing(self._found_kinds), name="missing kinds")

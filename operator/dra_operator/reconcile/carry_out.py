@@ -1,8 +1,8 @@
 """Writes the plan for a pod, and says what the pod waits for when it has its devices and cannot be bound yet.
 
 A pod may be allocated and reserved and still not be bound: its devices have to get ready, its volumes to be bound, or
-the watch has to show that no other scheduler took its devices. It keeps its devices and its room, and is looked at
-again when that may have changed.
+a list of the claims has to show that no other scheduler took its devices. It keeps its devices and its room, and is
+looked at again when that may have changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .errors import CommitRefused
 from .placing import Placing
 from .report import SCHEDULER_ERROR, WaitingReport
 
-UNSEEN = 5.0  # seconds between two looks whether the watch has brought an allocation
+UNSEEN = 5.0  # seconds between two looks whether watch and list have brought what a pod waits for
 
 
 class CarryOut:
@@ -60,11 +60,9 @@ class CarryOut:
     def _may_end(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
         """Whether all devices are ready for the pod to run with them, and certainly its own.
 
-        An immediate claim waits for nothing; where they may not be its own, it is looked at once more.
+        An immediate claim waits for nothing: the pods that use it do.
         """
         if is_stand_in(pod):
-            if self._confirmations.wait(claims):
-                self._placing.look_again(pod.key, UNSEEN)
             return True
         if any(self._placing.readiness(claim).state is not Readiness.READY for claim in claims):
             return False
@@ -83,7 +81,7 @@ class CarryOut:
             self._placing.events.post(pod, EventReason.VOLUMES_PENDING, waiting)
         wait = self._confirmations.wait(claims)
         if wait > 0:
-            # The watch wakes the pod when it brings the allocation; should it never come, look at what there is.
+            # Watch and list wake the pod when they bring what it waits for; should they never come, look again.
             self._placing.look_again(pod.key, UNSEEN if wait == math.inf else wait)
             return
         if not unbound and not any(self._must_give_way(pod, claim) for claim in claims):

@@ -123,7 +123,8 @@ class Commit:
             if isinstance(error, KubeError | ObjectChanged):
                 raise self._failure(error) from error
             raise
-        self._confirmations.forget(claims)
+        if not is_stand_in(self._pod):
+            self._confirmations.forget(claims)
         return True
 
     def _failure(self, error: Exception) -> CommitFailed:

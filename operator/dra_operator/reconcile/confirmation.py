@@ -1,17 +1,20 @@
-"""Allocations of ours that the watch has not brought back yet, where another scheduler may have taken the same devices.
+"""Allocations of ours with which no pod may be bound yet, where another scheduler may have taken the same devices.
 
-The watch of claims has an order, and every writer's allocations are in it. When ours has come back, all that were
-written before are in the view, and a device that two claims hold can be seen. What another scheduler had decided but
-not written by then follows at once: it has seen our allocation, too, and decides on the device no more. So a pod is
-bound when its allocations have come back, a ``grace`` has passed, and no device is held twice.
+The watch of claims has an order, and every writer's allocations are in it. What another scheduler decided before it saw
+ours is written within a ``grace`` after the watch has brought ours back; it has seen ours by then, too, and decides on
+the device no more. So a list of the claims that is asked for after the grace has everything that matters. Only a list
+can say that: a watch may be broken, or late, without a sign. The pod is bound when such a list is in the view and no
+device is held twice (``app.last_look`` lists, when a pod ``asked`` for it).
 
-The watch may be faster than the answer to our write, so what it brought last of each claim is remembered.
+The watch may be faster than the answer to our write, so what it brought last of each claim is remembered. What was
+allocated before this process began counts as seen when it began.
 
-Where no other scheduler allocates (``contested`` says so) none of this is waited for.
+Where no other scheduler allocates (``contested`` says so) none of this is waited for, and nothing is listed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -29,22 +32,27 @@ class _Written:
 
 
 class Confirmations:
-    """``wrote`` our allocations, ``seen`` what the watch brings; ``wait`` says how long to wait before binding."""
+    """``wrote`` our allocations, ``seen`` what the watch brings, ``listed`` all claims; ``wait`` before binding."""
 
     def __init__(self, contested: Callable[[AllocationResult], bool], clock: Callable[[], float], grace: float) -> None:
         self._contested, self._clock, self._grace = contested, clock, grace
+        self._began = clock()
         self._written: dict[str, _Written] = {}
         self._shown: dict[str, str] = {}
+        self._as_of = -math.inf
+        self._unlisted: dict[str, None] = {}
+        self.asked = asyncio.Event()
+        """Set when a claim waits for a list."""
 
     def wrote(self, claim: ResourceClaim) -> None:
-        """The server has answered that the claim is allocated as we wanted."""
+        """The server has answered that the claim is allocated as we wanted, to that write or to a later question."""
         uid, version = claim.metadata.uid, claim.metadata.resource_version
         self._written[uid] = _Written(version)
         if _is_at_least(self._shown.get(uid, ""), version):
             self._written[uid].seen = self._clock()
 
     def seen(self, claim: ResourceClaim) -> bool:
-        """The watch brought this version of a claim; whether it confirms an allocation of ours."""
+        """The watch brought this version of a claim; whether it is the first that shows an allocation of ours."""
         uid, version = claim.metadata.uid, claim.metadata.resource_version
         self._shown[uid] = version
         written = self._written.get(uid)
@@ -52,6 +60,12 @@ class Confirmations:
             return False
         written.seen = self._clock()
         return True
+
+    def listed(self, as_of: float) -> list[str]:
+        """The view has all claims as of this time; the keys of the claims that waited for that, or a later one."""
+        self._as_of = max(self._as_of, as_of)
+        keys, self._unlisted = list(self._unlisted), {}
+        return keys
 
     def forget(self, claims: Iterable[ResourceClaim]) -> None:
         """The pod of the claims is bound, or they are given back."""
@@ -63,16 +77,32 @@ class Confirmations:
         self._written.pop(uid, None)
         self._shown.pop(uid, None)
 
+    def is_unseen(self, claim: ResourceClaim) -> bool:
+        """Whether the moment counts at which the watch shows the claim."""
+        written = self._written.get(claim.metadata.uid)
+        return written is not None and written.seen == math.inf and self._is_contested(claim)
+
     def wait(self, claims: Iterable[ResourceClaim]) -> float:
-        """Seconds until a pod with these claims may be bound: 0 now, infinity if the watch has to come first."""
+        """Seconds until a pod with these claims may be bound: 0 now, infinity if watch or list have to come first."""
         now = self._clock()
         return max((self._left(claim, now) for claim in claims), default=0.0)
 
     def _left(self, claim: ResourceClaim, now: float) -> float:
-        written, allocation = self._written.get(claim.metadata.uid), claim.status.allocation
-        if written is None or allocation is None or not self._contested(allocation):
+        if not self._is_contested(claim):
             return 0.0
-        return max(0.0, written.seen + self._grace - now)
+        written = self._written.get(claim.metadata.uid)
+        due = (self._began if written is None else written.seen) + self._grace
+        if self._as_of >= due:
+            return 0.0
+        if now < due:
+            return due - now
+        self._unlisted[claim.key] = None
+        self.asked.set()
+        return math.inf
+
+    def _is_contested(self, claim: ResourceClaim) -> bool:
+        allocation = claim.status.allocation
+        return allocation is not None and self._contested(allocation)
 
 
 def _is_at_least(shown: str, written: str) -> bool:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -171,13 +170,27 @@ class Control:
     def shown(self, obj: Object) -> None:
         """The watch, or a list, has brought this version, which the view may have already."""
         if isinstance(obj, ResourceClaim) and self._confirmations.seen(obj):
-            for pod in self.cluster.pods_by_claim.keys(obj.key):
-                if pod in self.cluster.waiting:
-                    self.queues.of("place").add_after(Key("place", pod), self._grace)
+            self._look_at_users([obj.key], after=self._grace)
 
     def awaits(self, obj: Object) -> bool:
         """Whether something depends on the moment at which the watch shows this version, which is known already."""
-        return isinstance(obj, ResourceClaim) and self._confirmations.wait([obj]) == math.inf
+        return isinstance(obj, ResourceClaim) and self._confirmations.is_unseen(obj)
+
+    @property
+    def wants_list(self) -> asyncio.Event:
+        """Set when pods have to wait until the view has all claims as of now (``listed``)."""
+        return self._confirmations.asked
+
+    def listed(self, as_of: float) -> None:
+        """The view has all claims as they were on the server at this time of the loop, or later."""
+        self._look_at_users(self._confirmations.listed(as_of), after=0.0)
+
+    def _look_at_users(self, claims: Iterable[str], *, after: float) -> None:
+        """Have the waiting pods of these claims looked at, after so many seconds."""
+        for claim in claims:
+            for pod in self.cluster.pods_by_claim.keys(claim):
+                if pod in self.cluster.waiting:
+                    self.queues.of("place").add_after(Key("place", pod), after)
 
     def remove(self, kind: type[Object], key: str, uid: str | None = None) -> None:
         """An object is gone."""

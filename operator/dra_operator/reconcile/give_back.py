@@ -49,6 +49,9 @@ class GiveBack:
             with suppress(NotFound, ClaimChanged):  # gone, or replaced: with it the old write's object
                 await self._claims.remove_finalizer(entry.claim, HOLD if is_stand_in(entry.pod) else FINALIZER)
             self._placing.wake(self._cluster.settle(entry.claim.metadata.uid))
+            current = self._cluster.claims.get(entry.claim.key)
+            if current is not None and current.status.allocation is not None:
+                self._confirmations.wrote(current)
         self._placing.look_again(key)
 
     async def ask(self, pod: Pod, ending: Ending) -> Result | None:

@@ -27,6 +27,7 @@ from dra_kube import (
 )
 from dra_operator.allocator import Allocator, Features, Inventory
 from dra_operator.app.audit import Audit
+from dra_operator.app.last_look import LastLook
 from dra_operator.cluster import ClaimTemplate, Cluster
 from dra_operator.intake.initial_list import Loader
 from dra_operator.intake.malformed import Quarantine
@@ -74,6 +75,7 @@ class Incarnation:
         api = cast(Api, server)
         quarantine = Quarantine(self.control.hold)
         self.audit = Audit(api, self.control, quarantine, KINDS, lambda _: went_back(), AUDITS)
+        self._last_look = LastLook(api, self.control, quarantine)
         self._loader = Loader(api, KINDS, self.control.load, quarantine, self.audit.loaded)
         self._tasks: list[asyncio.Task[None]] = []
         self.is_working = False
@@ -83,7 +85,8 @@ class Incarnation:
         self._tasks.append(asyncio.create_task(self._load()))
         await asyncio.wait(self._tasks)
         if not self._tasks[0].cancelled():
-            self._tasks = [asyncio.create_task(self.control.run()), asyncio.create_task(self.audit.run())]
+            work = (self.control.run(), self.audit.run(), self._last_look.run())
+            self._tasks = [asyncio.create_task(each) for each in work]
             self.is_working = True
 
     async def _load(self) -> None:

@@ -10,8 +10,6 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from dra_api.codec import convert
-from dra_api.meta import Object
 from dra_kube import (
     EVENTS,
     NODES,
@@ -23,7 +21,6 @@ from dra_kube import (
     Resource,
     ServerError,
     TooManyRequests,
-    TypedList,
     Unreachable,
 )
 from fake_api import Call, Effect, FakeApi
@@ -83,21 +80,6 @@ class Server(FakeApi):
         call = Call("get", resource.plural, None, "(discovery)")
         await self.request(call, dict)
         return resource.versions[0]
-
-    async def list_as(self, resource: Resource, kind: type[Object]) -> TypedList:
-        """All objects of the kind."""
-        listed, at = await self._list(resource)
-        return TypedList([convert(kind, obj) for obj in listed], [], at)
-
-    async def list_metadata(self, resource: Resource) -> tuple[list[Obj], str]:
-        """What exists, and as of which revision."""
-        listed, at = await self._list(resource)
-        return [obj["metadata"] for obj in listed], at
-
-    async def _list(self, resource: Resource) -> tuple[list[Obj], str]:
-        call = Call("get", resource.plural, None, "(list)")
-        listed = await self.request(call, lambda: {"items": self.of(resource), "at": str(self._revision)})
-        return listed["items"], listed["at"]
 
     def _arrive(self, life: int, call: Call, effect: Effect, fate: Fate, answer: asyncio.Future[Obj]) -> None:
         outcome = self._outcome(life, call, effect, fate)
