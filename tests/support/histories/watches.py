@@ -17,13 +17,11 @@ from fake_store import key_of
 from objects import Obj
 
 from .incarnation import KINDS, Incarnation
-from .script import RIVAL
 from .server import Server
 from .weather import Weather
 
 OVERTAKING = 0.5
-PROMPT = 0.05
-"""What a rival writes comes within the grace that the operator grants it: what comes later, gives a device twice."""
+LONGEST_GAP = 4.0
 RELIST = 0.2  # seconds from the break of a stream until the list, at least
 
 
@@ -88,13 +86,13 @@ class Watches:
         uid, now = obj["metadata"]["uid"], self._loop.time()
         last_of_kind = self._last_of.get(resource, 0.0)
         at = max(now + fate.before, last_of_kind - OVERTAKING)
-        if obj["metadata"]["name"].startswith(RIVAL):
-            at = min(at, now + PROMPT)
         self._last_at[uid] = at = max(at, self._last_at.get(uid, 0.0))
         self._last_of[resource] = max(at, last_of_kind)
         self._deliver_at(at, event, resource, obj, fate.strike == "skipped")
         if fate.strike == "doubled":
             self._deliver_at(at + fate.after, event, resource, obj, False)
+        elif fate.strike == "last" and event:
+            self.gap(resource, LONGEST_GAP * self._weather.chance("gap", name))
 
     def _deliver_at(self, at: float, event: str, resource: Resource, obj: Obj, may_skip: bool) -> None:
         self.busy += 1

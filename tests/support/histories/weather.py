@@ -29,6 +29,7 @@ class Odds(NamedTuple):
     slow: float
     doubled: float
     skipped: float
+    last: float
 
 
 class Fate(NamedTuple):
@@ -47,7 +48,7 @@ class Weather:
         self._met: Counter[str] = Counter()
         self.strikes: list[str] = []
         self.is_over = False
-        most = (0.08, 0.12, 0.08, 0.15, 0.15, 0.2, 0.2)
+        most = (0.08, 0.12, 0.08, 0.15, 0.15, 0.2, 0.2, 0.1)
         calm = self.chance("calm") < 0.1
         self.odds = Odds(*(0.0 if calm else limit * self.chance("odds", n) for n, limit in enumerate(most)))
 
@@ -64,7 +65,9 @@ class Weather:
 
     def of_event(self, name: str) -> Fate:
         """What happens to an event on its way; ``before`` are its seconds."""
-        return self._fate(name, (("doubled", self.odds.doubled), ("skipped", self.odds.skipped)))
+        return self._fate(
+            name, (("doubled", self.odds.doubled), ("skipped", self.odds.skipped), ("last", self.odds.last))
+        )
 
     def _fate(self, name: str, chances: Chances) -> Fate:
         self._met[name] += 1
