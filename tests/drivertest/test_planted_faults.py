@@ -45,6 +45,14 @@ async def test_a_driver_without_faults_passes_every_check(bad_bench: OpenBench) 
     assert [line for lines in await asyncio.gather(*map(passed, NOUNS)) for line in lines] == []
 
 
+async def test_a_driver_may_share_all_its_devices(bad_bench: OpenBench) -> None:
+    async with bad_bench("it shares all devices") as bench:
+        results = [one async for one in run(chosen(all_checks(), ["prepare.*", "claims.*", "unprepare.*"]), bench)]
+    assert [one.check.name for one in results if one.verdict is not Verdict.PASSED] == [
+        "claims.do-not-take-a-device-in-use"
+    ]
+
+
 def test_every_check_has_a_fault() -> None:
     assert CHECKS.keys() - {planted.check for planted in FAULTS} == set()
 

@@ -141,6 +141,8 @@ class SliceWork:
         devices: list[Json] = [
             {"name": name, "attributes": {"resource.kubernetes.io/pcieRoot": {"string": root}}} for name in PLAIN
         ]
+        if has("it shares all devices"):
+            devices = [{**device, "allowMultipleAllocations": True} for device in devices]
         taint = {"key": "bad.example.com/flaky", "effect": "NoSchedule"}
         if has("taints are new at each start"):
             taint["timeAdded"] = f"2026-01-0{self._start}T00:00:00Z"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from dra_driver_test.check import Level, check
-from dra_driver_test.errors import Finding
+from dra_driver_test.errors import Finding, Skipped
 from dra_driver_test.harness.bench import Bench
 from dra_driver_test.harness.server import Claim, Device, Use
 
@@ -101,6 +101,8 @@ async def do_not_take_a_device_in_use(bench: Bench) -> None:
     Two such claims mean that an allocation went wrong; the driver is the last that can keep two pods apart.
     """
     device = await bench.device()
+    if device.is_shared:
+        raise Skipped("the driver published shared devices only")
     await bench.prepare(await bench.claim(device))
     await bench.refused(await bench.claim(device), f"with the device {device.name}, which is prepared for another")
 

@@ -118,10 +118,15 @@ class Bench:
 
     async def devices(self, count: int = 1) -> list[Device]:
         """So many devices that different claims can hold at the same time. Raises Skipped for fewer."""
-        devices = [device for device in await self.published() if device.is_plain and not device.is_shared]
+        devices = await self.independent()
         if len(devices) < count:
             raise Skipped(f"the check needs {count} independent devices, and the driver published {len(devices)}")
         return devices[:count]
+
+    async def independent(self) -> list[Device]:
+        """All devices that different claims can hold at the same time; shared ones if the driver has no others."""
+        plain = [device for device in await self.published() if device.is_plain]
+        return [device for device in plain if not device.is_shared] or plain
 
     async def device(self) -> Device:
         """A device."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 import secrets
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,7 +54,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One result of an allocation: a device for a request, with further fields of the result."""
+    """One result of an allocation: a device for a request, with further fields of the result.
+
+    Of a shared device it is a part of its own, except for an administrator's access.
+    """
 
     device: Device
     request: str = "req"
@@ -62,7 +66,10 @@ class Use:
     def result(self) -> Json:
         """As it stands in the claim's status."""
         device = {"driver": self.device.driver, "pool": self.device.pool, "device": self.device.name}
-        return {"request": self.request, **device, **dict(self.fields)}
+        fields = dict(self.fields)
+        if self.device.is_shared and not fields.get("adminAccess"):
+            fields.setdefault("shareID", str(uuid.uuid4()))
+        return {"request": self.request, **device, **fields}
 
 
 @dataclass(frozen=True, slots=True)
