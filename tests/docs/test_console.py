@@ -71,7 +71,7 @@ STORIES = {
         words={"/tmp/dra-.../nodes/node-1": "$(sed -n 's/^ *node-1: //p' up.log)"},
     ),
     "roles, tokens and a stuck claim": Story(
-        (("docs/devcluster.md", 1), ("docs/devcluster.md", 2), ("docs/operating.md", 2)),
+        (("docs/devcluster.md", 1), ("docs/devcluster.md", 2), ("docs/operating.md", 4)),
         check="kubectl wait --for=delete resourceclaim/stuck --timeout=30s",
         words={"resourceclaim NAME": "resourceclaim stuck"},
         before={
@@ -116,6 +116,8 @@ NOT_RUN = {  # page, the beginnings of the commands, and why no story has them
     ("docs/operating.md", "kubectl apply -k"): DEPLOYED,
     ("docs/operating.md", "kubectl rollout"): DEPLOYED,
     ("docs/operating.md", "kubectl label"): DEPLOYED,
+    ("docs/operating.md", "kubectl get resourceclaims"): DEPLOYED,
+    ("docs/operating.md", "kubectl delete"): DEPLOYED,
     ("docs/operator.md", "kubectl get devicetaintrule"): "tests/e2e/test_evictions.py reads such a condition",
     ("docs/operator.md", "kubectl create -f -"): "needs a gate; tests/operator/test_pool_status.py has the object",
     ("docs/operator.md", "kubectl get resourcepoolstatusrequest"): "tests/operator/test_pool_status.py reads it",

@@ -21,6 +21,7 @@ from pages import BY_NAME
 from waiting import becomes, until
 
 KUBELET_DIR, CDI_DIR = "/var/lib/kubelet", "/var/run/cdi"
+INSTALL, LABEL, UPGRADE, REMOVE = range(4)  # the blocks of docs/operating.md
 EXAMPLES = {pod["metadata"]["name"] for path in sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
             for pod in yaml.safe_load_all(path.read_text()) if pod["kind"] == "Pod"}  # fmt: skip
 
@@ -34,11 +35,8 @@ async def site() -> AsyncIterator[Site]:
 async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
     kubectl = site.kubectl
     await site.deploy()
-    for block in (0, 1):  # as docs/operating.md says
-        for line in BY_NAME["docs/operating.md"].console()[block]:
-            program, *words = shlex.split(line.command)
-            assert program == "kubectl"
-            await kubectl(*words)
+    for block in (INSTALL, LABEL):
+        await as_the_page_says(site, block)
     await programs_were_called_as_written(site)
 
     await kubectl("apply", "--validate=strict", "-f", "manifests/examples")
@@ -53,12 +51,19 @@ async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
     async with Api(site.cluster.connection()) as api:
         await until("no claim left", lambda: _none(api, RESOURCE_CLAIMS))
     assert [list(node.cdi_dir.glob("*.json")) for node in site.cluster.nodes] == [[]] * NODES
-    # The namespaces come first and may take their content along before kubectl gets there.
-    await kubectl("delete", "-k", "manifests", "--ignore-not-found", "--timeout=120s")
+    await as_the_page_says(site, REMOVE)
     async with Api(site.cluster.connection()) as api:
         await until("no pod left", lambda: _none(api, PODS))
     for namespace in ("dra-system", "dra-plugins"):
         assert "NotFound" in await kubectl("get", "namespace", namespace, code=1)
+
+
+async def as_the_page_says(site: Site, block: int) -> None:
+    """Type in the commands of a block of docs/operating.md."""
+    for line in BY_NAME["docs/operating.md"].console()[block]:
+        program, *words = shlex.split(line.command)
+        assert program == "kubectl"
+        await site.kubectl(*words)
 
 
 async def the_plugins_are_replaced_without_a_gap(site: Site) -> None:
@@ -70,7 +75,7 @@ async def the_plugins_are_replaced_without_a_gap(site: Site) -> None:
         slices = {one["metadata"]["name"] for one in (await api.list(RESOURCE_SLICES))[0]}
         await site.kubectl("rollout", "restart", "daemonset/dra-plugin", *where)
         await becomes(lambda: any(len(list(node.registry_dir.glob("*.sock"))) == 2 for node in site.cluster.nodes))
-        await site.runs()
+        await as_the_page_says(site, UPGRADE)
         assert {one["metadata"]["name"] for one in (await api.list(RESOURCE_SLICES))[0]} == slices
     await site.kubectl("wait", "--for=delete", *old, *where, "--timeout=120s")
     assert await in_use(site) == claims
