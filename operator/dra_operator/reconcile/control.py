@@ -80,7 +80,7 @@ def _register_gauges(registry: CollectorRegistry, cluster: Cluster, queues: Work
 class Control:
     """The reconcilers of one cluster. To be made inside a running event loop.
 
-    ``check_invariants`` verifies the view after every handled key and logs what is wrong.
+    ``check_invariants`` is asked after every handled key whether to verify the view, and to log what is wrong.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Control:
         *,
         registry: CollectorRegistry | None = None,
         pace: Pace = Pace(),  # noqa: B008 - frozen
-        check_invariants: bool = False,
+        check_invariants: Callable[[], bool] = lambda: False,
         now: Callable[[], datetime] = utc_now,
         concerns: Concerns | None = None,
         legacy_claim_names: bool = False,
@@ -100,7 +100,7 @@ class Control:
         self.concerns = concerns or Concerns()
         clock = asyncio.get_running_loop().time
         self.queues = _queues(pace, clock, self._rank)
-        self._checks = check_invariants
+        self._checks_now = check_invariants
         registry = registry or CollectorRegistry()
         self._violations = ViolationLog(registry)
         _register_gauges(registry, cluster, self.queues)
@@ -248,5 +248,5 @@ class Control:
             self.queues.close()
 
     def _after(self) -> None:
-        if self._checks:
+        if self._checks_now():
             self._violations.report(violations(self.cluster))

@@ -69,7 +69,7 @@ class Incarnation:
             allocator,
             registry=CollectorRegistry(),
             pace=Pace(workers=FEW),
-            check_invariants=checks,
+            check_invariants=lambda: checks,
             now=now,
         )
         api = cast(Api, server)
