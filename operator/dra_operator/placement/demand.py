@@ -82,6 +82,8 @@ class Demands:
 
     def nodes_of(self, demand: Demand, names: Iterable[str]) -> Iterator[str]:
         """Which of the nodes have this demand."""
+        if demand is self._rest and len(self._groups) == 1:
+            return iter(names)
         return (name for name in names if self._of(name) is demand)
 
     def size(self, demand: Demand) -> int:

@@ -63,10 +63,12 @@ class Candidates:
         yield from self.may_error
         if self.anywhere:
             return
+        first = scarcest(self.wants)
+        others = [wants for wants in self.wants if wants is not first]
         seen = set(self.may_error)
-        for want in scarcest(self.wants):
+        for want in first:
             for node in want.counts.nodes(want.least):
-                if node not in seen and node in self:
+                if node not in seen and (not others or all(_holds(wants, node) for wants in others)):
                     seen.add(node)
                     yield node
 
