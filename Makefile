@@ -81,7 +81,7 @@ lock: install  ## pin the newest allowed dependency versions in requirements.loc
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-emit-index-url --no-header \
 	  --no-annotate --upgrade --output-file requirements.lock pyproject.toml
-	$(HASHES) --output-file requirements-image.lock pyproject.toml
+	$(HASHES) --extra otel --output-file requirements-image.lock pyproject.toml
 	echo 'hatchling>=1.27' | $(HASHES) --output-file requirements-build.lock -
 
 sbom: install  ## write what the image holds to build/kopf-dra.cdx.json, an SBOM in CycloneDX's form

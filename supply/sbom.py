@@ -31,7 +31,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-IMAGE = {"extra": "", "python_version": "3.13", "python_full_version": "3.13.0", "sys_platform": "linux"}
+IMAGE = {"extra": "otel", "python_version": "3.13", "python_full_version": "3.13.0", "sys_platform": "linux"}
 
 
 @dataclass(frozen=True)

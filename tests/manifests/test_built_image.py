@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from aiohttp import web
 from dra_devcluster.apiserver import DevApiServer, serve_in_thread
 from dra_kube import PODS, Api, connection
 from kubectl import ROOT
@@ -103,12 +104,25 @@ def account(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_its_operator_binds_a_pod(account: Path) -> None:
-    with serve_in_thread() as server:
-        await binds_a_pod(server, account)
+async def test_its_operator_binds_a_pod_and_sends_traces(account: Path) -> None:
+    traces: list[str] = []
+
+    async def collect(request: web.BaseRequest) -> web.Response:
+        traces.append(request.path)
+        return web.Response()
+
+    collector = web.ServerRunner(web.Server(collect))
+    await collector.setup()
+    await web.TCPSite(collector, "127.0.0.1", 0).start()
+    try:
+        with serve_in_thread() as server:
+            await binds_a_pod(server, account, f"http://127.0.0.1:{collector.addresses[0][1]}")
+    finally:
+        await collector.cleanup()
+    assert "/v1/traces" in traces
 
 
-async def binds_a_pod(server: DevApiServer, account: Path) -> None:
+async def binds_a_pod(server: DevApiServer, account: Path, collector: str) -> None:
     async with Api(connection(server.write_kubeconfig(account / "kubeconfig"))) as api:
         cluster = LiveCluster(api)
         await cluster.furnish()
@@ -116,6 +130,7 @@ async def binds_a_pod(server: DevApiServer, account: Path) -> None:
         await cluster.add_pod("p")
         host, port = give(account, server.kubeconfig)
         words = [f"KUBERNETES_SERVICE_HOST={host}", f"KUBERNETES_SERVICE_PORT={port}", "HOSTNAME=dra-operator-0"]
+        words.append(f"OTEL_EXPORTER_OTLP_ENDPOINT={collector}")
         words += [*config()["Cmd"][:2], "--metrics-port", "0"]
         with (account / "log").open("wb") as log:
             operator = await asyncio.create_subprocess_exec(*inside(words, account), stdout=log, stderr=log)

@@ -87,7 +87,10 @@ def versions(lock: str) -> dict[str, str]:
 def test_the_image_has_the_versions_that_are_tested() -> None:
     tested, image = versions("requirements.lock"), versions("requirements-image.lock")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    direct = {re.split(r"[<>=\[]", wanted)[0] for wanted in project["dependencies"]}
+    wanted = (
+        project["dependencies"] + project["optional-dependencies"]["otel"]
+    )  # traces are switched on in the manifests
+    direct = {re.split(r"[<>=\[]", each)[0] for each in wanted}
     assert direct <= image.keys()
     assert image.items() <= tested.items(), "run make lock"
 
