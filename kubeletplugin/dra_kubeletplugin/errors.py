@@ -34,9 +34,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dra_kube import Forbidden
+
+_RIGHTS = "the ClusterRole dra-plugin in manifests/plugin/rbac.yaml has what a plugin needs"
+
 
 class PluginError(Exception):
     """Root of all errors of this package."""
+
+
+def with_remedy(error: Exception) -> str:
+    """An error of the API server in words; what is forbidden names the role that allows it."""
+    return f"{error}; {_RIGHTS}" if isinstance(error, Forbidden) else str(error)
 
 
 class SettingsError(PluginError):

@@ -329,16 +329,17 @@ async def test_a_node_made_again_is_the_owner_of_new_slices(api: PluginApi, erro
 
 # --- failures ---
 
+RIGHTS = "; the ClusterRole dra-plugin in manifests/plugin/rbac.yaml has what a plugin needs"
 FAILURES = [
-    ("create", ServerError(500, "InternalError", "etcd is down")),
-    ("create", Forbidden(403, "Forbidden", "not allowed")),
-    ("get", ServerError(500, "InternalError", "no node today")),
+    ("create", ServerError(500, "InternalError", "etcd is down"), ""),
+    ("create", Forbidden(403, "Forbidden", "not allowed"), RIGHTS),
+    ("get", ServerError(500, "InternalError", "no node today"), ""),
 ]
 
 
-@pytest.mark.parametrize(("verb", "fault"), FAILURES)
+@pytest.mark.parametrize(("verb", "fault", "remedy"), FAILURES)
 async def test_a_failed_write_is_reported_and_tried_again(
-    api: PluginApi, errors: Errors, verb: str, fault: ApiError
+    api: PluginApi, errors: Errors, verb: str, fault: ApiError, remedy: str
 ) -> None:
     api.faults[verb] = [fault, fault]
     async with publishing(api, errors) as publisher:
@@ -346,7 +347,7 @@ async def test_a_failed_write_is_reported_and_tried_again(
         await settled(publisher)
     assert devices(api) == [["a"], ["b"]]
     assert [type(error) for error in errors] == [SyncFailed, SyncFailed]
-    assert str(errors[0]) == f'pool "p": {fault}'
+    assert str(errors[0]) == f'pool "p": {fault}{remedy}'
 
 
 @pytest.mark.parametrize("verb", ["update", "delete"])

@@ -21,7 +21,15 @@ from typing import Any, Self
 
 from dra_kube import Api, ApiError, KubeError
 
-from dra_kubeletplugin.errors import DroppedFields, PoolInvalid, PoolRefused, Recoverable, SyncFailed, WatchFailed
+from dra_kubeletplugin.errors import (
+    DroppedFields,
+    PoolInvalid,
+    PoolRefused,
+    Recoverable,
+    SyncFailed,
+    WatchFailed,
+    with_remedy,
+)
 
 from .dropped import disabled_features
 from .due import DueTimes, Reason
@@ -239,7 +247,7 @@ class SlicePublisher:
     def _failed(self, name: str, error: Exception) -> None:
         if not isinstance(error, KubeError):
             log.exception("synchronising pool %s", name)  # a bug of ours must not end the publishing of others
-        failure = SyncFailed(f'pool "{name}": {error}')
+        failure = SyncFailed(f'pool "{name}": {with_remedy(error)}')
         failure.__cause__ = error
         rest = (error.retry_after if isinstance(error, ApiError) else None) or 0.0
         self._pace.rest(self._now(), rest)

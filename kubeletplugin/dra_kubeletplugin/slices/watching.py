@@ -16,7 +16,7 @@ from typing import Any
 
 from dra_kube import RESOURCE_SLICES, Api, ApiError, Gone, KubeError
 
-from dra_kubeletplugin.errors import WatchFailed
+from dra_kubeletplugin.errors import WatchFailed, with_remedy
 
 from .pace import spread
 
@@ -54,7 +54,7 @@ async def follow_slices(
         except Exception as error:
             if not isinstance(error, KubeError):
                 log.exception("watching ResourceSlices")  # a bug of ours, or an answer that is no list of slices
-            failure = WatchFailed(f"cannot watch the ResourceSlices with {field_selector}: {error}")
+            failure = WatchFailed(f"cannot watch the ResourceSlices with {field_selector}: {with_remedy(error)}")
             failure.__cause__ = error
             on_error(failure)
             asked = (error.retry_after if isinstance(error, ApiError) else None) or 0.0
