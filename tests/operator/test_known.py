@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from dra_api.nesting import TOO_DEEP
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_operator.app import tracing
 from dra_operator.app.known import KnownEvents, Version, unknown_items
 from hypothesis import given
 from hypothesis import strategies as st
@@ -192,3 +193,17 @@ async def test_the_node_that_a_binding_gave_a_pod_is_taken_in_without_kopf(
         assert (found.spec.node_name, found.metadata.resource_version) == ("node-1", version.resource_version)
         assert version.uid not in view.bound
         assert knows()  # by its version from now on
+
+
+async def test_a_new_pod_does_not_wait_for_answers_to_writes(
+    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        await cluster.heard()
+        pods = site.operator.control.cluster.pods
+        await becomes(lambda: (seen := pods.get("ns/heard")) is not None and seen.spec.node_name)  # the last event
+        monkeypatch.setattr(tracing, "ANSWERS", 3600.0)
+        await cluster.place("pod")

@@ -15,13 +15,14 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from dra_kube import Resource
+from dra_kube import RESOURCE_CLAIMS, Resource
 
 from .known import KnownEvents, Knows, Version, unknown_items
 from .streams import Stream, Streams
 
 ANSWERS = 0.005
 """Seconds that an event waits: the answer to the operator's own write, which often comes behind it, makes it known."""
+_NEW = b'{"type":"ADDED",'
 _WRONG_VERSION = (
     410,
     504,
@@ -81,7 +82,8 @@ class _Requests:
     def _watched(self, resource: Resource, stream: Stream, response: aiohttp.ClientResponse) -> None:
         stream.watched(self._streams.clock(), response)
         knows = partial(self._knows, resource)
-        response.content = _Reported(response, stream, self._streams, knows)  # type: ignore[assignment]
+        is_ours = resource == RESOURCE_CLAIMS  # the only kind that is watched and created here
+        response.content = _Reported(response, stream, self._streams, knows, is_ours)  # type: ignore[assignment]
         self._streams.interrupted(resource)
 
     async def fail(self, _: Any, ctx: SimpleNamespace, params: aiohttp.TraceRequestExceptionParams) -> None:
@@ -119,7 +121,10 @@ class _Lessened:
 class _Reported:
     """The content of a watch: each chunk that is read is a sign of life; known versions become bookmarks."""
 
-    def __init__(self, response: aiohttp.ClientResponse, stream: Stream, streams: Streams, knows: Knows) -> None:
+    def __init__(
+        self, response: aiohttp.ClientResponse, stream: Stream, streams: Streams, knows: Knows, is_ours: bool
+    ) -> None:
+        self._is_ours = is_ours
         self._watch, self._content, self._stream, self._streams = response, response.content, stream, streams
         self._events = KnownEvents(knows)
 
@@ -131,13 +136,18 @@ class _Reported:
         try:
             async for chunk in self._content.iter_chunked(size):
                 self._stream.received(self._streams.clock())
-                await asyncio.sleep(ANSWERS)
+                if not self._is_new(chunk):
+                    await asyncio.sleep(ANSWERS)
                 if lines := self._events.passed_on(chunk):
                     yield lines
             if rest := self._events.end():
                 yield rest
         finally:
             self._stream.ended(self._streams.clock(), self._watch)
+
+    def _is_new(self, chunk: bytes) -> bool:
+        """Whether it holds nothing but an object that another writer created: no answer makes that known."""
+        return not self._is_ours and chunk.startswith(_NEW) and chunk.find(b"\n") == len(chunk) - 1
 
 
 def _verb(ctx: SimpleNamespace) -> str:
