@@ -247,7 +247,7 @@ async def proving_ground(folder: Path, seed: int = 0) -> AsyncIterator[ProvingGr
     """An empty one."""
     with _api_server(folder) as kubeconfig:
         to_server = connection(kubeconfig)
-        async with Api(to_server) as api, FaultProxy(to_server, seed=seed) as proxy:
+        async with Api(to_server, timeout=PATIENCE) as api, FaultProxy(to_server, seed=seed) as proxy:
             async with Witness(api) as witness, node_stub(api):
                 ground = ProvingGround(api, proxy, witness, folder)
                 async with aclosing(ground):
