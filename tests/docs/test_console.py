@@ -171,8 +171,8 @@ def test_the_commands_of_a_story_work(name: str, tmp_path: Path) -> None:
         pytest.skip("kubectl is not installed: the commands of the documentation are NOT run")
     if story.needs_mounts and (obstacle := why_impossible()):
         pytest.skip(f"no mounts on this machine: {obstacle}")
-    for folder in ("operator", "manifests", "examples"):
-        (tmp_path / folder).symlink_to(ROOT / folder)
+    for name in ("operator", "manifests", "examples", "pyproject.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
     programs = Path(sys.executable).parent
     environment_at(tmp_path / ".venv")
     shell = subprocess.Popen(
