@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import yaml
 from dra_api.codec import decode, encode, to_dict
 from dra_api.resource import Device, ResourceClaim
-from dra_kubeletplugin import ClaimError, KubeletPlugin, PluginSettings, SettingsError
+from dra_kubeletplugin import ClaimError, KubeletPlugin, PluginSettings, Resources, SettingsError
 from dra_kubeletplugin.cli import main
 from dra_kubeletplugin.drivers.hostdev.config import GoneConfig, HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver, edits_of
@@ -474,6 +475,30 @@ async def test_what_is_plugged_in_and_out_is_published(
         host.serial_adapter("ttyUSB0")
         await api.until(lambda: published() == {"s-ttyusb0": False, "s-ttyusb1": False})
         assert health == {"s-ttyusb0": True, "s-ttyusb1": True}
+
+
+async def test_a_new_device_is_offered_after_a_second_at_most(
+    host: FakeHost, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page promises that it is published within two; the other one is for the API server."""
+    config = msgspec.structs.replace(read("devices: [{name: s, paths: ['/dev/ttyUSB*']}]"), node_name="worker-1")
+    waited = []
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+        host.serial_adapter("ttyUSB0")
+
+    monkeypatch.setattr(asyncio, "sleep", wait)
+    resources = Hotplug(config, partial(scan, config, host)).resources()
+    async with aclosing(resources) as offered:  # type: ignore[type-var]  # declared as an iterator, is a generator
+        assert not devices_in(await anext(offered))
+        assert devices_in(await anext(offered)) == ["s-ttyusb0"]
+    assert waited == [1.0]
+
+
+def devices_in(resources: Resources) -> list[str]:
+    """The devices of all pools."""
+    return [device.name for pool in resources.values() for part in pool.slices for device in part.devices]
 
 
 def test_a_thorough_look_follows_changes_and_comes_every_ten_seconds(host: FakeHost, read: Read) -> None:
