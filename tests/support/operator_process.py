@@ -64,7 +64,7 @@ class OperatorProcess:
         except aiohttp.ClientError:
             return 0
 
-    async def becomes_ready(self, seconds: float = 60) -> None:
+    async def becomes_ready(self, seconds: float = 150) -> None:
         """Wait for the readiness probe."""
 
         async def is_ready() -> bool:
