@@ -54,7 +54,7 @@ def loader(base: Any) -> Any:
                 _measure(node, {})
             try:
                 return super().construct_document(node)
-            except (ValueError, OverflowError, TypeError, KeyError, AttributeError) as error:
+            except (ValueError, OverflowError, TypeError, LookupError, AttributeError) as error:
                 raise yaml.YAMLError(  # without the value, which may be a password
                     "a value cannot be read: it does not fit its tag, such as !!int, or has too many digits"
                 ) from error

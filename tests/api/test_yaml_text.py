@@ -38,6 +38,8 @@ REFUSED = {
     "deep": ("[" * 100_000, "nested more than 100 levels deep"),
     "a number that is none": ("a: !!int 0b", "cannot be read"),
     "a number of thousands of digits": ("a: " + "1" * 5000, "cannot be read"),
+    "a number without digits": ("a: !!int ''", "cannot be read"),
+    "a truth that is none": ("a: !!bool x", "cannot be read"),
     "a tag of another type": ("a: !!int x", "cannot be read"),
     "a tag that makes objects": ("!!python/object/apply:os.system [echo]", "could not determine a constructor"),
     "a key that is a list": ("? [a]\n: b", "unhashable key"),
