@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_api.resource import AllocationResult, DeviceClass, ResourceClaim
 from dra_operator.allocator import Features, Inventory
 from dra_operator.allocator.published.predicates import Predicate
-from dra_operator.cluster import Cluster
+from dra_operator.cluster import ClaimTemplate, Cluster
 from dra_operator.cluster.contention import ANY, driver_of
 
 GPU = {"request": "r", "driver": "gpu.example.com", "pool": "p", "device": "d"}
@@ -37,6 +38,12 @@ def claim(revision: int, *, allocated: bool = False, class_name: str = "gpu") ->
 def pod(revision: int, scheduler: str, **status: Any) -> Pod:
     meta = {"name": "p", "namespace": "ns", "uid": "uid-p", "resourceVersion": str(revision)}
     spec = {"schedulerName": scheduler, "resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}
+    return convert(Pod, {"metadata": meta, "spec": spec, "status": status})
+
+
+def templated(revision: int, **status: Any) -> Pod:
+    meta = {"name": "p", "namespace": "ns", "uid": "uid-p", "resourceVersion": str(revision)}
+    spec = {"schedulerName": "default-scheduler", "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]}
     return convert(Pod, {"metadata": meta, "spec": spec, "status": status})
 
 
@@ -96,6 +103,22 @@ def test_a_waiting_claim_of_a_class_without_driver_contests_all(cluster: Cluster
     assert is_contested(cluster, "nic.example.com")
     cluster.remove(ResourceClaim, "ns/c", "uid-c")
     assert not is_contested(cluster, "nic.example.com")
+
+
+def test_a_foreign_pod_contests_the_classes_of_its_template_before_its_claim_is_known(cluster: Cluster) -> None:
+    meta = {"name": "t", "namespace": "ns", "uid": "uid-t", "resourceVersion": "1"}
+    cluster.put(convert(ClaimTemplate, {"metadata": meta, "spec": {"spec": msgspec.to_builtins(claim(1).spec)}}))
+    waiting = templated(2)
+    cluster.put(waiting)
+    assert is_contested(cluster, "gpu.example.com")
+    assert not is_contested(cluster, "nic.example.com")
+    cluster.put(templated(3, resourceClaimStatuses=[{"name": "c", "resourceClaimName": "c"}]))
+    assert is_contested(cluster, "gpu.example.com")
+    cluster.put(templated(4, resourceClaimStatuses=[{"name": "c"}]))  # its entry needs no claim
+    assert not is_contested(cluster, "gpu.example.com")
+    cluster.put(templated(5))
+    cluster.remove(Pod, "ns/p", "uid-p")
+    assert not is_contested(cluster, "gpu.example.com")
 
 
 def test_a_foreign_pod_with_an_extended_resource_contests_the_driver_of_its_class(cluster: Cluster) -> None:

@@ -26,6 +26,7 @@ from dra_api.resource import (
     DeviceClass,
     ResourceClaim,
     ResourceClaimStatus,
+    ResourceClaimTemplateSpec,
     ResourcePoolStatusRequest,
     ResourceSlice,
 )
@@ -217,8 +218,8 @@ def pod_needs_work(cluster: State, pod: Pod) -> bool:
     return _has_duplicates(cluster, pod)
 
 
-def classes_of(claim: ResourceClaim) -> Iterator[str]:
-    """The device classes that a claim names, in whatever form."""
+def classes_of(claim: ResourceClaim | ResourceClaimTemplateSpec) -> Iterator[str]:
+    """The device classes that a claim, or a template of claims, names in whatever form."""
     for request in claim.spec.devices.requests or ():
         if request.exactly is not None:
             yield request.exactly.device_class_name

@@ -8,13 +8,21 @@ Objects are frozen and shared, so callers cannot change what the view hands out 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from dra_api.core import Namespace, Node, Pod
+from dra_api.codec import DecodeError
+from dra_api.core import Namespace, Node, Pod, PodResourceClaim
 from dra_api.meta import Object
-from dra_api.references import claims_of_pod, owning_pod, pod_is_done
+from dra_api.references import (
+    ClaimNotCreatedYet,
+    ClaimReferenceError,
+    claim_name,
+    claims_of_pod,
+    owning_pod,
+    pod_is_done,
+)
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_api.storage import (
     CSIDriver,
@@ -44,6 +52,7 @@ from .contention import drivers_in
 from .key import NOTHING, Keys
 from .state import State, extended_resources
 from .store import Change, Store
+from .template import ClaimTemplate
 from .wake_conditions import EVERYTHING, WakeConditions
 
 T = TypeVar("T", bound=Object)
@@ -209,7 +218,7 @@ class Cluster(State):
         return self.loads.place(pod, node, node_requests(pod, served_resources(pod)))
 
     def _file_contention(self, change: Change[Pod]) -> None:
-        """Another scheduler's pod makes the claims that it uses foreign; its extended resources count like a claim."""
+        """Another scheduler's pod makes the claims that it uses foreign; what it has no claim for yet counts, too."""
         for pod in change:
             if pod is None or not self._is_foreign(pod):
                 continue
@@ -218,8 +227,20 @@ class Cluster(State):
                 if claim is not None:
                     self._file_foreign(claim)
             is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
-            classes = self.classes_serving(pod).values() if is_waiting else ()
+            classes = (*self.classes_serving(pod).values(), *self._classes_ahead(pod)) if is_waiting else ()
             self._contention.file(f"pod {pod.key}", classes=classes, is_undecided=_is_undecided(pod))
+
+    def _classes_ahead(self, pod: Pod) -> Iterator[str]:
+        """The classes in the pod's templates whose claims the view lacks: its scheduler may know these before we do."""
+        namespace = pod.metadata.namespace
+        for entry in pod.spec.resource_claims or ():
+            template = self.store_of(ClaimTemplate).get(f"{namespace}/{entry.resource_claim_template_name}")
+            if template is None:
+                continue
+            with suppress(DecodeError, ClaimReferenceError):
+                name = _name_or_unmade(pod, entry)
+                if name is not None and f"{namespace}/{name}" not in self.claims:
+                    yield from triggers.classes_of(template.typed())
 
     def _file_foreign(self, claim: ResourceClaim) -> None:
         users = (pod for key in self.pods_by_claim.keys(claim.key) if (pod := self.pods.get(key)) is not None)
@@ -331,6 +352,14 @@ class Cluster(State):
 def _has_left(old: Pod, new: Pod | None) -> bool:
     """Whether the pod runs no longer, or is another one by now."""
     return new is None or new.metadata.uid != old.metadata.uid or pod_is_done(new)
+
+
+def _name_or_unmade(pod: Pod, entry: PodResourceClaim) -> str | None:
+    """The name of the entry's claim, an empty one before it is made; None if the entry needs no claim."""
+    try:
+        return claim_name(pod, entry).name
+    except ClaimNotCreatedYet:
+        return ""
 
 
 def _is_undecided(pod: Pod) -> bool:
