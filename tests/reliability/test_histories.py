@@ -28,7 +28,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 
 def test_as_many_histories_as_fit_into_seconds_go_well() -> None:
     """In a process of its own, so that sets have the same order each time."""
-    command = [sys.executable, "-m", "histories", "--seeds", "0:100000", "--seconds", "10"]
+    command = [sys.executable, "-m", "histories", "--seeds", "0:100000", "--seconds", "10", "--workers", "1"]
     run = subprocess.run(
         command, env={"PYTHONPATH": str(SUPPORT)}, capture_output=True, text=True, timeout=120, check=False
     )

@@ -57,7 +57,7 @@ def _progress(options: argparse.Namespace, played: int, wrong: int, seconds: flo
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m histories", description=__doc__)
     parser.add_argument("--seeds", type=_range, default=range(1000), help="one seed, or FIRST:END without the end")
-    parser.add_argument("--workers", type=int, default=1, help="processes that play")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that play")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more histories after this time")
     return parser.parse_args()
 
@@ -72,7 +72,7 @@ def _outcomes(seeds: range, workers: int, deadline: float) -> Iterator[tuple[Seq
     chunks = (seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK))
     stopped: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))
-    with ProcessPoolExecutor(workers, initializer=_leave_interrupts_to_main) as pool:
+    with ProcessPoolExecutor(workers, initializer=_prepare_worker) as pool:
         running: dict[Future[list[tuple[int, Outcome]]], range] = {}
         while True:
             if time.monotonic() < deadline and not stopped:
@@ -85,12 +85,13 @@ def _outcomes(seeds: range, workers: int, deadline: float) -> Iterator[tuple[Seq
                 yield running.pop(future), future.result()
 
 
-def _leave_interrupts_to_main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _prepare_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends when all have played what they have begun
+    gc.disable()  # most of what a history makes is alive until its end
+    gc.freeze()  # what was imported stays: a collection need not look at it
 
 
 def _play(seeds: Sequence[int]) -> list[tuple[int, Outcome]]:
-    gc.disable()  # most of what a history makes is alive until its end
     outcomes = [(seed, play(seed)) for seed in seeds]
     gc.collect()
     return [(seed, outcome) for seed, outcome in outcomes if outcome.findings]
