@@ -1,4 +1,4 @@
-"""Pods that ask for devices by extended resources (E2E-090 to E2E-098, E2E-100, E2E-102 to E2E-104)."""
+"""Pods that ask for devices by extended resources (E2E-090 to E2E-100, E2E-102 to E2E-105)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 import pytest
-from dra_kube import ApiError, Object, Resource
+from dra_kube import NODES, ApiError, Object, Resource
 from scene import Scene
 from variants import both
 from waiting import until
@@ -242,3 +242,38 @@ async def test_e2e_104_a_pod_waits_for_the_class_that_serves_its_resource(scene:
     await scene.create_class(resource=explicit(scene))
     await scene.runs()
     await containers_see(scene, {"main": {"container-0-request-0"}})
+
+
+async def device_plugin_offers(scene: Scene, number: int, amount: int) -> None:
+    """What a device plugin, or its end, makes of a node's status."""
+    amounts = {explicit(scene): str(amount)}
+    body = {"status": {"capacity": amounts, "allocatable": amounts}}
+    await scene.api.patch(NODES, scene.node_names[number], body, kind="strategic", subresource="status")
+
+
+@both
+async def test_e2e_099_after_a_device_plugin_has_gone_its_resource_is_served_by_the_driver(scene: Scene) -> None:
+    await device_plugin_offers(scene, 0, 1)
+    await scene.create_pod(pod(scene, {"main": {explicit(scene): 1}}, "before"))
+    bound = await scene.runs("before")
+    assert "extendedResourceClaimStatus" not in bound["status"]
+    await scene.delete_pod("before")
+    await start_driver(scene)
+    await scene.create_pod(pod(scene, {"main": {explicit(scene): 2}}))
+    await scene.pending(says=f"Insufficient {explicit(scene)}")
+    await device_plugin_offers(scene, 0, 0)
+    await scene.runs()
+    assert await counts(scene) == {"container-0-request-0": 2}
+
+
+@both
+async def test_e2e_105_one_resource_of_a_driver_here_and_of_a_device_plugin_there(scene: Scene) -> None:
+    await scene.start_driver(devices=1, with_class=False)
+    await scene.create_class(resource=explicit(scene))
+    await device_plugin_offers(scene, 1, 1)
+    for name in ("one", "other"):
+        await scene.create_pod(pod(scene, {"main": {explicit(scene): 1}}, name))
+    pods = [await scene.runs(name) for name in ("one", "other")]
+    by_node = {each["spec"]["nodeName"]: "extendedResourceClaimStatus" in each["status"] for each in pods}
+    assert by_node == {scene.node_names[0]: True, scene.node_names[1]: False}
+    assert await counts(scene) == {"container-0-request-0": 1}

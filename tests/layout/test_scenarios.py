@@ -1,4 +1,5 @@
-"""Every scenario has a test of its name, or a reason why not (docs/spec/e2e-scenarios.md)."""
+"""Every scenario (docs/spec/e2e-scenarios.md) has a test of its name, or a reason why not. Every rule of the
+kubelet manager has one (docs/spec/kubelet-manager.md)."""
 
 from __future__ import annotations
 
@@ -8,13 +9,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 POD_GROUPS = "claims of PodGroups are not allocated yet (docs/roadmap.md)"
 NODE_ALLOCATABLE = "node-allocatable resources are not counted yet (docs/roadmap.md)"
-DEVICE_PLUGINS = "the node agent has no device plugins (docs/roadmap.md)"
 WITHOUT_THE_API = (
     "what an API server without the API does; tests/operator/test_late_kinds.py has the operator beside it"
 )
 WITHOUT = {
     **dict.fromkeys(("E2E-084", "E2E-085", "E2E-086", "INT-033", "INT-034"), POD_GROUPS),
-    **dict.fromkeys(("E2E-099", "E2E-105"), DEVICE_PLUGINS),
     **dict.fromkeys(("INT-001", "INT-002"), WITHOUT_THE_API),
     **dict.fromkeys((f"INT-{number:03}" for number in range(40, 47)), NODE_ALLOCATABLE),
     "INT-031": "E2E-077 has ten slices of the largest size, test_publisher.py a hundred small ones",
@@ -45,3 +44,11 @@ def test_every_scenario_has_a_test_of_its_name_or_a_reason() -> None:
     named = set[str]().union(*(named_in(file.read_text()) for file in (ROOT / "tests").rglob("*.py")))
     assert wanted - named == set(WITHOUT)
     assert named <= wanted
+
+
+def test_every_rule_of_the_kubelet_manager_has_a_test_of_its_name() -> None:
+    rules = re.findall(r"^KM-(\d\d)\b", (ROOT / "docs" / "spec" / "kubelet-manager.md").read_text(), re.MULTILINE)
+    files = (ROOT / "tests" / "devcluster" / "agent").glob("test_*.py")
+    tested = {rule for file in files for rule in re.findall(r"\bdef test_km(\d\d)_", file.read_text())}
+    assert set(rules) == tested
+    assert len(rules) == 28

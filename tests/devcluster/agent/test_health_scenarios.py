@@ -174,6 +174,29 @@ async def test_nod056_devices_with_a_share_id_have_the_health_of_the_device(node
     await shows(node, device("Unhealthy", identity="gpu.example.com/pool/device-0"))
 
 
+async def test_km25_a_change_is_shown_in_each_pod_with_the_device_and_in_no_other(
+    node: OneNode, plugin: FakePlugin
+) -> None:
+    plugin.devices = {
+        claim: [{"pool_name": "pool", "device_name": device}]
+        for claim, device in (("gpu", "device-0"), ("other", "device-1"))
+    }
+    for name, claim in (("pod-a", "gpu"), ("pod-b", "gpu"), ("pod-c", "other")):
+        await node.pod(name, claims=(claim,))
+    await node.claim("gpu", "pod-a", "pod-b")
+    await node.claim("other", "pod-c")
+    for name in ("pod-a", "pod-b", "pod-c"):
+        await node.phase(name, "Running")
+    first, second = (f"gpu.example.com/pool/device-{number}" for number in (0, 1))
+    await plugin.health.report({"device": "device-0"}, {"device": "device-1"})
+    await shows(node, device("Healthy", identity=second), pod="pod-c", name="claim:other")
+    unchanged = (await node.get("pod-c"))["metadata"]["resourceVersion"]
+    await plugin.health.report({"device": "device-0", "health": "UNHEALTHY"}, {"device": "device-1"})
+    for name in ("pod-a", "pod-b"):
+        await shows(node, device("Unhealthy", identity=first), pod=name)
+    assert (await node.get("pod-c"))["metadata"]["resourceVersion"] == unchanged
+
+
 async def test_km27_a_reference_to_one_request_shows_the_devices_of_that_request(
     node: OneNode, plugin: FakePlugin
 ) -> None:

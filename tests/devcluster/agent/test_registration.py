@@ -7,12 +7,15 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from dra_devcluster.agent import AgentSettings, watcher
 from dra_devcluster.agent.errors import RegistrationError
 from dra_devcluster.agent.host_paths import HostPaths
 from dra_devcluster.agent.registration import Registrar
+from dra_devcluster.agent.wiping import SliceWiper
+from dra_kube import Api, KubeError, NotFound, Resource, ServerError, Unauthorized, Unreachable
 from fake_plugin import FakePlugin, MakePlugin
 from one_node import OneNode
 from waiting import becomes
@@ -218,6 +221,41 @@ async def test_nod040_at_the_start_the_slices_of_this_node_go_and_no_others(node
     await node.shows_slices("other-node", "network")
 
 
+class UnwillingServer:
+    """Answers each request with the next error; without more of them, it does what it is asked to."""
+
+    def __init__(self, *errors: KubeError) -> None:
+        self.errors = list(errors)
+        self.wiped: list[str] = []
+
+    async def get(self, resource: Resource, name: str) -> dict[str, Any]:
+        self._answer()
+        return {}
+
+    async def delete_collection(self, resource: Resource, fieldSelector: str) -> None:  # noqa: N803  # the API's name
+        self._answer()
+        self.wiped.append(fieldSelector)
+
+    def _answer(self) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+async def test_km10_a_wipe_is_repeated_until_it_succeeds(fast: AgentSettings) -> None:
+    """The Node is not there yet, then the credentials are not, then the server fails."""
+    errors = [
+        NotFound(404, "NotFound", ""),
+        Unauthorized(401, "Unauthorized", ""),
+        ServerError(500, "InternalError", ""),
+    ]
+    server = UnwillingServer(*errors, Unreachable("refused"))
+    wiper = SliceWiper(cast(Api, server), "node-1", fast)
+    wiper.start()
+    await becomes(lambda: server.wiped == ["spec.nodeName=node-1"])
+    assert server.errors == []
+    await wiper.close()
+
+
 LOSSES: dict[str, Callable[[FakePlugin], Awaitable[None]]] = {
     "nod041 the plugin unregisters": lambda plugin: plugin.unregister(),
     "nod042 the service stops": lambda plugin: plugin.stop_serving(),
@@ -226,7 +264,7 @@ LOSSES: dict[str, Callable[[FakePlugin], Awaitable[None]]] = {
 
 
 @pytest.mark.parametrize("case", LOSSES)
-async def test_slices_of_a_driver_go_when_its_last_instance_is_lost(
+async def test_km10_slices_of_a_driver_go_when_its_last_instance_is_lost(
     case: str, node: OneNode, make_plugin: MakePlugin
 ) -> None:
     plugin = make_plugin(root=node.root)
