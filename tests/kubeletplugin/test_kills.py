@@ -1,4 +1,4 @@
-"""``kill -9`` at every step of prepare and unprepare, and what the next process makes of it.
+"""``kill -9`` at every step of prepare and unprepare, and what the next process makes of it; and a power failure.
 
 A killed process leaves the files as they are. So a trace function looks at the files before each line that the library
 and the driver run for a call, and keeps a copy of each state; then a new process starts on each copy.
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 import node_world
 import pytest
-from dra_kubeletplugin import cdi, checkpoint, prepared
+from dra_kubeletplugin import PreparedDevice, attribute, cdi, checkpoint, decode_metadata, metadata_files, prepared
 from node_world import NodeWorld, allocated, ref
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
-TRACED = {module.__file__ for module in (cdi, checkpoint, prepared, node_world)}
+TRACED = {module.__file__ for module in (cdi, checkpoint, metadata_files, prepared, node_world)}
 
 Step = Callable[[NodeWorld], Awaitable[None]]
 
@@ -37,12 +37,19 @@ async def prepare(node: NodeWorld) -> None:
     assert [device.device for device in devices] == ["gpu-7"]
     assert node.containers("uid-of-a") == ["DEVICE=p/gpu-7"]
     assert (node.hardware / "uid-of-a").read_text() == "p/gpu-7"
+    assert told(node) == ["gpu-7"]
 
 
 async def unprepare(node: NodeWorld) -> None:
     """Unprepare the claim; it must leave nothing behind."""
     assert await node.prepared.unprepare(ref("a")) is None
-    assert not [path for path in node.leftovers() if "uid-of-b" not in path.name]
+    assert not [path for path in node.leftovers() if "uid-of-b" not in str(path)]
+
+
+def told(node: NodeWorld) -> list[str]:
+    """The devices that the metadata file of the claim names."""
+    content = (node.root / "metadata" / "uid-of-a" / "req" / "metadata.json").read_bytes()
+    return [device.name for request in decode_metadata(content).requests for device in request.devices]
 
 
 async def nothing(_node: NodeWorld) -> None:
@@ -54,18 +61,27 @@ async def prepare_before(node: NodeWorld) -> None:
     assert not isinstance(await node.prepared.prepare(allocated("a", "p/gpu-0")), Exception)
 
 
+async def update_metadata(node: NodeWorld) -> None:
+    """Say more of the device, in the file that containers have open."""
+    model = {"model": attribute("a-long-name" * 5)}
+    device = PreparedDevice(pool="p", device="gpu-7", requests=("req",), attributes=model)
+    await node.prepared.update_metadata(ref("a"), "req", [device])
+
+
 CALLS: list[tuple[str, Step, Step, int]] = [
-    ("prepare", nothing, prepare, 11),
-    ("unprepare", prepare, unprepare, 7),
-    ("prepare another allocation", prepare_before, prepare, 17),
+    ("prepare", nothing, prepare, 13),
+    ("unprepare", prepare, unprepare, 8),
+    ("prepare another allocation", prepare_before, prepare, 20),
+    ("update the metadata", prepare, update_metadata, 5),
 ]
 
 
 @pytest.mark.parametrize(("before", "call", "least"), [case[1:] for case in CALLS], ids=[case[0] for case in CALLS])
 async def test_a_kill_at_any_step_leaves_what_the_next_process_can_finish(
-    tmp_path: Path, before: Step, call: Step, least: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Step, call: Step, least: int
 ) -> None:
-    node = NodeWorld(tmp_path / "node")
+    monkeypatch.setattr("os.fsync", lambda _descriptor: None)  # a killed process loses nothing that it wrote
+    node = NodeWorld(tmp_path / "node", with_metadata=True)
     assert not isinstance(await node.prepared.prepare(allocated("b", "p/gpu-1")), Exception)
     await before(node)
     with states(node, tmp_path / "states") as found:
@@ -76,7 +92,7 @@ async def test_a_kill_at_any_step_leaves_what_the_next_process_can_finish(
             root = tmp_path / "then"
             shutil.copytree(state, root)
             try:
-                await next_process(NodeWorld(root), then)
+                await next_process(NodeWorld(root, with_metadata=True), then)
             except AssertionError as error:
                 pytest.fail(f"killed with {sorted(files(state))}, then {then.__name__}: {error}")
             shutil.rmtree(root)
@@ -91,6 +107,32 @@ async def next_process(node: NodeWorld, then: Step) -> None:
     assert node.containers("uid-of-b") == ["DEVICE=p/gpu-1"]
     await then(node)
     await unprepare(node)
+
+
+async def test_what_was_answered_is_on_the_disk_when_the_power_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file that is not synced, its content may be lost, and of a folder that is not, its newest names."""
+    contents: dict[int, bytes] = {}
+    names: dict[str, dict[str, int]] = {}
+
+    def sync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").resolve()
+        if path.is_dir():
+            names[path.name] = {entry.name: entry.stat().st_ino for entry in path.iterdir()}
+        else:
+            contents[path.stat().st_ino] = path.read_bytes()
+
+    monkeypatch.setattr("os.fsync", sync)
+    node = NodeWorld(tmp_path / "node")
+    await node.prepared.prepare(allocated("a", "p/gpu-7"))
+    (record,) = names["claims"]
+    assert record == "uid-of-a.json"
+    assert b'"phase":"prepared"' in contents[names["claims"][record]]
+    (file,) = names["cdi"]
+    assert b"DEVICE=p/gpu-7" in contents[names["cdi"][file]]
+    assert await node.prepared.unprepare(ref("a")) is None
+    assert names["claims"] == {}
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 from dra_api.resource import ResourceClaim
 from dra_kubeletplugin import CdiFolder, ClaimRef, ContainerEdits, Driver, Prepared, PreparedDevice, results_for
 from dra_kubeletplugin.checkpoint import ClaimRecords
+from dra_kubeletplugin.metadata_files import MetadataFiles
 from dra_kubeletplugin.prepared import PreparedClaims
 from dra_kubeletplugin.testing import allocated_claim
 
@@ -59,6 +60,7 @@ class NodeWorld:
     prepared: PreparedClaims = field(init=False)
     gone: set[str] = field(default_factory=set)  # devices that are not published, as "pool/device"
     deciding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    with_metadata: bool = False
 
     def __post_init__(self) -> None:
         self.hardware = self.root / "hardware"
@@ -72,8 +74,9 @@ class NodeWorld:
         self.records.create()
         cdi = CdiFolder(self.root / "cdi", DRIVER)
         cdi.create()
+        metadata = MetadataFiles(self.root / "metadata", DRIVER) if self.with_metadata else None
         self.prepared = PreparedClaims(
-            self.driver, DRIVER, self.records, cdi, offers=self._offers, deciding=self.deciding
+            self.driver, DRIVER, self.records, cdi, metadata, offers=self._offers, deciding=self.deciding
         )
 
     def _offers(self, pool: str, device: str) -> bool:
