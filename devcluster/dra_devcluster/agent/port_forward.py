@@ -88,6 +88,8 @@ class PortForward:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
                 writer.close()
+                with suppress(OSError):  # the port's program ended the connection with an error
+                    await writer.wait_closed()
         self._incoming.pop(stream, None)
         with suppress(ConnectionError):
             await self._socket.send_bytes(data(stream, b"", fin=True))

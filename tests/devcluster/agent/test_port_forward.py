@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -101,6 +103,23 @@ async def test_connections_reach_the_port_one_after_the_other_and_failures_are_t
         assert await client.connect(echo, 1, large) == (large.upper(), b"")
         got, error = await client.connect(1, 2)
         assert (got, error[:29]) == (b"", b"failed to connect to port 1: ")
+
+
+async def test_a_connection_that_the_port_breaks_off_ends_and_the_next_one_is_made(node: OneNode, echo: int) -> None:
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        lingering = struct.pack("ii", 1, 0)  # so that closing resets the connection
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, lingering)
+        writer.transport.abort()
+
+    rude = await asyncio.start_server(break_off, "127.0.0.1", 0)
+    await node.pod("pod-a")
+    await node.phase("pod-a", "Running")
+    url = "/api/v1/namespaces/default/pods/pod-a/portforward"
+    async with http_client(node) as session, session.ws_connect(url, protocols=[PROTOCOL]) as websocket, rude:
+        client = Client(websocket)
+        assert await client.connect(rude.sockets[0].getsockname()[1], 0, b"hello") == (b"", b"")
+        assert await client.connect(echo, 1, b"again") == (b"AGAIN", b"")
 
 
 async def test_a_client_that_speaks_no_spdy_is_disconnected(node: OneNode) -> None:
