@@ -7,7 +7,7 @@ from typing import Final
 # Annotation of the Node object with the bearer token for requests to the node's own server.
 SERVER_KEY_ANNOTATION: Final = "devcluster.kopf-dra/server-key"
 
-# Sub-protocols of the websocket of ``exec``, best first.
+# Sub-protocols of the websocket of ``exec`` and ``attach``, best first.
 EXEC_PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 
 # Sub-protocols of the websocket of ``portforward``: SPDY inside of it.

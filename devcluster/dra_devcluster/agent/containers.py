@@ -181,7 +181,13 @@ class ContainerKeeper:
         obstacle = await asyncio.to_thread(why_impossible) if mounts else ""
         try:
             node.runtime.start(
-                self._uid, container.name, command, environment, container.working_dir, () if obstacle else mounts
+                self._uid,
+                container.name,
+                command,
+                environment,
+                container.working_dir,
+                () if obstacle else mounts,
+                container.console,
             )
         except OSError as error:
             raise ContainerError("CreateContainerError", f"the node cannot keep the container: {error}") from error

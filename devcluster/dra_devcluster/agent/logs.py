@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from .followers import Followers
+
 _LONGEST = 16 * 1024
 _POLL = 0.1
 
@@ -39,9 +41,10 @@ class LogFile:
 class StreamToLog(asyncio.Protocol):
     """The reading end of a container's stdout or stderr; ``closed`` is done when the stream has ended."""
 
-    def __init__(self, log: LogFile, stream: str) -> None:
+    def __init__(self, log: LogFile, stream: str, followers: Followers) -> None:
         self._log = log
         self._stream = stream
+        self._followers = followers
         self._rest = b""
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.BaseTransport | None = None
@@ -56,6 +59,7 @@ class StreamToLog(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
+        self._followers.tell(self._stream, data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         entries = [entry for line in lines for entry in _entries(line)]
         while len(self._rest) >= _LONGEST:

@@ -9,6 +9,7 @@ from dra_api.meta import Part
 
 from .handlers import Handler
 from .probes import Probe
+from .terminal import Console
 from .volumespec import FieldRef, ResourceFieldRef, RunVolume
 
 # Where containers find the token of their service account, by a mount that an API server adds to every container.
@@ -90,6 +91,14 @@ class RunContainer(Container, frozen=True):
     readiness_probe: Probe | None = None
     liveness_probe: Probe | None = None
     lifecycle: Lifecycle | None = None
+    stdin: bool = False
+    stdin_once: bool = False
+    tty: bool = False
+
+    @property
+    def console(self) -> Console:
+        """What clients find when they attach to it."""
+        return Console(self.stdin, self.stdin_once, self.tty)
 
     @property
     def not_carried_out(self) -> list[str]:

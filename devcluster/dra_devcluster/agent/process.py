@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import IO
 
 from .errors import ContainerError
+from .followers import Followers
 from .logs import LogFile, StreamToLog
 from .sandbox import Mount, enter, join
+from .terminal import NO_CONSOLE, Console, Input, Terminal
 
 _SETPRIV = shutil.which("setpriv")
 _DRAIN_SECONDS = 1.0
@@ -31,7 +33,8 @@ class ContainerProcess:
     """Starts the process; its output goes to the log. Raises ContainerError(RunContainerError).
 
     With ``mounts`` it gets a view of the machine's files of its own; ``root`` is an empty folder for that. ``network``
-    is a process in whose network it runs.
+    is a process in whose network it runs. ``followers`` see its output; ``input`` and ``terminal`` are there if
+    ``console`` asks for them.
     """
 
     def __init__(
@@ -44,32 +47,53 @@ class ContainerProcess:
         mounts: Sequence[Mount] = (),
         root: Path | None = None,
         network: int | None = None,
+        console: Console = NO_CONSOLE,
     ) -> None:
         self.over = asyncio.Event()
+        self.console = console
+        self.followers = Followers()
+        self.terminal: Terminal | None = None
+        self.input: Input | None = None
         self._environment = dict(environment)
         self._folder = folder
         self._log = log
         self._joined: set[int] = set()
         self._is_apart = bool(mounts) or network is not None
-        command = enter(folder, argv, root=root, mounts=mounts, network=network) if self._is_apart else argv
+        if self._is_apart or console.tty:
+            argv = enter(folder, argv, root=root, mounts=mounts, network=network, terminal=console.tty)
+        command = command_line(argv, environment)
         try:
-            self._process = subprocess.Popen(
-                command_line(command, environment),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._environment,
-                cwd=Path("/") if self._is_apart else folder,
-                start_new_session=True,
-                bufsize=0,
-            )
+            self._process = self._start(command, Path("/") if self._is_apart else folder)
         except (OSError, ValueError) as error:
+            self._close_input()
             raise ContainerError("RunContainerError", f"starting {argv[0]!r} failed: {error}") from error
         self.pid = self._process.pid
 
+    def _start(self, command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+        wants_input = self.console.stdin
+        self.terminal = tty = Terminal() if self.console.tty else None
+        process = subprocess.Popen(
+            command,
+            stdin=tty.theirs if tty else subprocess.PIPE if wants_input else subprocess.DEVNULL,
+            stdout=tty.theirs if tty else subprocess.PIPE,
+            stderr=tty.theirs if tty else subprocess.PIPE,
+            env=with_terminal(self._environment) if tty else self._environment,
+            cwd=folder,
+            start_new_session=True,
+            bufsize=0,
+        )
+        if tty:
+            tty.handed_over()
+        if wants_input:
+            self.input = tty.input() if tty else Input(process.stdin) if process.stdin else None
+        return process
+
     async def attend(self) -> int:
         """Read the output until the process ends; returns its exit code when nothing of the group is left."""
-        outputs = (("stdout", self._process.stdout), ("stderr", self._process.stderr))
+        terminal, process = self.terminal, self._process
+        outputs = (
+            [("stdout", terminal.output())] if terminal else [("stdout", process.stdout), ("stderr", process.stderr)]
+        )
         streams = [await self._connect(name, pipe) for name, pipe in outputs if pipe is not None]
         code = await _wait(self._process)
         for group in (self.pid, *self._joined):
@@ -77,11 +101,19 @@ class ContainerProcess:
         await asyncio.wait([stream.closed for stream in streams], timeout=_DRAIN_SECONDS)
         for stream in streams:
             stream.stop()
+        self._close_input()
+        self.followers.end()
         self._log.close()
         return exit_code(code)
 
+    def _close_input(self) -> None:
+        if self.input:
+            self.input.close()
+        if self.terminal:
+            self.terminal.close()
+
     async def _connect(self, name: str, pipe: IO[bytes]) -> StreamToLog:
-        stream = StreamToLog(self._log, name)
+        stream = StreamToLog(self._log, name, self.followers)
         await asyncio.get_running_loop().connect_read_pipe(partial(_same, stream), pipe)
         return stream
 
@@ -94,22 +126,33 @@ class ContainerProcess:
         signal_group(self.pid, signal.SIGKILL)
         await self.over.wait()
 
-    async def execute(self, argv: Sequence[str], *, stdin: bool) -> asyncio.subprocess.Process:
-        """Start another program in the container's environment. Raises ContainerError(RunContainerError)."""
+    async def execute(
+        self, argv: Sequence[str], *, stdin: bool = False, terminal: Terminal | None = None
+    ) -> asyncio.subprocess.Process:
+        """Start another program in the container's environment, in a terminal if there is one.
+
+        Raises ContainerError(RunContainerError).
+        """
         pipe = asyncio.subprocess.PIPE
-        command = join(self.pid, self._folder, argv) if self._is_apart else argv
+        command = argv
+        if self._is_apart:
+            command = join(self.pid, self._folder, argv, terminal=terminal is not None)
+        elif terminal:
+            command = enter(self._folder, argv, terminal=True)
         try:
             process = await asyncio.create_subprocess_exec(
                 *command_line(command, self._environment),
-                stdin=pipe if stdin else asyncio.subprocess.DEVNULL,
-                stdout=pipe,
-                stderr=pipe,
-                env=self._environment,
+                stdin=terminal.theirs if terminal else pipe if stdin else asyncio.subprocess.DEVNULL,
+                stdout=terminal.theirs if terminal else pipe,
+                stderr=terminal.theirs if terminal else pipe,
+                env=with_terminal(self._environment) if terminal else self._environment,
                 cwd=Path("/") if self._is_apart else self._folder,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
             raise ContainerError("RunContainerError", f"starting {argv[0]!r} failed: {error}") from error
+        if terminal:
+            terminal.handed_over()
         self._joined.add(process.pid)
         return process
 
@@ -117,6 +160,11 @@ class ContainerProcess:
         """End a program that ``execute`` started, with all its processes."""
         signal_group(process.pid, signal.SIGKILL)
         self._joined.discard(process.pid)
+
+
+def with_terminal(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a program that runs in a terminal: they say of which kind it is."""
+    return {"TERM": "xterm", **environment}
 
 
 async def _wait(process: subprocess.Popen[bytes]) -> int:

@@ -30,6 +30,7 @@ from .logs import LogFile
 from .pod_network import Network, PodNetwork
 from .process import ContainerProcess, signal_group, start_ticks
 from .sandbox import Mount
+from .terminal import NO_CONSOLE, Console
 
 Key = tuple[str, str]
 
@@ -156,6 +157,7 @@ class LocalRuntime:
         environment: Mapping[str, str],
         cwd: str = "",
         mounts: Sequence[Mount] = (),
+        console: Console = NO_CONSOLE,
     ) -> ContainerRecord:
         """Start or restart the container, by default in a directory of its own.
 
@@ -171,7 +173,9 @@ class LocalRuntime:
         try:
             folder = Path(cwd) if cwd else work
             network = self.network(pod_uid).pid
-            process = ContainerProcess(argv, environment, folder, log, mounts=mounts, root=root, network=network)
+            process = ContainerProcess(
+                argv, environment, folder, log, mounts=mounts, root=root, network=network, console=console
+            )
         except ContainerError:
             log.close()
             raise

@@ -35,12 +35,13 @@ def enter(
     root: Path | None = None,
     mounts: Sequence[Mount] = (),
     network: int | None = None,
+    terminal: bool = False,
 ) -> list[str]:
     """The command line that runs a program with these mounts, and in the network that the process ``network`` has.
 
-    ``root`` is an empty folder for the mounts of this program alone.
+    ``root`` is an empty folder for the mounts of this program alone. With ``terminal``, its standard input is one.
     """
-    plan: dict[str, object] = {"cwd": str(cwd)}
+    plan: dict[str, object] = {"cwd": str(cwd), "terminal": terminal}
     if mounts:
         plan |= {"root": str(root), "mounts": [(str(one.source), one.target, one.read_only) for one in mounts]}
     if network is not None:
@@ -48,9 +49,9 @@ def enter(
     return _command(plan, argv)
 
 
-def join(pid: int, cwd: Path, argv: Sequence[str]) -> list[str]:
+def join(pid: int, cwd: Path, argv: Sequence[str], *, terminal: bool = False) -> list[str]:
     """The command line that runs a program beside one that was started by ``enter``."""
-    return _command({"join": pid, "cwd": str(cwd)}, argv)
+    return _command({"join": pid, "cwd": str(cwd), "terminal": terminal}, argv)
 
 
 def with_own_network(argv: Sequence[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Runs a program with mounts or a network of its own: ``python sandbox_entry.py PLAN PROGRAM ARGUMENT...``.
 
-PLAN is JSON with ``cwd``, the folder to start in, and one of these:
+PLAN is JSON with ``cwd``, the folder to start in, perhaps ``"terminal": true``, which makes the terminal that is the
+standard input the one whose keys send signals, and perhaps one of these:
 
 * ``"own_network": true`` for a new network, which has nothing but loopback;
 * ``"network": PID`` and ``"root": EMPTY_FOLDER, "mounts": [[SOURCE, TARGET, READ_ONLY], ...]``, one or both, for the
@@ -18,10 +19,13 @@ This file is run as a program and imports nothing but the standard library, sinc
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
+import signal
 import stat
 import sys
+import termios
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,6 +47,10 @@ def main(arguments: Sequence[str]) -> None:
     """Replace this process by the program; ends with ``CANNOT_RUN`` and a line on stderr if that fails."""
     plan, argv = json.loads(arguments[0]), list(arguments[1:])
     try:
+        if plan.get("terminal"):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            for number in (signal.SIGINT, signal.SIGQUIT):  # the agent may run in the background of a shell script,
+                signal.signal(number, signal.SIG_DFL)  # with these ignored, and programs would inherit that
         _follow(plan)
         os.chdir(plan["cwd"])
         _libc.prctl(_DIE_WITH_PARENT, _KILL, 0, 0, 0)

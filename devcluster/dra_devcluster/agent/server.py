@@ -1,4 +1,5 @@
-"""The node's own HTTP server, to which the API server passes requests for container logs and ``exec``.
+"""The node's own HTTP server, to which the API server passes requests for container logs, ``exec``,
+``attach`` and ``port-forward``.
 
 It listens on loopback at a free port and answers only to clients that know the key that the agent publishes as an
 annotation of its Node object: a client that may read the Node may use the API server anyway.
@@ -6,6 +7,7 @@ annotation of its Node object: a client that may read the Node may use the API s
 ===================================================  ==========================================================
 ``GET /containerLogs/<ns>/<pod>/<container>``         log text; query as for ``pods/log``
 ``GET /exec/<ns>/<pod>/<container>``                  websocket, sub-protocol ``v5.channel.k8s.io`` or ``v4``
+``GET /attach/<ns>/<pod>/<container>``                the same, with the program that the container runs
 ``GET /portForward/<ns>/<pod>``                       websocket, sub-protocol ``SPDY/3.1+portforward.k8s.io``
 ``GET /metrics``                                      metrics in the Prometheus format
 ``GET /healthz``                                      ``ok``
@@ -28,12 +30,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from dra_devcluster.node_protocol import EXEC_PROTOCOLS, PORT_FORWARD_PROTOCOLS
 
 from .errors import ContainerError
-from .exec import refuse, run_session
 from .logs import LogQuery, read_log
 from .pod_worker import PodWorker
 from .pods import Pods
 from .port_forward import PortForward
+from .programs import Attachment, started
 from .runtime import LocalRuntime
+from .session import refuse, run_session
 
 ADDRESS = "127.0.0.1"
 _SHUTDOWN_SECONDS = 0.5
@@ -53,6 +56,7 @@ class NodeServer:
         app = web.Application(middlewares=[self._authorize])
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)
+        app.router.add_get("/attach/{namespace}/{pod}/{container}", self._attach)
         app.router.add_get("/portForward/{namespace}/{pod}", self._port_forward)
         app.router.add_get("/metrics", self._expose)
         app.router.add_get("/healthz", self._healthz)
@@ -125,14 +129,25 @@ class NodeServer:
         await socket.prepare(request)
         try:
             container = self._runtime.process(uid, name)
-            process = await container.execute(command, stdin=_flag(request, "stdin"))
+            async with started(container, command, stdin=_flag(request, "stdin"), tty=_flag(request, "tty")) as program:
+                await run_session(socket, program)
+        except ContainerError as error:
+            await refuse(socket, error.message)
+        return socket
+
+    async def _attach(self, request: web.Request) -> web.StreamResponse:
+        uid, name = self._worker(request).pod.metadata.uid, request.match_info["container"]
+        socket = web.WebSocketResponse(protocols=EXEC_PROTOCOLS)
+        await socket.prepare(request)
+        try:
+            program = Attachment(self._runtime.process(uid, name), stdin=_flag(request, "stdin"))
         except ContainerError as error:
             await refuse(socket, error.message)
             return socket
         try:
-            await run_session(socket, process)
+            await run_session(socket, program)
         finally:
-            container.leave(process)
+            program.close_input()
         return socket
 
     async def _port_forward(self, request: web.Request) -> web.StreamResponse:

@@ -1,33 +1,66 @@
-"""One ``exec`` session over a websocket: each message is a channel number, then data.
+"""One ``exec`` or ``attach`` session over a websocket: each message is a channel number, then data.
 
-Channels: 0 stdin, 1 stdout, 2 stderr, 3 the result as a Status object, 4 terminal size (ignored). From version 5
-of the sub-protocol on, the message ``255 <channel>`` closes a channel, which is how stdin gets its end.
+Channels: 0 stdin, 1 stdout, 2 stderr, 3 the result as a Status object, 4 the size of the client's terminal as JSON.
+From version 5 of the sub-protocol on, the message ``255 <channel>`` closes a channel, which is how stdin gets its end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any, Protocol
 
+import msgspec
 from aiohttp import WSMsgType, web
 
-from .process import exit_code
+_STDIN, _RESULT, _SIZE, _CLOSE = 0, 3, 4, 255
 
-_STDIN, _STDOUT, _STDERR, _RESULT, _CLOSE = 0, 1, 2, 3, 255
-_CHUNK = 32 * 1024
+Send = Callable[[int, bytes], Awaitable[None]]
+Status = dict[str, Any]
 
 
-async def run_session(socket: web.WebSocketResponse, process: asyncio.subprocess.Process) -> None:
-    """Connect a process with a websocket until the process ends or the client disconnects."""
-    feeding = asyncio.create_task(_feed(socket, process))
-    ending = asyncio.create_task(_output(socket, process))
+class Program(Protocol):
+    """What a session connects its client with."""
+
+    async def pass_on(self, send: Send) -> Status:
+        """Send all output by its channel; returns the result when the program has ended."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """To its standard input. Raises OSError when it reads no more."""
+        ...
+
+    def close_input(self) -> None:
+        """The client will type no more."""
+        ...
+
+    def resize(self, width: int, height: int) -> None:
+        """The client's terminal has this size."""
+        ...
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Size(msgspec.Struct):
+    width: _Count = msgspec.field(name="Width", default=0)
+    height: _Count = msgspec.field(name="Height", default=0)
+
+
+async def run_session(socket: web.WebSocketResponse, program: Program) -> None:
+    """Connect a program with a websocket until the program ends or the client disconnects."""
+
+    async def send(channel: int, data: bytes) -> None:
+        await socket.send_bytes(bytes([channel]) + data)
+
+    feeding = asyncio.create_task(_feed(socket, program))
+    ending = asyncio.create_task(program.pass_on(send))
     try:
         await asyncio.wait({feeding, ending}, return_when=asyncio.FIRST_COMPLETED)
         if ending.done():
-            code = ending.result()
-            await socket.send_bytes(bytes([_RESULT]) + json.dumps(result_status(code)).encode())
+            await send(_RESULT, json.dumps(ending.result()).encode())
             await socket.close()
     except ConnectionError:
         return  # the client went
@@ -37,47 +70,41 @@ async def run_session(socket: web.WebSocketResponse, process: asyncio.subprocess
         await asyncio.gather(feeding, ending, return_exceptions=True)
 
 
-def result_status(code: int) -> dict[str, Any]:
-    """The status that the client gets when the program ends."""
+SUCCESS: Status = {"metadata": {}, "status": "Success"}
+
+
+def result_status(code: int) -> Status:
+    """The status that the client gets when a program ends."""
     if code == 0:
-        return {"metadata": {}, "status": "Success"}
+        return SUCCESS
     message = f"command terminated with non-zero exit code: exit status {code}"
     causes = [{"reason": "ExitCode", "message": str(code)}]
-    return _failure(message, "NonZeroExitCode") | {"details": {"causes": causes}}
+    return failure(message, "NonZeroExitCode") | {"details": {"causes": causes}}
 
 
 async def refuse(socket: web.WebSocketResponse, message: str) -> None:
     """Send the client the reason why there is no session."""
-    status = _failure(message, "InternalError") | {"code": 500}
+    status = failure(message, "InternalError") | {"code": 500}
     await socket.send_bytes(bytes([_RESULT]) + json.dumps(status).encode())
     await socket.close()
 
 
-def _failure(message: str, reason: str) -> dict[str, Any]:
+def failure(message: str, reason: str) -> Status:
+    """A status that is no success."""
     return {"metadata": {}, "status": "Failure", "message": message, "reason": reason}
 
 
-async def _output(socket: web.WebSocketResponse, process: asyncio.subprocess.Process) -> int:
-    assert process.stdout is not None
-    assert process.stderr is not None
-    await asyncio.gather(_forward(socket, _STDOUT, process.stdout), _forward(socket, _STDERR, process.stderr))
-    return exit_code(await process.wait())
-
-
-async def _forward(socket: web.WebSocketResponse, channel: int, stream: asyncio.StreamReader) -> None:
-    while data := await stream.read(_CHUNK):
-        await socket.send_bytes(bytes([channel]) + data)
-
-
-async def _feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Process) -> None:
-    """Pass stdin on; returns when the client has closed the connection."""
+async def _feed(socket: web.WebSocketResponse, program: Program) -> None:
+    """Pass on what the client types; returns when the client has closed the connection."""
     async for message in socket:
-        if message.type is not WSMsgType.BINARY or not message.data or process.stdin is None:
+        if message.type is not WSMsgType.BINARY or not message.data:
             continue
         channel, data = message.data[0], message.data[1:]
-        with suppress(ConnectionError):  # the program reads no more
+        with suppress(OSError, msgspec.DecodeError):  # the program reads no more, or that is no size
             if channel == _STDIN:
-                process.stdin.write(data)
-                await process.stdin.drain()
+                await program.write(data)
+            elif channel == _SIZE:
+                size = msgspec.json.decode(data, type=_Size)
+                program.resize(size.width, size.height)
             elif channel == _CLOSE and data[:1] == bytes([_STDIN]):
-                process.stdin.close()
+                program.close_input()

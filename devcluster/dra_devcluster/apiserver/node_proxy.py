@@ -1,7 +1,7 @@
-"""Passes ``pods/log``, ``pods/exec``, ``pods/portforward`` and ``nodes/proxy`` on to the server of the pod's node.
+"""Passes ``pods/log``, ``exec``, ``attach``, ``portforward`` and ``nodes/proxy`` on to the server of the pod's node.
 
 The Node object has the address of that server and the key for it (``status.addresses``,
-``status.daemonEndpoints``, and an annotation). Terminals and ``attach`` are not offered.
+``status.daemonEndpoints``, and an annotation).
 """
 
 from __future__ import annotations
@@ -47,10 +47,17 @@ async def log(call: Call) -> web.StreamResponse:
 
 async def execute(call: Call) -> web.StreamResponse:
     """A program in a container, over a websocket."""
-    if call.query.get("tty", "").lower() in ("true", "1"):
-        raise _not_implemented("the development cluster does not support exec with a terminal: leave out --tty")
+    return await _session_in(call, "exec")
+
+
+async def attach(call: Call) -> web.StreamResponse:
+    """The program that a container runs, over a websocket."""
+    return await _session_in(call, "attach")
+
+
+async def _session_in(call: Call, what: str) -> web.StreamResponse:
     call.need("get" if call.request.method == "GET" else "create")
-    url, headers = _container_url(call, "exec")
+    url, headers = _container_url(call, what)
     return await _websocket(call, url, headers, EXEC_PROTOCOLS)
 
 
@@ -95,16 +102,10 @@ async def proxy(call: Call) -> web.StreamResponse:
         return web.Response(status=node.status, body=await node.read(), headers={"Content-Type": kind})
 
 
-async def unsupported(call: Call) -> web.StreamResponse:
-    """``attach``: a clear refusal."""
-    _host_of(_pod(call))
-    raise _not_implemented(f"{call.target.subresource} is not supported by the development cluster")
-
-
 NODE_SUBRESOURCES: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {
     "log": log,
     "exec": execute,
-    "attach": unsupported,
+    "attach": attach,
     "proxy": proxy,
     "portforward": port_forward,
 }
