@@ -146,6 +146,31 @@ async def test_everything_is_looked_at_again_now_and_then(
     await asyncio.wait((task,))
 
 
+async def test_a_failed_audit_is_repeated_at_once_when_a_watch_begins(
+    parts: tuple[Server, Control, Audit, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "RETRIES", (3600.0,))
+    server, control, made, _ = parts
+    control.cluster.put(Node(metadata=ObjectMeta(name="old", uid="u", resource_version="4")))
+    server.is_away = True
+    task = asyncio.create_task(made.run())
+    made.call(NODES)
+
+    async def failed() -> bool:
+        return NODES in server.asked
+
+    await until("failed", failed)
+    server.is_away = False
+    made.call(NODES)
+
+    async def removed() -> bool:
+        return "old" not in control.cluster.nodes
+
+    await until("removed", removed)
+    task.cancel()
+    await asyncio.wait((task,))
+
+
 @pytest.mark.parametrize(
     ("seen", "removed", "restored"),
     [("8", True, False), ("9", True, False), ("10", False, True), ("opaque", True, False)],

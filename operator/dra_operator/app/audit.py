@@ -3,7 +3,7 @@
 Kopf lists a kind again when its watch fell too far behind (410), and never reports what was deleted in between. So
 when a watch begins or its resourceVersion is refused, and at long intervals, the audit lists what exists (metadata
 only) and removes all else from the view, except objects newer than that list. It repeats a failed audit until it
-succeeds.
+succeeds, at once when a watch begins.
 
 A list is never older than what was seen before the request, unless the server was restored from a backup. Then
 resourceVersions start again from a lower one, and every change would be dropped as old: the audit calls ``restored``,
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from dra_kube import RESOURCE_CLAIMS, Api, KubeError, Resource
@@ -86,8 +87,16 @@ class Audit:
             for pause in _pauses():
                 if await self._compare(resource):
                     break
-                await asyncio.sleep(pause)
+                await asyncio.sleep(min(pause, GAP))
+                await self._called_within(resource, pause - GAP)
             await asyncio.sleep(GAP)
+
+    async def _called_within(self, resource: Resource, seconds: float) -> None:
+        """Wait so long at most: a watch that begins says that the server is back."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._calls[resource].wait()
+        self._calls[resource].clear()
 
     async def _compare(self, resource: Resource) -> bool:
         """Compare the view with the server; whether that succeeded."""
