@@ -40,6 +40,8 @@ Guard = Callable[[], float]
 _SHARE = 0.9
 """The share of the limit for one request that the server may spend on a write."""
 _CONNECT_SECONDS = 10.0
+_HANDSHAKES = 16
+"""At a time. Each takes both sides some milliseconds: in a burst of writes hundreds together would take too long."""
 _ITERATIONS = 100
 """Of the event loop, until all connections are closed."""
 
@@ -60,7 +62,11 @@ class Sending:
         url = urlsplit(connection.host)
         self._host, self._base = url.netloc.rpartition("@")[2], url.path
         self._connections: set[Exchange] = set()
+        """All that were made and are not lost yet."""
+        self._is_closed = False
         self._idle: deque[tuple[float, Exchange]] = deque()  # the longest idle first
+        self._handshakes = 0
+        self._turns: deque[asyncio.Future[None]] = deque()  # of writes that wait for a connection
         self._in_flight = 0
         self._open_until = -math.inf  # from then on no write without an answer can take effect
         self._changed = asyncio.Event()
@@ -83,7 +89,7 @@ class Sending:
     async def _once(
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
     ) -> Answer:
-        exchange = self._waiting() or await self._connect()
+        exchange = await self._take()
         is_known = True
         try:
             seconds = min(self._timeout * _SHARE, self._guard() / 2)
@@ -116,7 +122,8 @@ class Sending:
         return boot_time() >= self._open_until
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and those that come about later."""
+        self._is_closed = True
         self._idle.clear()
         for exchange in self._connections:
             exchange.close()
@@ -126,37 +133,68 @@ class Sending:
             await asyncio.sleep(0)
         self._connections.clear()
 
+    async def _take(self) -> Exchange:
+        """A connection that is free, or else a new one."""
+        if self._turns:
+            await self._turn()
+        while (exchange := self._waiting()) is None:
+            if self._handshakes < _HANDSHAKES:
+                return await self._connect()
+            await self._turn()
+        return exchange
+
+    async def _turn(self) -> None:
+        """Wait until a connection may be free, or a new one may be made."""
+        turn = asyncio.get_running_loop().create_future()
+        self._turns.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._turns.remove(turn)
+            else:
+                self._next_turn()  # it had come
+            raise
+
+    def _next_turn(self) -> None:
+        if self._turns:
+            self._turns.popleft().set_result(None)
+
     def _waiting(self) -> Exchange | None:
         """A connection that was used before and is good for another request: the one that was idle for least."""
         while self._idle:
             _, exchange = self._idle.pop()
             if not exchange.is_stale():
                 return exchange
-            self._drop(exchange)
+            exchange.close()
         return None
 
     async def _connect(self) -> Exchange:
         limit = min(self._timeout, _CONNECT_SECONDS)
+        self._handshakes += 1
         try:
             async with asyncio.timeout(limit):
                 exchange = await connect(self._connection)
         except TimeoutError as error:
             raise TimeoutError(f"no connection within {limit:g} s") from error
-        self._connections.add(exchange)
+        finally:
+            self._handshakes -= 1
+            self._next_turn()
+        self._connections = {each for each in self._connections if not each.is_lost} | {exchange}
+        if self._is_closed:
+            exchange.close()
+            raise OSError("the client is closed")
         return exchange
 
     def _keep(self, exchange: Exchange) -> None:
         now = boot_time()
-        if exchange.is_good:
+        if exchange.is_good and not self._is_closed:
             self._idle.append((now, exchange))
         else:
-            self._drop(exchange)
+            exchange.close()
         while self._idle and now - self._idle[0][0] > self._keepalive:
-            self._drop(self._idle.popleft()[1])
-
-    def _drop(self, exchange: Exchange) -> None:
-        exchange.close()
-        self._connections.discard(exchange)
+            self._idle.popleft()[1].close()
+        self._next_turn()
 
 
 def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:

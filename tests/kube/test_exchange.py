@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from authority import Authority
 from dra_kube import PODS, Api, Connection, ConnectionSettingsError, Unreachable, sending
+from dra_kube.connecting import connect
+from dra_kube.exchange import Exchange
 from dra_kube.tls import client_tls
 from waiting import becomes
 
@@ -144,6 +146,83 @@ async def test_credentials_with_a_line_break_are_not_sent() -> None:
                 await api.update(PODS, POD)
             assert await api.settle(1)
     assert not server.requests
+
+
+async def test_a_burst_of_writes_makes_few_connections_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way = peak = 0
+
+    async def counted(connection: Connection) -> Exchange:
+        nonlocal under_way, peak
+        under_way += 1
+        peak = max(peak, under_way)
+        try:
+            return await connect(connection)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(sending, "connect", counted)
+    async with serving() as server, client(server.url) as api:
+        await asyncio.gather(*(api.update(PODS, POD) for _ in range(200)))
+        assert peak == 16
+        assert len(server.requests) == 200
+
+
+async def test_a_connection_that_gets_free_is_taken_while_no_other_comes_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    comes_about = asyncio.Event()
+
+    async def held(connection: Connection) -> Exchange:
+        await comes_about.wait()
+        return await connect(connection)
+
+    async with serving() as server, client(server.url) as api:
+        await api.update(PODS, POD)
+        monkeypatch.setattr(sending, "connect", held)
+        writes = [asyncio.create_task(api.update(PODS, POD)) for _ in range(30)]
+        await becomes(lambda: sum(write.done() for write in writes) == 14)
+        waits = [write for write in writes if not write.done()]
+        given_up = waits.pop()
+        given_up.cancel()
+        comes_about.set()
+        await asyncio.gather(*waits)
+        assert (await asyncio.gather(given_up, return_exceptions=True))[0].__class__ is asyncio.CancelledError
+        assert len(server.requests) == 30
+
+
+async def test_who_gives_up_waiting_for_a_connection_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    comes_about = asyncio.Event()
+
+    async def held(connection: Connection) -> Exchange:
+        await comes_about.wait()
+        return await connect(connection)
+
+    monkeypatch.setattr(sending, "connect", held)
+    async with serving() as server, client(server.url) as api:
+        writes = [asyncio.create_task(api.update(PODS, POD)) for _ in range(20)]
+        await asyncio.sleep(0)
+        writes[17].cancel()
+        comes_about.set()
+        writes[16].cancel()
+        answers = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [dict] * 16 + [asyncio.CancelledError] * 2 + [dict] * 2
+
+
+async def test_a_connection_that_comes_about_after_the_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, comes_about = asyncio.Event(), asyncio.Event()
+
+    async def held(connection: Connection) -> Exchange:
+        asked.set()
+        await comes_about.wait()
+        return await connect(connection)
+
+    monkeypatch.setattr(sending, "connect", held)
+    async with serving() as server:
+        async with client(server.url) as api:
+            write = asyncio.create_task(api.update(PODS, POD))
+            await asked.wait()
+        comes_about.set()
+        with pytest.raises(Unreachable, match="closed"):
+            await write
+        assert server.requests == []
 
 
 async def test_connections_that_were_idle_for_long_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
