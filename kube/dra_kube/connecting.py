@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from base64 import b64encode
 from urllib.parse import unquote, urlsplit
+
+from aiohappyeyeballs import start_connection
 
 from .connection import Connection
 from .exchange import Exchange
@@ -31,7 +34,11 @@ async def connect(connection: Connection) -> Exchange:
             assert secured is not None
             exchange.connection_made(secured)
         return exchange
-    _, exchange = await loop.create_connection(Exchange, host, port, ssl=connection.tls, happy_eyeballs_delay=_DELAY)
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # asyncio has the delay, too, but loses a socket when it is cancelled in the moment that it connects
+    connected = await start_connection(addresses, happy_eyeballs_delay=_DELAY)
+    named = host if connection.tls else None
+    _, exchange = await loop.create_connection(Exchange, sock=connected, ssl=connection.tls, server_hostname=named)
     return exchange
 
 

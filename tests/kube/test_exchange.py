@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -223,6 +224,21 @@ async def test_a_connection_that_comes_about_after_the_end_is_closed(monkeypatch
         with pytest.raises(Unreachable, match="closed"):
             await write
         assert server.requests == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_connection_that_is_given_up_at_any_moment_leaves_no_socket(host: str) -> None:
+    async with serving() as server:
+        connection = Connection(server.url.replace("127.0.0.1", host), None, lambda: None)
+        for iterations in range(40):
+            connecting = asyncio.create_task(connect(connection))
+            for _ in range(iterations):
+                await asyncio.sleep(0)
+            connecting.cancel()
+            (exchange,) = await asyncio.gather(connecting, return_exceptions=True)
+            if isinstance(exchange, Exchange):
+                exchange.close()
+    gc.collect()  # a socket that was left open is reported now
 
 
 async def test_connections_that_were_idle_for_long_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
