@@ -10,7 +10,6 @@ from typing import NamedTuple, TypeVar
 from unittest import mock
 
 from dra_kube import PODS, RESOURCE_CLAIMS
-from dra_operator.app.audit import GAP
 from dra_operator.reconcile import dispatcher, planning
 
 from .actions import ACTIONS
@@ -78,7 +77,6 @@ async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:
         stage.tell(str(step))
         ACTIONS[step.what](stage, step)
     stage.clear_up()
-    await asyncio.sleep(GAP)  # an audit that was called may have to wait for so long
     for finding in [*await rest(stage, "the end"), *faults_of(stage.server, swept=False)]:
         yield finding
     if stage.operator is not None and any(not pod["spec"].get("nodeName") for pod in stage.server.of(PODS)):

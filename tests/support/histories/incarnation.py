@@ -117,7 +117,7 @@ class Incarnation:
     @property
     def is_at_rest(self) -> bool:
         """Nothing is being done, and nothing is to be done later."""
-        return self.is_working and self.control.queues.is_quiet
+        return self.is_working and self.control.queues.is_quiet and not self.audit.is_due
 
     def failed(self) -> str:
         """How it ended by itself, if it did."""
