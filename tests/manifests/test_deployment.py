@@ -58,6 +58,28 @@ async def test_what_is_applied_runs_and_goes_again(site: Site) -> None:
         assert "NotFound" in await kubectl("get", "namespace", namespace, code=1)
 
 
+async def test_the_examples_run_that_need_gates(site: Site) -> None:
+    kubectl, more = site.kubectl, "manifests/examples/more"
+    await site.deploy(["--feature-gates=DRADeviceTaintRules=true,DRAResourcePoolStatus=true"])
+    await site.runs()
+    for example in ("two-claims", "tolerated-taint"):
+        await kubectl("apply", "--validate=strict", "-f", f"{more}/{example}.yaml")
+    await kubectl("wait", "--for=condition=Ready", "pod", "two-claims", "tolerated-taint", "--timeout=120s")
+    seen = [await kubectl("logs", "two-claims", "-c", container) for container in ("with-one", "with-the-other")]
+    assert all(one.count("claim_") == 1 for one in seen)
+    assert seen[0] != seen[1]
+
+    await kubectl("apply", "--validate=strict", "-f", f"{more}/unhealthy.yaml")
+    await kubectl("wait", "--for=delete", "pod", "two-claims", "--timeout=60s")
+    assert await kubectl("get", "pod", "tolerated-taint", "-o", "jsonpath={.status.phase}") == "Running"
+
+    await kubectl("apply", "--validate=strict", "-f", f"{more}/pool-status.yaml")
+    request = ("resourcepoolstatusrequest", "pool-status")
+    await kubectl("wait", "--for=condition=Complete", *request, "--timeout=60s")
+    free = await kubectl("get", *request, "-o", "jsonpath={.status.pools[*].availableDevices}")
+    assert sum(map(int, free.split())) == 7
+
+
 async def as_the_page_says(site: Site, block: int) -> None:
     """Type in the commands of a block of docs/operating.md."""
     for line in BY_NAME["docs/operating.md"].console()[block]:

@@ -88,7 +88,7 @@ async def test_the_plugin_overlaps_with_its_successor_on_every_node(kubectl: Kub
 
 EXAMPLES = [
     pod
-    for path in sorted((MANIFESTS / "examples").glob("*.yaml"))
+    for path in sorted((MANIFESTS / "examples").rglob("*.yaml"))
     for pod in yaml.safe_load_all(path.read_text())
     if pod["kind"] == "Pod"
 ]
