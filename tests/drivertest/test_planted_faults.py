@@ -22,10 +22,11 @@ async def test_each_fault_is_found_by_its_check(noun: str, bad_bench: OpenBench)
 
     async def found(planted: Planted) -> str:
         """What the check says, if that is not what the table says."""
-        async with room, bad_bench(planted.fault, limits=LIMITS if planted.waits else PATIENT) as bench:
-            result = await run_check(CHECKS[planted.check], bench, timeout=60)
-        if result.verdict in (Verdict.FAILED, Verdict.WARNED) and planted.text in result.text:
-            return ""
+        for limits in (LIMITS, PATIENT) if planted.waits else (PATIENT,):  # the machine may have stalled
+            async with room, bad_bench(planted.fault, limits=limits) as bench:
+                result = await run_check(CHECKS[planted.check], bench, timeout=60)
+            if result.verdict in (Verdict.FAILED, Verdict.WARNED) and planted.text in result.text:
+                return ""
         return f"{planted.fault}: {planted.check} {result.verdict}: {result.text!r} without {planted.text!r}"
 
     rows = [planted for planted in FAULTS if planted.check.startswith(f"{noun}.")]
