@@ -62,7 +62,7 @@ class Exchange(asyncio.Protocol):
             self._answer = None
 
     def is_stale(self) -> bool:
-        """Whether the other side has closed the connection, or sent what nobody asked for, perhaps unseen so far.
+        """Whether the other side has closed the connection, or sent what was not asked for, perhaps unseen so far.
 
         asyncio notices that only when the event loop has read it, which a long calculation may delay.
         """
@@ -129,7 +129,7 @@ class Exchange(asyncio.Protocol):
         """The answer is whole, unless it says no more than that there will be one."""
         if self._parser.get_status_code() in _INTERIM:
             self._has_begun = False
-        elif self._answer is None or self._answer.done():  # a second one, for which nobody asked
+        elif self._answer is None or self._answer.done():  # a second one, which was not asked for
             self.close()
         else:
             self.is_good = self.is_good and self._parser.should_keep_alive()
