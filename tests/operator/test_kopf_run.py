@@ -20,6 +20,8 @@ from dra_operator.app.operator import Operator, Options
 from dra_operator.app.streams import Limits
 from dra_operator.app.supervisor import OperatorFailed, Supervisor
 from faults import CutBefore, FaultProxy, Target
+from kopf._cogs.structs.references import Selector
+from kopf._core.reactor import observation
 from live_cluster import LiveCluster
 from supervised import Supervising
 from waiting import until
@@ -171,6 +173,17 @@ async def test_what_kopf_lacks_is_not_reported_in_its_own_words(
     async with supervising() as site:
         await site.ready()
     assert "Unresolved" not in caplog.text
+
+
+def test_kinds_that_are_served_no_more_are_named_without_kopfs_advice(caplog: pytest.LogCaptureFixture) -> None:
+    """When Kopf looks for the kinds again, after resource.k8s.io was switched off."""
+    configure(kopf.OperatorSettings())
+    observation._disable_mismatched_selectors(
+        resources=set(), selectors=frozenset({Selector(group="resource.k8s.io", version="v1", plural="resourceclaims")})
+    )
+    assert [record.getMessage() for record in caplog.records] == [
+        "the API server does not serve resourceclaims: they are watched once it does"
+    ]
 
 
 async def test_a_server_that_is_away_makes_the_operator_unready_but_not_dead(

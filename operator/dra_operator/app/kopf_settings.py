@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,9 +53,25 @@ class NoDiffBase(kopf.DiffBaseStorage):
         return None
 
 
+class _UnservedKinds(logging.Filter):
+    """Says of kinds that are not served what Kopf means: its advice, to create CRDs, is for kinds of one's own."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Translate the record, if it is that one; keep it in any case."""
+        said = record.getMessage()
+        if said.startswith("Unresolved resources"):
+            kinds = ", ".join(re.findall(r"plural='(\w+)'", said))
+            record.msg, record.args = "the API server does not serve %s: they are watched once it does", (kinds,)
+        return True
+
+
+_UNSERVED_KINDS = _UnservedKinds()
+
+
 def configure(settings: kopf.OperatorSettings) -> None:
     """Set up Kopf as a pure source of events, which writes nothing by itself and does not log each event."""
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    logging.getLogger("kopf._core.reactor.observation").addFilter(_UNSERVED_KINDS)
     settings.process.ultimate_exiting_timeout = None  # or a Kopf that failed kills the process ten minutes later
     settings.networking.connect_timeout = 10.0
     settings.networking.request_timeout = 60.0  # as long as a server takes at most to answer
