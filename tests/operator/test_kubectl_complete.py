@@ -13,6 +13,7 @@ from dra_kube import Api, Unreachable
 from dra_operator.commands.kubectl_complete import main
 from kubectl import kubectl_for
 from live_cluster import LiveCluster
+from waiting import until
 
 
 async def complete(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
@@ -105,7 +106,12 @@ async def test_kubectl_finds_it(
     await cluster.furnish()
     await cluster.add_pod("one")
     assert lines(await kubectl("__complete", "dra", "why", "")) == ["claim", "pod", ":4"]
-    assert lines(await kubectl("__complete", "dra", "why", "-n", "ns", "pod", "")) == ["one", ":4"]
+
+    async def completes() -> bool:
+        """It gives up soon, so that no terminal hangs; on a busy machine the next attempt is quicker."""
+        return lines(await kubectl("__complete", "dra", "why", "-n", "ns", "pod", "")) == ["one", ":4"]
+
+    await until("the pod is offered", completes)
 
 
 def choose_namespace(kubeconfig: Path, namespace: str) -> None:
