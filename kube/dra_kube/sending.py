@@ -39,7 +39,8 @@ Guard = Callable[[], float]
 
 _SHARE = 0.9
 """The share of the limit for one request that the server may spend on a write."""
-_CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 10.0
+"""For a new connection, of reads as of writes."""
 _HANDSHAKES = 16
 """At a time. Each takes both sides some milliseconds: in a burst of writes hundreds together would take too long."""
 _ITERATIONS = 100
@@ -170,7 +171,7 @@ class Sending:
         return None
 
     async def _connect(self) -> Exchange:
-        limit = min(self._timeout, _CONNECT_SECONDS)
+        limit = min(self._timeout, CONNECT_SECONDS)
         self._handshakes += 1
         try:
             async with asyncio.timeout(limit):

@@ -18,7 +18,7 @@ from .connection import Connection
 from .errors import ApiError, Unreachable, error_of
 from .exchange import LARGEST
 from .retry_after import seconds_of
-from .sending import Guard, Sending
+from .sending import CONNECT_SECONDS, Guard, Sending
 from .sockets import Sockets
 from .watch import watch_events
 
@@ -26,7 +26,6 @@ Query = Mapping[str, str]
 Observe = Callable[[str, str, int, float], None]
 """Gets of each request the method, the path, the status (0: no answer), and the seconds until the answer began."""
 
-_CONNECT_SECONDS = 10.0
 _WATCH_SECONDS = 300
 """The server ends a watch after this time. A watch that is silent for longer has lost its server."""
 _WATCH_GRACE = 30
@@ -40,9 +39,9 @@ class Transport:
     def __init__(self, connection: Connection, timeout: float, user_agent: str, guard: Guard, observe: Observe) -> None:
         self.connection = connection
         self._observe = observe
-        self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, _CONNECT_SECONDS))
+        self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, CONNECT_SECONDS))
         self._watch_timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=_CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE
         )
         self._user_agent = user_agent
         self._sending = Sending(connection, timeout, _KEEPALIVE_SECONDS, guard)
