@@ -149,7 +149,11 @@ async def test_a_device_that_cannot_get_ready_is_given_back_and_another_one_used
 
 @asynccontextmanager
 async def impatient(scene: Scene, folder: Path) -> AsyncIterator[None]:
-    """An operator that places the scene's pods, and gives devices 2 s to get ready."""
+    """A pod with a slow device, and an operator that places it and gives devices 2 s to get ready."""
+    await scene.create_class()
+    await publish(scene, "a-slow", **CONDITIONS)
+    await scene.create_claim()
+    await scene.create_pod(scene.pod(schedulerName=scene.namespace))
     options = ["--concerns", "placement", "--scheduler-name", scene.namespace, "--binding-timeout", "2"]
     async with operator_process(scene.world.kubeconfig, folder / "log", "impatient", *options) as operator:
         await operator.becomes_ready()
@@ -161,10 +165,6 @@ async def impatient(scene: Scene, folder: Path) -> AsyncIterator[None]:
 async def test_int_029_a_device_that_takes_too_long_is_given_back_and_another_one_used(
     scene: Scene, tmp_path: Path
 ) -> None:
-    await scene.create_class()
-    await publish(scene, "a-slow", **CONDITIONS)
-    await scene.create_claim()
-    await scene.create_pod(scene.pod(schedulerName=scene.namespace))
     async with impatient(scene, tmp_path):
         assert (await allocated(scene))["device"] == "a-slow"
         await publish(scene, "b-ready")
@@ -176,10 +176,6 @@ async def test_int_029_a_device_that_takes_too_long_is_given_back_and_another_on
 async def test_int_030_a_driver_that_recovers_after_the_time_out_gets_the_pod_bound(
     scene: Scene, tmp_path: Path
 ) -> None:
-    await scene.create_class()
-    await publish(scene, "a-slow", **CONDITIONS)
-    await scene.create_claim()
-    await scene.create_pod(scene.pod(schedulerName=scene.namespace))
     async with impatient(scene, tmp_path):
         first = await allocated(scene)
         since = (await scene.get_claim())["status"]["allocation"]["allocationTimestamp"]

@@ -149,6 +149,19 @@ async def test_credentials_with_a_line_break_are_not_sent() -> None:
     assert not server.requests
 
 
+def hold_connections(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Events that a connection is asked for, and, to be set, that those that are asked for come about."""
+    asked, comes_about = asyncio.Event(), asyncio.Event()
+
+    async def held(connection: Connection) -> Exchange:
+        asked.set()
+        await comes_about.wait()
+        return await connect(connection)
+
+    monkeypatch.setattr(sending, "connect", held)
+    return asked, comes_about
+
+
 async def test_a_burst_of_writes_makes_few_connections_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     under_way = peak = 0
 
@@ -169,15 +182,9 @@ async def test_a_burst_of_writes_makes_few_connections_at_a_time(monkeypatch: py
 
 
 async def test_a_connection_that_gets_free_is_taken_while_no_other_comes_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    comes_about = asyncio.Event()
-
-    async def held(connection: Connection) -> Exchange:
-        await comes_about.wait()
-        return await connect(connection)
-
     async with serving() as server, client(server.url) as api:
         await api.update(PODS, POD)
-        monkeypatch.setattr(sending, "connect", held)
+        _, comes_about = hold_connections(monkeypatch)
         writes = [asyncio.create_task(api.update(PODS, POD)) for _ in range(30)]
         await becomes(lambda: sum(write.done() for write in writes) == 14)
         waits = [write for write in writes if not write.done()]
@@ -190,13 +197,7 @@ async def test_a_connection_that_gets_free_is_taken_while_no_other_comes_about(m
 
 
 async def test_who_gives_up_waiting_for_a_connection_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    comes_about = asyncio.Event()
-
-    async def held(connection: Connection) -> Exchange:
-        await comes_about.wait()
-        return await connect(connection)
-
-    monkeypatch.setattr(sending, "connect", held)
+    _, comes_about = hold_connections(monkeypatch)
     async with serving() as server, client(server.url) as api:
         writes = [asyncio.create_task(api.update(PODS, POD)) for _ in range(20)]
         await asyncio.sleep(0)
@@ -208,14 +209,7 @@ async def test_who_gives_up_waiting_for_a_connection_keeps_no_other_from_it(monk
 
 
 async def test_a_connection_that_comes_about_after_the_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, comes_about = asyncio.Event(), asyncio.Event()
-
-    async def held(connection: Connection) -> Exchange:
-        asked.set()
-        await comes_about.wait()
-        return await connect(connection)
-
-    monkeypatch.setattr(sending, "connect", held)
+    asked, comes_about = hold_connections(monkeypatch)
     async with serving() as server:
         async with client(server.url) as api:
             write = asyncio.create_task(api.update(PODS, POD))
