@@ -75,6 +75,20 @@ async def test_a_failed_key_comes_back_and_an_event_brings_it_back_sooner() -> N
     queue.close()
 
 
+async def test_clearing_up_after_a_failure_does_not_end_its_back_off() -> None:
+    queue = WorkQueue(Backoff(Clock(), Waits(first=0.001)), firm=True)
+    queue.add([A])
+    for pause in (0.001, 0.002, 0.004):
+        await queue.get()
+        assert queue.retry(A) == pause
+        await queue.get()
+        queue.add([A])
+        queue.done(A, is_over=False)
+    await queue.get()
+    queue.done(A)
+    assert queue.failures(A) == 0
+
+
 async def test_a_failure_that_wakes_its_own_key_does_not_go_round_at_once() -> None:
     queue = WorkQueue()
     queue.add([A])

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
 from dra_kube import (
-    EVENTS,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     Conflict,
+    ServerError,
     TooManyRequests,
     Unreachable,
 )
-from dra_operator.cluster import check
+from dra_operator.cluster import Key, check
+from dra_operator.placement import GATE
+from dra_operator.reconcile.pace import Waits
 from fake_api import Call
-from objects import Make
+from objects import Make, Obj
 from reconcile_world import World
 
 
@@ -211,7 +215,8 @@ async def test_a_binding_that_lands_late_finds_another_version_of_the_pod(world:
         assert isinstance(fared, Conflict)
         await world.quiet()
     assert bound(world) == []
-    assert [event["message"] for event in world.api.of(EVENTS) if "has not answered" in event["message"]]
+    told = [message for message in world.messages("FailedScheduling") if message.startswith("cannot bind")]
+    assert told == ["cannot bind the pod to node node-0 (1 time): timed out; tried again with growing pauses"]
 
 
 async def test_a_pod_is_bound_in_the_version_that_the_server_has(world: World, make: type[Make]) -> None:
@@ -243,6 +248,45 @@ async def test_a_claim_whose_creation_was_not_answered_is_made_once(world: World
         await world.quiet()
     (claim,) = world.api.of(RESOURCE_CLAIMS)
     assert claim["metadata"]["name"].startswith("pod-entry-0-")
+
+
+FAILING: dict[str, tuple[Obj, Callable[[Call], bool]]] = {
+    "the binding": ({}, is_binding),
+    "the opening of the gate": (
+        {"schedulerName": "default-scheduler", "schedulingGates": [{"name": GATE}]},
+        lambda call: (call.verb, call.plural, call.sub) == ("update", "pods", None),
+    ),
+    "the allocation": ({}, is_allocation),
+}
+
+
+@pytest.mark.parametrize("what", FAILING)
+async def test_a_write_that_always_ends_in_a_server_error_is_repeated_with_growing_pauses(
+    what: str, world: World, make: type[Make], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A webhook that does not answer makes the API server answer so; what is found out between does not count."""
+    spec, is_failing = FAILING[what]
+    furnish(world, make, nodes=1, devices=1)
+    world.pace = replace(world.pace, placement_retries=Waits(first=0.01, rate=1000.0))
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.api.add(PODS, make.pod(claims=[make.use("claim")], **spec))
+    world.start()
+    world.api.before = lambda call: ServerError(500, "InternalError", "no webhook") if is_failing(call) else None
+
+    def pauses() -> list[float]:
+        lines = (record.getMessage() for record in caplog.records if record.name.endswith("failures"))
+        return [float(found[1]) for line in lines if (found := re.search(r"again_in=([0-9.]+)s", line))]
+
+    async with world.running():
+        while len(pauses()) < 5:
+            world.bring_events()
+            await world.tick()
+        assert pauses()[:5] == [0.01, 0.02, 0.04, 0.08, 0.16]
+        world.api.before = lambda call: None
+        await world.quiet()
+    assert holders(world) == {"node-0/dev-0": 1}
+    assert bound(world) or not world.api[PODS, "ns/pod"]["spec"]["schedulingGates"]
+    assert world.control.queues.of("place").failures(Key("place", "ns/pod")) == 0
 
 
 BREAKDOWNS: dict[str, Callable[[Call], bool]] = {

@@ -34,11 +34,13 @@ UNANSWERED = 10_000  # pods remembered whose last write for placement got no ans
 class Unanswered(NamedTuple):
     """Writes that give a pod its node, or open its gate, and got no answer.
 
-    ``times``: how many; ``resource_version``: on which version of the pod the last one is based.
+    ``times``: how many; of the last one, ``resource_version``: on which version of the pod it is based, and ``error``:
+    what came instead of an answer.
     """
 
     times: int
     resource_version: str
+    error: str
 
 
 class PodWriter:
@@ -74,8 +76,9 @@ class PodWriter:
     def _note(self, pod: Pod, based_on: str, error: BaseException) -> None:
         if isinstance(error, PodChanged) or not may_have_happened(error):
             return
-        known = self._unanswered.pop(pod.metadata.uid, Unanswered(0, ""))
-        self._unanswered[pod.metadata.uid] = Unanswered(known.times + 1, based_on)
+        known = self._unanswered.pop(pod.metadata.uid, None)
+        times = known.times + 1 if known is not None else 1
+        self._unanswered[pod.metadata.uid] = Unanswered(times, based_on, str(error))
         if len(self._unanswered) > UNANSWERED:
             self._unanswered.popitem(last=False)
 

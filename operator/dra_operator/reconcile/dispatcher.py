@@ -44,10 +44,18 @@ FollowUp = Callable[[], Awaitable[Result | None]]
 
 
 class Decided(NamedTuple):
-    """The end of a decision: what to carry out, and the seconds that it took to search."""
+    """The end of a decision: what to carry out, and the seconds that it took to search.
+
+    ``clears_up``: this only clears up what an earlier failure left, and does not end its back-off. Otherwise a write
+    that the server never answers would be repeated without a pause.
+    """
 
     follow_up: FollowUp | None = None
     spent: float = 0.0
+    clears_up: bool = False
+
+
+NOTHING = Decided()
 
 
 class Postponed(NamedTuple):
@@ -114,9 +122,9 @@ class Dispatcher:
             self._postponed[key] = begun
             self._queue.postpone(key, self._turns.level(decided.spent))
         elif decided.follow_up is None:
-            self._finish(key, begun, None, decided.spent)
+            self._finish(key, begun, None, decided)
         else:
-            group.create_task(self._carry_out(key, begun, decided.follow_up(), decided.spent), name=str(key))
+            group.create_task(self._carry_out(key, begun, decided, decided.follow_up()), name=str(key))
         self._after()
 
     async def _pause(self, key: Key) -> None:
@@ -128,22 +136,28 @@ class Dispatcher:
             return
         self._paused_at = time.perf_counter()
 
-    async def _carry_out(self, key: Key, begun: _Begun, work: Awaitable[Result | None], spent: float) -> None:
+    async def _carry_out(self, key: Key, begun: _Begun, decided: Decided, work: Awaitable[Result | None]) -> None:
         try:
             with begun.trace.within():
                 result = await work
         except Exception as error:
-            self._finish(key, begun, error, spent)
+            self._finish(key, begun, error, decided)
         else:
-            self._finish(key, begun, None, spent, result)
+            self._finish(key, begun, None, decided, result)
         self._after()
 
     def _finish(
-        self, key: Key, begun: _Begun, error: Exception | None, spent: float = 0.0, result: Result | None = None
+        self,
+        key: Key,
+        begun: _Begun,
+        error: Exception | None,
+        decided: Decided = NOTHING,
+        result: Result | None = None,
     ) -> None:
         self._slots.release()
         begun.trace.end(error)
         result = result if error is None else Result.ERROR
         if result is not None:
             self._ended(result, time.perf_counter() - begun.at)
-        self._failures.report(self._queue, key, error, self._turns.rest_after(spent))
+        rest = self._turns.rest_after(decided.spent)
+        self._failures.report(self._queue, key, error, rest, is_over=not decided.clears_up)

@@ -31,10 +31,15 @@ class Failures:
             registry=registry,
         )
 
-    def report(self, queue: WorkQueue, key: Key, error: Exception | None, rest: float = 0.0) -> None:
-        """The work on the key is over. ``rest``: seconds until the key may be looked at again, whatever happens."""
+    def report(
+        self, queue: WorkQueue, key: Key, error: Exception | None, rest: float = 0.0, *, is_over: bool = True
+    ) -> None:
+        """A piece of work on the key ended. ``rest``: seconds until the key may be looked at again, whatever happens.
+
+        ``is_over``: see ``WorkQueue.done``.
+        """
         if error is None:
-            queue.done(key, rest)
+            queue.done(key, rest, is_over=is_over)
             return
         seconds = queue.retry(key, max(rest, _pause_asked_for(error)))
         is_expected = isinstance(error, KubeError | ReconcileError)

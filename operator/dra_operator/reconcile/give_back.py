@@ -68,8 +68,8 @@ class GiveBack:
             is_same = current.metadata.uid == pod.metadata.uid
             is_done = is_same and not is_at_gate(current) if is_at_gate(pod) else current.spec.node_name == node
             if unanswered is not None and is_same and current.metadata.resource_version == unanswered.resource_version:
-                times = counted(unanswered.times, "time")
-                why = f"the API server has not answered when the pod was to be placed ({times}); tried again"
+                tried, times = ending.action(node or ""), counted(unanswered.times, "time")
+                why = f"cannot {tried} ({times}): {unanswered.error}; tried again with growing pauses"
                 await self._report.waits(current, SCHEDULER_ERROR, why)
         self._pods.settled(pod)
         self._placing.look_again(pod.key)

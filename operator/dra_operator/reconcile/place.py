@@ -97,12 +97,12 @@ class PodPlacer:
         """One attempt, or another piece of one. Its end is a plan taken, a reason to wait, or nothing to do."""
         attempt = self._put_aside.pop(key, None)
         if self._cluster.holdings.in_flight_for(key):
-            return Decided(partial(self._give_back.settle, key))
+            return Decided(partial(self._give_back.settle, key), clears_up=True)
         pod = self._cluster.applicant(key)
         if pod is None or not self._is_ours(pod) or self._cluster.is_bound(pod):
             return Decided()
         if self._placing.writing.pods.unanswered(pod) is not None:
-            return Decided(partial(self._give_back.ask, pod, self._ending(pod)))
+            return Decided(partial(self._give_back.ask, pod, self._ending(pod)), clears_up=True)
         if attempt is None or not attempt.is_of(self._cluster):
             begun = self._begin(pod)
             if not isinstance(begun, PlanInProgress):
@@ -132,7 +132,7 @@ class PodPlacer:
                     self._cluster.set_wake_conditions(pod.key, EVERYTHING._replace(hints=neighbours.hints()))
                 unsure = [claim for claim in found.resource_claims if self._may_change_yet(pod, claim)]
                 if unsure:
-                    return Decided(partial(self._give_back.let_go, pod, unsure))
+                    return Decided(partial(self._give_back.let_go, pod, unsure), clears_up=True)
                 if seconds := self._leave_to_others(found):
                     self._placing.look_again(pod.key, seconds)
                     return Decided()

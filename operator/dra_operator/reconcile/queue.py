@@ -108,9 +108,13 @@ class WorkQueue:
         self._notice()
         return key
 
-    def done(self, key: Key, rest: float = 0.0) -> None:
-        """The key was handled; its back-off starts anew. For ``rest`` seconds it is not looked at again."""
-        self._backoff.succeeded(key)
+    def done(self, key: Key, rest: float = 0.0, *, is_over: bool = True) -> None:
+        """The key was handled; for ``rest`` seconds it is not looked at again.
+
+        Its back-off starts anew, unless the work is not over and only cleared up what an earlier failure left.
+        """
+        if is_over:
+            self._backoff.succeeded(key)
         is_wanted = self._finish(key)
         if rest:
             self._hold(key, rest, wanted=is_wanted)
