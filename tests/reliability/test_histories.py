@@ -17,7 +17,9 @@ from unittest import mock
 
 import pytest
 from dra_operator.cluster import Holdings
-from dra_operator.reconcile import commit
+from dra_operator.placement import filters
+from dra_operator.placement.filters import NodeFilter
+from dra_operator.reconcile import Control, commit
 from dra_operator.reconcile.carry_out import CarryOut
 from histories.history import play
 from histories.script import script_of
@@ -57,15 +59,23 @@ def test_the_command_says_how_far_it_is_and_ends_well_when_it_is_interrupted() -
     [
         ("a device that the other scheduler has", mock.patch.object(Holdings, "clashes", return_value=[]), "rival"),
         ("volumes that are not bound", mock.patch.object(CarryOut, "_unbound_volumes", return_value=()), "volume"),
+        ("ports that are taken", mock.patch.object(filters, "host_ports", return_value=()), "-port"),
+        ("room", mock.patch.object(NodeFilter, "_shortage", return_value=None), "-cpu"),
+        ("whose turn it is", mock.patch.object(Control, "_rank", lambda _, key: (0, str(key))), "-high"),
     ],
 )
 def test_an_operator_that_binds_pods_without_regard_to(
     what: str, broken: AbstractContextManager[Any], kind: str
 ) -> None:
-    """Such an operator is found out by the first histories in which it matters."""
-    seeds = (seed for seed in range(1000) if any(step.subject.startswith(kind) for step in script_of(seed).steps))
+    """Such an operator is found out by the first histories in which it matters to several pods."""
+    seeds = (seed for seed in range(10_000) if len(_pods(seed, kind)) >= 2)
     with broken:
-        assert any(play(seed).findings for seed in islice(seeds, 100)), what
+        assert any(play(seed).findings for seed in islice(seeds, 200)), what
+
+
+def _pods(seed: int, kind: str) -> set[str]:
+    """Pods of the history that have this in their names."""
+    return {step.subject for step in script_of(seed).steps if step.what == "add pod" and kind in step.subject}
 
 
 def test_an_operator_that_takes_a_lost_answer_for_a_no_is_found_out_and_the_history_told_in_a_few_steps() -> None:

@@ -11,7 +11,8 @@ keeps its objects in a dict. ``script`` has the steps that people, nodes and mac
 operator (``incarnation``), ``neighbours`` stands for kubelets, garbage collector and provisioner, ``rival`` for another
 scheduler that gives away the same devices; ``stage`` has them all.
 ``history`` lets one go by, on a ``clock`` of which an hour takes no time. ``judge`` looks at every state of the server,
-``rest`` at the last one. ``shrink`` finds the few steps that matter.
+``rest`` at the last one, ``turns`` at the order in which pods got devices; what pods ask of nodes, all three read by
+``node_rules``. ``shrink`` finds the few steps that matter.
 
 Nothing depends on the machine: the same seed is the same history, if PYTHONHASHSEED is the same (the command sets it).
 """

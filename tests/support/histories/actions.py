@@ -23,6 +23,7 @@ from objects import Make, Obj
 from volume_lab import volume_claim
 
 from .incarnation import KINDS
+from .node_rules import GATE, RULES, TAINT, ZONE, is_held, rules_of
 from .script import KINDS_OF_PODS, VOLUME, Step
 from .stage import START, Stage
 from .weather import LATE
@@ -35,12 +36,22 @@ def _add_pod(stage: Stage, step: Step) -> None:
     if step.subject.startswith(VOLUME) and not stage.has(PERSISTENT_VOLUME_CLAIMS, f"ns/{step.subject}"):
         stage.server.add(PERSISTENT_VOLUME_CLAIMS, volume_claim(step.subject))
     if not stage.has(PODS, f"ns/{step.subject}"):
-        stage.server.add(PODS, KINDS_OF_PODS[step.subject.partition("-")[0]](step.subject))
+        pod = KINDS_OF_PODS[step.subject.partition("-")[0]](step.subject)
+        pod["metadata"]["creationTimestamp"] = _time()
+        for rule in sorted(rules_of(pod)):
+            RULES[rule](pod)
+        stage.server.add(PODS, pod)
 
 
 def _delete_pod(stage: Stage, step: Step) -> None:
     if stage.has(PODS, f"ns/{step.subject}"):
         stage.server.deleted(PODS, step.subject, "ns")
+
+
+def _lift_gate(stage: Stage, step: Step) -> None:
+    key = f"ns/{step.subject}"
+    if stage.has(PODS, key) and is_held(stage.server[PODS, key]):
+        stage.server.change(PODS, key, lambda pod: pod["spec"]["schedulingGates"].remove({"name": GATE}))
 
 
 def _finish_pod(stage: Stage, step: Step) -> None:
@@ -87,8 +98,24 @@ def _set_taints(stage: Stage, step: Step, taints: list[Obj]) -> None:
 
 
 def _add_taint(stage: Stage, step: Step) -> None:
-    added = format_time(START + timedelta(seconds=asyncio.get_running_loop().time()))
-    _set_taints(stage, step, [{"key": "bad", "effect": "NoExecute", "timeAdded": added}])
+    _set_taints(stage, step, [{"key": "bad", "effect": "NoExecute", "timeAdded": _time()}])
+
+
+def _change_node(edit: Callable[[Obj], object]) -> Action:
+    def action(stage: Stage, step: Step) -> None:
+        if stage.has(NODES, step.subject):
+            stage.server.change(NODES, step.subject, edit)
+
+    return action
+
+
+def _move(node: Obj) -> None:
+    labels = node["metadata"]["labels"]
+    labels[ZONE] = "b" if labels[ZONE] == "a" else "a"
+
+
+def _time() -> str:
+    return format_time(START + timedelta(seconds=asyncio.get_running_loop().time()))
 
 
 def _add_template(stage: Stage, step: Step) -> None:
@@ -130,10 +157,16 @@ ACTIONS: dict[str, Action] = {
     "add pod": _add_pod,
     "delete pod": _delete_pod,
     "finish pod": _finish_pod,
+    "lift gate": _lift_gate,
     "add claim": _add_claim,
     "delete claim": _delete_claim,
     "add node": _add_node,
     "remove node": _remove(NODES, lambda step: step.subject),
+    "repel pods": _change_node(lambda node: node["spec"].update(taints=[TAINT])),
+    "welcome pods": _change_node(lambda node: node["spec"].update(taints=[])),
+    "cordon node": _change_node(lambda node: node["spec"].update(unschedulable=True)),
+    "uncordon node": _change_node(lambda node: node["spec"].update(unschedulable=False)),
+    "move node": _change_node(_move),
     "add slice": _add_slice,
     "remove slice": _remove(RESOURCE_SLICES, _slice),
     "add taint": _add_taint,

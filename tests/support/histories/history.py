@@ -15,9 +15,10 @@ from dra_operator.reconcile import dispatcher, planning
 from .actions import ACTIONS
 from .clock import VirtualLoop
 from .rest import faults_of
-from .rival import is_passing
+from .rival import is_passing, is_rival
 from .script import Script, Step, script_of
 from .stage import Stage
+from .turns import passed_over, who_finishes, who_waits
 from .weather import Weather
 
 T = TypeVar("T")
@@ -83,11 +84,24 @@ async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:
         stage.operator.control.look_again()
         for finding in [*await rest(stage, "a sweep"), *faults_of(stage.server, swept=True)]:
             yield finding
+        for finding in await _give_devices_back(stage):
+            yield finding
     delete_everything(stage)
     for finding in [*await rest(stage, "all pods were deleted"), *stage.judge.leaks(), *stage.judge.findings]:
         yield finding
     if stage.operator is not None and (failure := stage.operator.failed()):
         yield failure
+
+
+async def _give_devices_back(stage: Stage) -> list[str]:
+    """A pod finishes while at least two wait for devices: whose turn was it? Beside a rival there are no turns."""
+    server, waiting = stage.server, who_waits(stage.server)
+    finished = who_finishes(server)
+    if len(waiting) < 2 or finished is None or any(map(is_rival, server.of(PODS))):
+        return []
+    server.change(PODS, finished, lambda pod: pod["status"].update(phase="Succeeded"))
+    found = await rest(stage, f"pod {finished} finished")
+    return [*found, *faults_of(server, swept=False), *passed_over(server, waiting)]
 
 
 async def rest(stage: Stage, after: str) -> list[str]:

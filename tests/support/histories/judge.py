@@ -11,6 +11,7 @@ from objects import Obj
 from witness.objects import seen_claim, seen_pod
 from witness.rules import State, leaks, violations
 
+from .node_rules import collisions
 from .rival import is_passing
 
 T = TypeVar("T")
@@ -32,6 +33,8 @@ class Judge:
         """Another state."""
         if resource is PODS and _is_too_early(self.server, obj):
             self.findings[f"pod {key_of(obj)} is bound, its volume is not"] = None
+        if resource is PODS and event != "DELETED" and not self.pardons:
+            self.findings.update(dict.fromkeys(collisions(self.server, obj)))
         if self._enter(event, resource, obj) and not self.pardons:
             found = (finding for finding in violations(self._state) if not is_passing(finding))
             self.findings.update(dict.fromkeys(found))

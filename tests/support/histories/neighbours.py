@@ -15,6 +15,7 @@ from fake_store import key_of
 from objects import Obj
 from volume_controller import bind_volumes
 
+from .rival import is_rival
 from .script import OTHER
 from .server import Server
 from .weather import Weather
@@ -94,6 +95,5 @@ def _is_for_the_other(pod: Obj) -> bool:
     """Whether it came through the gate, so that the other scheduler places it now."""
     spec = pod["spec"]
     is_open = not spec.get("schedulingGates") and not spec.get("nodeName")
-    return (
-        spec["schedulerName"] == OTHER and "affinity" in spec and is_open and "deletionTimestamp" not in pod["metadata"]
-    )
+    is_placed_by_it = spec["schedulerName"] == OTHER and not is_rival(pod)
+    return is_placed_by_it and is_open and "deletionTimestamp" not in pod["metadata"]

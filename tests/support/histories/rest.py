@@ -24,6 +24,7 @@ from dra_kube import (
 from fake_store import FakeStore, key_of
 from objects import Obj
 
+from .node_rules import is_allowed, is_cordoned, is_held, running_on
 from .script import EXTENDED, OTHER, TOLERANT
 
 HOLD = "dra.kopf.dev/immediate"
@@ -50,15 +51,16 @@ def faults_of(store: FakeStore, *, swept: bool) -> Iterator[str]:
         yield from _of_claim(claim)
     yield from _held_twice(store)
     yield from _away_from_volume(store)
-    free, tainted = free_devices(store), free_devices(store, tainted=True)
+    free = free_devices(store)
     for pod in store.of(PODS):
-        if _waits(pod):
-            yield from _of_pod(store, pod, tainted if _is_tolerant(pod) else free, swept)
+        if waits(pod):
+            yield from _of_pod(store, pod, swept)
         elif pod["spec"].get("nodeName") and _is_active(pod) and (bad := _tainted_devices(store, pod)):
             yield f"pod {key_of(pod)} runs on the tainted devices {bad}"
     for claim in store.of(RESOURCE_CLAIMS):
-        is_open = _is_immediate(claim) and not _devices(claim) and not _is_deleted(claim) and not _users(store, claim)
-        if is_open and any(free.values()) and store.of(DEVICE_CLASSES):
+        is_open = _is_immediate(claim) and not devices_of(claim) and not _is_deleted(claim) and not _users(store, claim)
+        is_there = any(devices and not is_cordoned(store[NODES, node]) for node, devices in free.items())
+        if is_open and is_there and store.of(DEVICE_CLASSES):
             yield f"immediate claim {key_of(claim)} has no device, though there is a free one"
 
 
@@ -72,7 +74,7 @@ def free_devices(store: FakeStore, *, tainted: bool = False) -> Devices:
 
 
 def _held_twice(store: FakeStore) -> Iterator[str]:
-    holders = Counter(device for claim in store.of(RESOURCE_CLAIMS) for device in _devices(claim))
+    holders = Counter(device for claim in store.of(RESOURCE_CLAIMS) for device in devices_of(claim))
     yield from (f"device {device} is still held by {number} claims" for device, number in holders.items() if number > 1)
 
 
@@ -101,30 +103,37 @@ def _of_claim(claim: Obj) -> Iterator[str]:
         yield f"claim {key_of(claim)} is allocated for no pod"
 
 
-def _of_pod(store: FakeStore, pod: Obj, free: Devices, swept: bool) -> Iterator[str]:
-    wish = _wish(store, pod)
+def places_for(store: FakeStore, pod: Obj) -> list[str]:
+    """The nodes on which a waiting pod could run."""
+    wish = wish_of(store, pod)
+    if wish is None or wish.says:
+        return []
+    free = free_devices(store, tainted=_is_tolerant(pod))
+    return [node for node in free if _fits(store, node, wish, free) and is_allowed(store, pod, node)]
+
+
+def _of_pod(store: FakeStore, pod: Obj, swept: bool) -> Iterator[str]:
+    wish = wish_of(store, pod)
     said = _said(pod)
     if wish is None:
         yield f"pod {key_of(pod)} has no claim, though its template exists"
         return
-    if not wish.says:
-        places = [node for node in free if _fits(store, node, wish, free)]
-        if places:
-            yield f"pod {key_of(pod)} could run on {', '.join(places)}, but waits: {said}"
-            return
+    if places := places_for(store, pod):
+        yield f"pod {key_of(pod)} could run on {', '.join(places)}, but waits: {said}"
+        return
     if wish.says == _UNMADE:
         return  # an event says so; such a pod is not tried, as in Kubernetes
-    expected = wish.says or rf"^0/{len(free) if swept else '[0-9]+'} nodes are available: "
+    expected = wish.says or rf"^0/{len(store.of(NODES)) if swept else '[0-9]+'} nodes are available: "
     if not re.search(expected, said):
         yield f"pod {key_of(pod)} should say {expected!r}, but says {said!r}"
     elif swept and not wish.says:
-        yield from _of_numbers(store, pod, said, free)
+        yield from _of_numbers(store, pod, said)
 
 
-def _of_numbers(store: FakeStore, pod: Obj, said: str, free: Devices) -> Iterator[str]:
+def _of_numbers(store: FakeStore, pod: Obj, said: str) -> Iterator[str]:
     """Whether the numbers of devices in a condition are those of some node."""
     states = set()
-    for node in free:
+    for node in _nodes(store):
         there = _usable(store, node, tainted=True)
         states.add((len(there), len(there), sum(device in _held(store) for device in there)))
     for match, of, in_use in _NUMBERS.findall(said):
@@ -136,8 +145,8 @@ _UNMADE = "claim not made"
 _NUMBERS = re.compile(r"; (\d+) of (\d+) match(?:es)?, (\d+|all) in use")
 
 
-def _wish(store: FakeStore, pod: Obj) -> Wish | None:
-    """None: the operator owes it a claim."""
+def wish_of(store: FakeStore, pod: Obj) -> Wish | None:
+    """What a waiting pod needs; None: first of all a claim, which the operator owes it."""
     recorded = {
         entry["name"]: entry.get("resourceClaimName") for entry in pod["status"].get("resourceClaimStatuses") or ()
     }
@@ -155,8 +164,8 @@ def _wish(store: FakeStore, pod: Obj) -> Wish | None:
             says.add(f'resourceclaim "{name}" not found')
         elif _is_deleted(claim):
             says.add(f'resourceclaim "{name}" is being deleted')
-        elif _devices(claim) and not _is_given_back(pod, claim):
-            where = frozenset(device.partition("/")[0] for device in _devices(claim))
+        elif devices_of(claim) and not _is_given_back(pod, claim):
+            where = frozenset(device.partition("/")[0] for device in devices_of(claim))
             on = where if on is None else on & where
         elif not store.of(DEVICE_CLASSES):
             says.add("device class gpu does not exist")
@@ -173,8 +182,7 @@ def _is_given_back(pod: Obj, claim: Obj) -> bool:
 
 def _fits(store: FakeStore, node: str, wish: Wish, free: Devices) -> bool:
     is_there = wish.on is None or node in wish.on
-    running = [pod for pod in store.of(PODS) if pod["spec"].get("nodeName") == node and _is_active(pod)]
-    slots = int(store[NODES, node]["status"]["allocatable"]["pods"]) - len(running)
+    slots = int(store[NODES, node]["status"]["allocatable"]["pods"]) - len(list(running_on(store, node)))
     return is_there and slots > 0 and len(free[node]) >= wish.devices
 
 
@@ -193,10 +201,11 @@ def _usable(store: FakeStore, node: str, *, tainted: bool = False) -> list[str]:
 
 
 def _held(store: FakeStore) -> set[str]:
-    return {device for claim in store.of(RESOURCE_CLAIMS) for device in _devices(claim)}
+    return {device for claim in store.of(RESOURCE_CLAIMS) for device in devices_of(claim)}
 
 
-def _devices(claim: Obj) -> list[str]:
+def devices_of(claim: Obj) -> list[str]:
+    """What is allocated to it, each as node and device."""
     allocation: dict[str, Any] = (claim.get("status") or {}).get("allocation") or {}
     return [f"{result['pool']}/{result['device']}" for result in allocation.get("devices", {}).get("results") or ()]
 
@@ -206,11 +215,12 @@ def _extended(pod: Obj) -> int:
 
 
 def _users(store: FakeStore, claim: Obj) -> list[str]:
-    """Pods without node that name it: it is allocated with them."""
+    """Pods without node that name it, and that no queue holds back: it is allocated with them."""
     return [
         pod["metadata"]["name"]
         for pod in store.of(PODS)
         if not pod["spec"].get("nodeName")
+        and not is_held(pod)
         and _is_active(pod)
         and any(
             entry.get("resourceClaimName") == claim["metadata"]["name"]
@@ -231,9 +241,11 @@ def _is_active(pod: Obj) -> bool:
     return pod["status"].get("phase") not in ("Succeeded", "Failed")
 
 
-def _waits(pod: Obj) -> bool:
+def waits(pod: Obj) -> bool:
+    """Whether the operator owes the pod a node, or at its gate devices, as soon as there are some."""
     is_ours = pod["spec"]["schedulerName"] != OTHER or bool(pod["spec"].get("schedulingGates"))
-    return is_ours and not pod["spec"].get("nodeName") and _is_active(pod) and not _is_deleted(pod)
+    is_held_back = is_held(pod) or bool(pod["spec"].get("nodeName"))
+    return is_ours and not is_held_back and _is_active(pod) and not _is_deleted(pod)
 
 
 def _is_tolerant(pod: Obj) -> bool:
@@ -248,7 +260,7 @@ def _tainted_devices(store: FakeStore, pod: Obj) -> list[str]:
         device
         for claim in store.of(RESOURCE_CLAIMS)
         if any(entry["uid"] == uid for entry in (claim.get("status") or {}).get("reservedFor") or ())
-        for device in _devices(claim)
+        for device in devices_of(claim)
     ]
     node = pod["spec"]["nodeName"]
     fine = _usable(store, node)

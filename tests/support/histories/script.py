@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from objects import Make, Obj
@@ -43,7 +43,6 @@ KINDS_OF_PODS: dict[str, Callable[[str], Obj]] = {
     "both": lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE, Make.use("shared")]),
     "immediate": lambda name: Make.pod(name, claims=[Make.use("immediate")]),
     "extended": lambda name: Make.pod(name, containers=[Make.asking("main", **{EXTENDED: "1"})]),
-    "urgent": lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE], priority=10),
     "plain": Make.pod,
     "tolerant": lambda name: Make.pod(name, claims=[{"resourceClaimTemplateName": TOLERANT}]),
     "gated": lambda name: Make.pod(
@@ -52,13 +51,28 @@ KINDS_OF_PODS: dict[str, Callable[[str], Obj]] = {
     VOLUME: lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE], volumes=uses(name)),
     RIVAL: lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE], schedulerName=OTHER),
 }
+HELD = "held"  # what a pod is called that another gate holds back
+WORDS = ("high", "low", "zone", "nozone", "tolerates", "cpu", "port", "apart", HELD)
+"""What pods may ask of nodes: the keys of ``node_rules.RULES``."""
+COMINGS_AND_GOINGS = (
+    ("remove node", "add node", 0.1),
+    ("remove slice", "add slice", 0.15),
+    ("remove template", "add template", 0.1),
+    ("remove class", "add class", 0.1),
+    ("add taint", "remove taint", 0.2),
+    ("repel pods", "welcome pods", 0.15),
+    ("cordon node", "uncordon node", 0.15),
+    ("move node", "move node", 0.15),
+)
+"""What happens, what undoes it, and how likely it is."""
 
 
 def script_of(seed: int) -> Script:
     """The script of a seed."""
     dice = random.Random(seed)
     nodes = tuple(dice.choice((0, 1, 1, 2)) for _ in range(dice.choice((1, 2, 2, 3))))
-    steps = [*_pods(dice), *_claims(dice), *_cluster(dice, len(nodes)), *_faults(dice)]
+    rules = dice.sample(WORDS, dice.choice((0, 2, 4)))
+    steps = [*_pods(dice, rules), *_claims(dice), *_cluster(dice, len(nodes)), *_faults(dice)]
     return Script(nodes, tuple(sorted(steps)))
 
 
@@ -69,14 +83,17 @@ def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
             yield dice.uniform(0, DURATION)
 
 
-def _pods(dice: random.Random) -> Iterator[Step]:
+def _pods(dice: random.Random, rules: Sequence[str]) -> Iterator[Step]:
     kinds = list(KINDS_OF_PODS)
     rivals = dice.choice((0, 0, 0, 6))
     first, last = _rush(dice) if rivals else (0, DURATION / 2)
     for number in range(dice.randint(1, 6)):
-        kind = dice.choices(kinds, (8, 2, 3, 3, 1, 2, 1, 1, 1, 1, 2, rivals))[0]
-        name, at = f"{kind}-{number}", dice.uniform(first, last)
+        kind = dice.choices(kinds, (8, 2, 3, 3, 1, 2, 1, 1, 1, 2, rivals))[0]
+        words = [rule for rule in rules if kind != RIVAL and dice.random() < 0.4]
+        name, at = "-".join((kind, str(number), *words)), dice.uniform(first, last)
         yield Step(at, "add pod", name)
+        if HELD in words:
+            yield Step(at + dice.expovariate(0.3), "lift gate", name)
         if dice.random() < 0.6:
             at += dice.expovariate(0.3)
             yield Step(at, dice.choice(("delete pod", "finish pod")), name)
@@ -102,13 +119,12 @@ def _claims(dice: random.Random) -> Iterator[Step]:
 
 def _cluster(dice: random.Random, nodes: int) -> Iterator[Step]:
     """Things that go, and perhaps come back."""
-    for what, chance in (("node", 0.1), ("slice", 0.15), ("template", 0.1), ("class", 0.1), ("taint", 0.2)):
+    for gone, back, chance in COMINGS_AND_GOINGS:
         for at in _some(dice, 1, chance):
-            subject = f"node-{dice.randrange(nodes)}" if what in ("node", "slice", "taint") else ""
-            yield Step(at, f"remove {what}" if what != "taint" else "add taint", subject)
+            subject = "" if gone in ("remove template", "remove class") else f"node-{dice.randrange(nodes)}"
+            yield Step(at, gone, subject)
             if dice.random() < 0.8:
-                back = at + dice.expovariate(0.3)
-                yield Step(back, f"add {what}" if what != "taint" else "remove taint", subject)
+                yield Step(at + dice.expovariate(0.3), back, subject)
 
 
 def _faults(dice: random.Random) -> Iterator[Step]:

@@ -13,6 +13,7 @@ from volume_lab import HOST, storage_class
 from .incarnation import KINDS, Incarnation
 from .judge import Judge
 from .neighbours import Neighbours
+from .node_rules import ZONE
 from .rival import Rival
 from .script import EXTENDED, TOLERANT
 from .server import Server
@@ -121,8 +122,9 @@ class Stage:
         self.server.add(RESOURCE_CLAIM_TEMPLATES, Make.template())
 
     def add_node(self, name: str) -> None:
-        """A node without devices."""
-        self.server.add(NODES, Make.node(name, **{HOST: name}))
+        """A node without devices; those with odd numbers are in another zone."""
+        zone = "ab"[int(name.removeprefix("node-")) % 2]
+        self.server.add(NODES, {**Make.node(name, **{HOST: name, ZONE: zone}), "spec": {}})
 
     def add_slice(self, node: str) -> None:
         """The devices of a node."""
