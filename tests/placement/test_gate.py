@@ -11,6 +11,7 @@ from placement_lab import node, pod
 ON_N1 = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
 FAST = {"matchExpressions": [{"key": "net", "operator": "In", "values": ["fast"]}]}
 LOOSE = {"matchExpressions": [{"key": "rack", "operator": "DoesNotExist"}]}
+VOLCANO = "scheduling.volcano.sh/queue-allocation-gate"
 RACK = {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}
 
 
@@ -21,9 +22,12 @@ RACK = {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}
         (["dra.kopf.dev/allocate"], True),
         (["kueue.x-k8s.io/admission"], False),
         (["kueue.x-k8s.io/admission", "dra.kopf.dev/allocate"], False),
+        (["dra.kopf.dev/allocate", VOLCANO], True),
+        (["kueue.x-k8s.io/admission", "dra.kopf.dev/allocate", VOLCANO], False),
+        ([VOLCANO], False),
     ],
 )
-def test_a_pod_is_at_the_gate_when_ours_is_the_last_one(gates: list[str], expected: bool) -> None:
+def test_a_pod_is_at_the_gate_when_ours_is_the_next_to_go(gates: list[str], expected: bool) -> None:
     assert is_at_gate(pod(schedulingGates=[{"name": name} for name in gates])) is expected
 
 

@@ -14,6 +14,7 @@ from reconcile_world import World
 
 GATE = "dra.kopf.dev/allocate"
 OTHER = "kueue.x-k8s.io/admission"
+VOLCANO = "scheduling.volcano.sh/queue-allocation-gate"
 POD = "ns/pod"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -123,6 +124,15 @@ async def test_the_gate_is_ours_only_when_no_other_holds_the_pod_back(world: Wor
         world.api.change(PODS, POD, admit)
         await world.quiet()
     assert (gates_of(world), named_nodes(world)) == ([], ["b"])
+
+
+async def test_volcanos_gate_is_not_waited_for_and_stays(world: World, make: type[Make]) -> None:
+    """Volcano removes its own only from a pod that has no other: each would wait for the other one."""
+    furnish(world, make)
+    gated(world, make, gates=(VOLCANO, GATE))
+    await world.settle()
+    assert (gates_of(world), named_nodes(world)) == ([VOLCANO], ["a"])
+    assert held(world) == {"a/dev-0": ["pod"]}
 
 
 async def test_every_term_of_the_pod_is_narrowed(world: World, make: type[Make]) -> None:

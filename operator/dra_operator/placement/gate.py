@@ -15,6 +15,11 @@ from dra_operator.allocator.published.node_selectors import first_match, parse
 
 GATE = "dra.kopf.dev/allocate"
 """The name in ``spec.schedulingGates``."""
+OPENED_LAST = frozenset({"scheduling.volcano.sh/queue-allocation-gate"})
+"""Gates whose owners wait until no other gate is left, so that ours has to go before: Volcano's.
+
+Volcano removes its gate when its queue has room for the pod, and says no more about nodes by that.
+"""
 GATED = "SchedulingGated"
 """The reason that the API server gives to a gated pod; people and autoscalers know it.
 
@@ -28,12 +33,12 @@ def has_gate(pod: Pod) -> bool:
 
 
 def is_at_gate(pod: Pod) -> bool:
-    """Whether only our gate holds the pod back.
+    """Whether our gate is the one that has to go next.
 
-    While others do, too, it is not its turn: a queue such as Kueue has not admitted the pod, and may still say where
-    it has to run.
+    While others hold the pod back, it is not its turn: a queue such as Kueue has not admitted the pod, and may still
+    say where it has to run.
     """
-    return [gate.name for gate in pod.spec.scheduling_gates or ()] == [GATE]
+    return {gate.name for gate in pod.spec.scheduling_gates or ()} - OPENED_LAST == {GATE}
 
 
 def reach(selectors: Iterable[NodeSelector | None], node: Node | None) -> NodeSelectorTerm | None:
