@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from dra_kube import Election
 from dra_operator.cluster import Holdings
 from dra_operator.placement import filters
 from dra_operator.placement.filters import NodeFilter
@@ -71,6 +72,17 @@ def test_an_operator_that_binds_pods_without_regard_to(
     seeds = (seed for seed in range(10_000) if len(_pods(seed, kind)) >= 2)
     with broken:
         assert any(play(seed).findings for seed in islice(seeds, 200)), what
+
+
+def test_a_leader_that_writes_when_it_wakes_is_found_out() -> None:
+    """Its lease is over, another one leads, and its own guard lets it write."""
+    seeds = (seed for seed in range(100_000) if _longest_pause(seed) > 15)
+    with mock.patch.object(Election, "allowance", return_value=9.0):
+        assert any("though" in finding for seed in islice(seeds, 200) for finding in play(seed).findings)
+
+
+def _longest_pause(seed: int) -> float:
+    return max((step.number for step in script_of(seed).steps if step.what == "pause the operator"), default=0)
 
 
 def _pods(seed: int, kind: str) -> set[str]:

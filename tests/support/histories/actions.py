@@ -26,7 +26,6 @@ from .incarnation import KINDS
 from .node_rules import GATE, RULES, TAINT, ZONE, is_held, rules_of
 from .script import KINDS_OF_PODS, VOLUME, Step
 from .stage import START, Stage
-from .weather import LATE
 
 Action = Callable[[Stage, Step], None]
 GROUP = frozenset(resource.plural for resource in KINDS if resource.group)
@@ -134,8 +133,7 @@ def _stop_server(stage: Stage, step: Step) -> None:
 
     stage.server.is_away = True
     asyncio.get_running_loop().call_later(step.number, back)
-    for resource in KINDS:
-        stage.watches.gap(resource, step.number)
+    stage.break_watches(step.number)
 
 
 def _serve_no_group(stage: Stage, step: Step) -> None:
@@ -144,9 +142,7 @@ def _serve_no_group(stage: Stage, step: Step) -> None:
 
     stage.server.unserved = GROUP
     asyncio.get_running_loop().call_later(step.number, back)
-    for resource in KINDS:
-        if resource.group:
-            stage.watches.gap(resource, step.number)
+    stage.break_watches(step.number, [resource for resource in KINDS if resource.group])
 
 
 def _slice(step: Step) -> str:
@@ -175,9 +171,12 @@ ACTIONS: dict[str, Action] = {
     "remove template": _remove(RESOURCE_CLAIM_TEMPLATES, lambda _: "ns/tmpl"),
     "add class": _add_class,
     "remove class": _remove(DEVICE_CLASSES, lambda _: "gpu"),
-    "kill the operator": lambda stage, step: stage.kill(restart_after=LATE + 1),
-    "lose events": lambda stage, step: stage.watches.gap(
-        next(kind for kind in KINDS if kind.plural == step.subject), step.number
+    "kill the operator": lambda stage, step: stage.kill(),
+    "stop the operator": lambda stage, step: stage.stop_operator(),
+    "pause the operator": lambda stage, step: stage.pause_operator(step.number),
+    "roll out the operator": lambda stage, step: stage.roll_out(),
+    "lose events": lambda stage, step: stage.break_watches(
+        step.number, [kind for kind in KINDS if kind.plural == step.subject]
     ),
     "stop the server": _stop_server,
     "serve no resource.k8s.io": _serve_no_group,

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Coroutine
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from itertools import count
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+OWNER: ContextVar[object] = ContextVar("owner", default=None)
+"""Whose process a task, a timer or a callback belongs to; what it starts is the same one's."""
 
 
 class NothingLeft(Exception):
@@ -51,6 +53,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, _Handle]] = []
         self._numbers = count()
         self._tasks: list[asyncio.Task[Any]] = []
+        self._held: dict[object, list[_Handle]] = {}
 
     def time(self) -> float:
         """Seconds since the loop was made."""
@@ -87,8 +90,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._tasks.append(task)
         return task
 
+    def pause(self, owner: object) -> None:
+        """Nothing of this owner happens from now on."""
+        self._held.setdefault(owner, [])
+
+    def wake(self, owner: object) -> None:
+        """What would have happened to it meanwhile happens now, in the same order."""
+        self._soon += self._held.pop(owner, ())
+
+    def is_paused(self) -> bool:
+        """Whether an owner is."""
+        return bool(self._held)
+
     async def end_all(self) -> None:
         """Cancel all other tasks that are not over, and wait for them."""
+        for owner in list(self._held):
+            self.wake(owner)
         others = [task for task in self._tasks if not task.done() and task is not asyncio.current_task()]
         for task in others:
             task.cancel()
@@ -106,7 +123,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._soon.append(heapq.heappop(timers)[2])
         due, self._soon = self._soon, []
         for handle in due:
-            if not handle._cancelled:
+            if self._held and (owner := handle._context.get(OWNER)) in self._held:
+                self._held[owner].append(handle)
+            elif not handle._cancelled:
                 handle._context.run(handle._callback, *handle._args)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
@@ -41,8 +42,9 @@ def play(
     weather = Weather(seed, only=only)
 
     async def main() -> Outcome:
-        nodes, steps = script or script_of(seed)
-        stage = Stage(nodes, weather, traced=traced)
+        nodes, replicas, steps = script or script_of(seed)
+        random.seed(seed)  # by which candidates vary the time between two attempts
+        stage = Stage(nodes, weather, replicas=replicas, traced=traced)
         found = [finding async for finding in _pass(stage, steps)]
         return Outcome(tuple(found), tuple(weather.strikes), tuple(stage.server.trace or ()))
 
@@ -72,7 +74,7 @@ def in_no_time(main: Callable[[], Coroutine[None, None, T]]) -> tuple[T, tuple[s
 async def _pass(stage: Stage, steps: Collection[Step]) -> AsyncIterator[str]:
     """Everything happens; what was wrong at any moment, at the end, and after everything was deleted."""
     stage.furnish()
-    stage.start_operator(0.0)
+    stage.start_operator()
     for step in steps:
         await asyncio.sleep(max(0.0, step.at - asyncio.get_running_loop().time()))
         stage.tell(str(step))

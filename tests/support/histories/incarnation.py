@@ -57,7 +57,12 @@ class Incarnation:
     """``start`` makes one that works until ``kill``. ``went_back`` is called when it has to be replaced."""
 
     def __init__(
-        self, server: Server, now: Callable[[], datetime], went_back: Callable[[], None], *, checks: bool
+        self,
+        server: Server,
+        now: Callable[[], datetime],
+        went_back: Callable[[], None],
+        *,
+        checks: Callable[[], bool],
     ) -> None:
         inventory = Inventory(Features(), language=TinyLanguage())
         self.cluster = Cluster(inventory)
@@ -69,7 +74,7 @@ class Incarnation:
             allocator,
             registry=CollectorRegistry(),
             pace=Pace(workers=FEW),
-            check_invariants=lambda: checks,
+            check_invariants=checks,
             now=now,
         )
         api = cast(Api, server)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from dra_kube import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIMS, Resource
+from dra_kube import LEASES, PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIMS, Resource
+from fake_api import Call
 from fake_store import FakeStore, key_of
 from objects import Obj
 from witness.objects import seen_claim, seen_pod
@@ -13,6 +14,7 @@ from witness.rules import State, leaks, violations
 
 from .node_rules import collisions
 from .rival import is_passing
+from .sender import LEASE, NAMESPACE
 
 T = TypeVar("T")
 
@@ -38,6 +40,13 @@ class Judge:
         if self._enter(event, resource, obj) and not self.pardons:
             found = (finding for finding in violations(self._state) if not is_passing(finding))
             self.findings.update(dict.fromkeys(found))
+
+    def written(self, call: Call, sender: str) -> None:
+        """A candidate for the lease writes. It must hold the lease, or have held it last."""
+        lease = self.server.objects.get((LEASES, NAMESPACE, LEASE))
+        holder = lease["spec"]["holderIdentity"] if lease is not None else ""
+        if holder not in ("", sender) and not self.pardons:
+            self.findings[f"{sender} writes ({' '.join(filter(None, call))}), though {holder} leads"] = None
 
     def begin_again(self, objects: Iterable[tuple[Resource, Obj]]) -> None:
         """The server has an older state."""

@@ -56,7 +56,7 @@ def live(kind: str, kill_after: int, *, answered: bool) -> Life:
 async def _live(stage: Stage, kind: str) -> list[str]:
     """From the first object to the last; what was wrong when all was at rest."""
     stage.furnish()
-    stage.start_operator(0.0)
+    stage.start_operator()
     for name in ("shared", "immediate"):
         annotations = {"dra.kopf.dev/allocate": "immediate"} if name == "immediate" else {}
         if kind in (name, "both") and (kind, name) != ("both", "immediate"):

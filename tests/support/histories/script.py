@@ -14,6 +14,7 @@ TOLERANT = "tolerant"  # the template of claims whose devices may be tainted for
 OTHER = "another-scheduler"
 VOLUME = "volume"  # pods with a PersistentVolumeClaim of their name, which outlives them
 RIVAL = "rival"  # pods to which the other scheduler gives devices
+ELECTIONS = 8  # one history of so many has two replicas of the operator
 DURATION = 20.0  # seconds in which everything happens
 
 
@@ -30,9 +31,10 @@ class Step(NamedTuple):
 
 
 class Script(NamedTuple):
-    """``nodes`` are the devices of each node at the beginning."""
+    """``nodes`` are the devices of each node at the beginning; several ``replicas`` of the operator elect a leader."""
 
     nodes: tuple[int, ...]
+    replicas: int
     steps: tuple[Step, ...]
 
 
@@ -72,8 +74,10 @@ def script_of(seed: int) -> Script:
     dice = random.Random(seed)
     nodes = tuple(dice.choice((0, 1, 1, 2)) for _ in range(dice.choice((1, 2, 2, 3))))
     rules = dice.sample(WORDS, dice.choice((0, 2, 4)))
-    steps = [*_pods(dice, rules), *_claims(dice), *_cluster(dice, len(nodes)), *_faults(dice)]
-    return Script(nodes, tuple(sorted(steps)))
+    replicas = 2 if seed % ELECTIONS == 0 else 1
+    ends = _changes_of_leader(dice) if replicas > 1 else _kills(dice)
+    steps = [*_pods(dice, rules), *_claims(dice), *_cluster(dice, len(nodes)), *ends, *_faults(dice)]
+    return Script(nodes, replicas, tuple(sorted(steps)))
 
 
 def _some(dice: random.Random, most: int, chance: float) -> Iterator[float]:
@@ -127,9 +131,18 @@ def _cluster(dice: random.Random, nodes: int) -> Iterator[Step]:
                 yield Step(at + dice.expovariate(0.3), back, subject)
 
 
-def _faults(dice: random.Random) -> Iterator[Step]:
+def _kills(dice: random.Random) -> Iterator[Step]:
     for at in _some(dice, 2, 0.35):
         yield Step(at, "kill the operator")
+
+
+def _changes_of_leader(dice: random.Random) -> Iterator[Step]:
+    for at in _some(dice, 3, 0.5):
+        how = dice.choice(("kill", "stop", "pause", "pause", "roll out"))
+        yield Step(at, f"{how} the operator", "", dice.uniform(1, 25) if how == "pause" else 0)
+
+
+def _faults(dice: random.Random) -> Iterator[Step]:
     for at in _some(dice, 3, 0.3):
         yield Step(
             at, "lose events", dice.choice(("pods", "resourceclaims", "resourceslices", "nodes")), dice.uniform(0, 3)

@@ -7,11 +7,15 @@ the server is ``away`` all requests fail. ``unserved`` kinds answer 404, as does
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
+from contextvars import copy_context
+from typing import NamedTuple, TypeVarTuple
 
 from dra_kube import (
     EVENTS,
+    LEASES,
     NODES,
     PODS,
     ApiError,
@@ -27,8 +31,10 @@ from fake_api import Call, Effect, FakeApi
 from fake_store import copied, key_of
 from objects import Obj
 
+from .sender import Sender
 from .weather import LATE, Fate, Weather
 
+Ts = TypeVarTuple("Ts")
 TIMEOUT = 2.0  # seconds after which a client gives up
 Listener = Callable[[str, Resource, Obj], None]
 
@@ -41,6 +47,18 @@ REFUSALS: tuple[Callable[[], ApiError], ...] = (
 )
 
 
+class _Request(NamedTuple):
+    """What is on its way to the server; ``until`` is the time after which it must not take effect."""
+
+    call: Call
+    effect: Effect
+    fate: Fate
+    answer: asyncio.Future[Obj]
+    life: int
+    sender: Sender | None
+    until: float
+
+
 class Server(FakeApi):
     """``changed`` is told of every change at once; ``calls`` has the requests that arrived."""
 
@@ -48,6 +66,7 @@ class Server(FakeApi):
         super().__init__()
         self._weather, self._changed = weather, changed
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()  # nobody's process
         self._steps = random.Random(1)
         self.life = 0
         """How often it was restored."""
@@ -60,20 +79,32 @@ class Server(FakeApi):
         """Told of each request that took effect, before the answer is on its way."""
         self.answered: Callable[[Call], None] = lambda call: None
         """The same, once the client has taken the answer in."""
+        self.written: Callable[[Call, str], None] = lambda call, sender: None
+        """Told of each write of a candidate for the lease before it takes effect."""
 
     async def request(self, call: Call, effect: Effect) -> Obj:
-        """A request of the operator."""
+        """A request of the operator. Raises NotSent for a write that its sender must not send."""
+        sender = Sender.current()
+        if sender is None or call.verb == "get" or call.plural == LEASES.plural:
+            return await self._ask(call, effect)
+        return await sender.send(lambda seconds: self._ask(call, effect, sender, seconds))
+
+    async def _ask(self, call: Call, effect: Effect, sender: Sender | None = None, seconds: float = math.inf) -> Obj:
         name = f"{call.verb} {call.plural}{'/' + call.sub if call.sub else ''} {call.name.partition('.')[0]}"
         fate = self._weather.of_request(name, is_write=call.verb != "get")
         answer: asyncio.Future[Obj] = self._loop.create_future()
         self.busy += 1
+        before = fate.before
         if fate.strike == "late":
-            self._loop.call_later(TIMEOUT, _fail, answer, Unreachable("timed out"))
+            self._later(TIMEOUT, _fail, answer, Unreachable("timed out"))
             before = TIMEOUT + fate.before * (LATE - TIMEOUT) / 4
-        else:
-            before = fate.before
-        self._loop.call_later(before, self._arrive, self.life, call, effect, fate, answer)
+        request = _Request(call, effect, fate, answer, self.life, sender, self._loop.time() + seconds)
+        self._later(before, self._arrive, request)
         return await answer
+
+    def _later(self, seconds: float, what: Callable[[*Ts], None], *args: *Ts) -> None:
+        """Whatever becomes of the sender's process meanwhile."""
+        self._loop.call_later(seconds, what, *args, context=self._context)
 
     async def version_of(self, resource: Resource) -> str:
         """The version in which the server has the kind. Raises NotServed."""
@@ -81,29 +112,33 @@ class Server(FakeApi):
         await self.request(call, dict)
         return resource.versions[0]
 
-    def _arrive(self, life: int, call: Call, effect: Effect, fate: Fate, answer: asyncio.Future[Obj]) -> None:
-        outcome = self._outcome(life, call, effect, fate)
-        if self.trace is not None:
+    def _arrive(self, request: _Request) -> None:
+        call, fate, outcome = request.call, request.fate, self._outcome(request)
+        if self.trace is not None and call.plural != LEASES.plural:
             said = f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else "done"
-            self.trace.append(
-                f"{self._loop.time():9.3f}  {' '.join(filter(None, call))}: {said} {fate.strike}".rstrip()
-            )
+            by = f"by {request.sender.name}" if request.sender else ""
+            line = " ".join(filter(None, (*call, by)))
+            self.trace.append(f"{self._loop.time():9.3f}  {line}: {said} {fate.strike}".rstrip())
         if fate.strike == "unanswered":
             outcome = Unreachable("connection reset")
         if not isinstance(outcome, Exception):
             self.carried_out(call)
-        self._loop.call_later(fate.after, self._answer, call, answer, outcome)
+        self._later(fate.after, self._answer, call, request.answer, outcome)
 
-    def _outcome(self, life: int, call: Call, effect: Effect, fate: Fate) -> Obj | Exception:
-        if fate.strike == "lost" or self.is_away or life != self.life:
+    def _outcome(self, request: _Request) -> Obj | Exception:
+        call, fate = request.call, request.fate
+        if fate.strike == "lost" or self.is_away or request.life != self.life or self._loop.time() > request.until:
             return Unreachable("connection refused")
         if fate.strike == "refused":
             return REFUSALS[int(fate.before * 1e6) % len(REFUSALS)]()
         if call.plural in self.unserved:
             return NotServed(f"the API server does not serve {call.plural}")
-        self.calls.append(call)
+        if call.plural != LEASES.plural:
+            self.calls.append(call)
+        if request.sender is not None:
+            self.written(call, request.sender.name)
         try:
-            return effect()
+            return request.effect()
         except ApiError as error:
             return error
 
@@ -150,7 +185,7 @@ class Server(FakeApi):
         super().drop(resource, key)
 
     def _tell(self, event: str, resource: Resource, obj: Obj) -> None:
-        if resource == EVENTS:
+        if resource in (EVENTS, LEASES):
             return
         if self.trace is not None and resource != NODES:
             self.trace.append(f"{self._loop.time():9.3f}      {event} {resource.plural} {key_of(obj)} {_gist(obj)}")

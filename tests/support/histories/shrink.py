@@ -17,7 +17,7 @@ def shrunk(seed: int) -> tuple[Script, tuple[str, ...]]:
 
     def goes_wrong(parts: Sequence[Part]) -> bool:
         steps, strikes = _split(parts)
-        return bool(play(seed, Script(script.nodes, steps), strikes).findings)
+        return bool(play(seed, script._replace(steps=steps), strikes).findings)
 
     parts: Sequence[Part] = [*script.steps, *play(seed).strikes]
     before = len(parts) + 1
@@ -25,7 +25,7 @@ def shrunk(seed: int) -> tuple[Script, tuple[str, ...]]:
         before = len(parts)
         parts = _fewest(parts, goes_wrong)
     steps, strikes = _split(parts)
-    return Script(script.nodes, steps), strikes
+    return script._replace(steps=steps), strikes
 
 
 def _split(parts: Sequence[Part]) -> tuple[tuple[Step, ...], tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 from dra_kube import DEVICE_CLASSES, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, STORAGE_CLASSES, Resource
@@ -14,31 +15,34 @@ from .incarnation import KINDS, Incarnation
 from .judge import Judge
 from .neighbours import Neighbours
 from .node_rules import ZONE
+from .replica import LEASE_OVER, RESTART, Replica
 from .rival import Rival
 from .script import EXTENDED, TOLERANT
 from .server import Server
-from .watches import Watches
 from .weather import Weather
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+ROLL_OUT = 1.0  # seconds from the start of a replica to the end of the one that it follows
 
 
 class Stage:
     """Server, operator, and all others. A script has its steps happen here."""
 
-    def __init__(self, nodes: tuple[int, ...], weather: Weather, *, traced: bool = False) -> None:
+    def __init__(self, nodes: tuple[int, ...], weather: Weather, *, replicas: int = 1, traced: bool = False) -> None:
         self._nodes, self._weather = nodes, weather
         self.judge = Judge()
         self.neighbours = Neighbours(weather)
-        self.watches = Watches(weather, lambda: self.server)
         self.server = Server(weather, self._changed)
+        self.server.written = self.judge.written
         self.rival = Rival(weather)
         self.judge.server = self.neighbours.server = self.rival.server = self.server
         self.server.trace = [] if traced else None
         self._skew = 0.0
         self._backup = self.server.snapshot()
-        self.operator: Incarnation | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._elects, self._revision = replicas > 1, 0
+        self.replicas: list[Replica] = []
+        for _ in range(replicas):
+            self._add_replica()
 
     def now(self) -> datetime:
         """What the operator's clock says."""
@@ -46,8 +50,8 @@ class Stage:
 
     def is_busy(self) -> bool:
         """Something is on its way, or the operator does not work."""
-        others = self.neighbours.busy + self.rival.busy
-        return self.operator is None or bool(self.server.busy + self.watches.busy + others)
+        busy = sum(replica.watches.busy for replica in self.replicas) + self.neighbours.busy + self.rival.busy
+        return self.operator is None or bool(self.server.busy + busy)
 
     def is_quiet(self) -> bool:
         """Nothing is being done, and nothing is to be done later."""
@@ -60,38 +64,56 @@ class Stage:
 
     # --- the operator ---
 
-    def start_operator(self, seconds: float) -> None:
-        """After so many seconds."""
-        self._starting = asyncio.create_task(self._start(seconds))
+    @property
+    def operator(self) -> Incarnation | None:
+        """The one that works; None if there is none, or if another one has not noticed yet that it must not."""
+        working = [replica.operator for replica in self.replicas if replica.operator is not None]
+        return working[0] if len(working) == 1 else None
 
-    async def _start(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        operator = self.operator = Incarnation(self.server, self.now, self._start_over, checks=True)
-        await operator.start()
-        if operator is self.operator and operator.is_working:
-            self.tell("the operator works")
-            self.watches.begin(operator)
+    def _add_replica(self) -> Replica:
+        self._revision += 1
+        name = f"replica-{self._revision}"
+        replica = Replica(name, self.server, self._weather, self.now, self.tell, elects=self._elects)
+        self.replicas.append(replica)
+        return replica
 
-    def _start_over(self) -> None:
-        """The server went back in time: the same process lists everything again, with the lease that it has."""
-        self.tell("the operator starts over")
-        self.kill(restart_after=0.0)
+    def start_operator(self) -> None:
+        """All replicas of it."""
+        for replica in self.replicas:
+            replica.start()
 
-    def kill(self, restart_after: float) -> None:
-        """The process is gone; another one starts when the lease is over."""
-        if self._starting is not None:
-            self._starting.cancel()
-        if self.operator is not None:
-            self.operator.kill()
-        self.operator = None
-        self.watches.end()
-        self.start_operator(restart_after)
+    def _leader(self) -> Replica:
+        return next((replica for replica in self.replicas if replica.operator is not None), self.replicas[0])
+
+    def kill(self, restart_after: float | None = None) -> None:
+        """The process that works is gone; one follows after so many seconds, or when the lease is over."""
+        usual = RESTART if self._elects else LEASE_OVER
+        self._leader().kill(usual if restart_after is None else restart_after)
+
+    def stop_operator(self) -> None:
+        """The process that works gets a signal."""
+        self._leader().stop()
+
+    def pause_operator(self, seconds: float) -> None:
+        """The process that works is stopped for so long."""
+        self._leader().pause(seconds)
+
+    def roll_out(self) -> None:
+        """Another version: each replica gets a successor, which stands by when the replica is told to end."""
+        loop = asyncio.get_running_loop()
+        for number, replica in enumerate(list(self.replicas)):
+            self._add_replica().start(number)
+            loop.call_later(number + ROLL_OUT, self._retire, replica)
+
+    def _retire(self, replica: Replica) -> None:
+        replica.stop(for_good=True)
 
     # --- the server ---
 
     def _changed(self, event: str, resource: Resource, obj: Obj) -> None:
         self.judge.changed(event, resource, obj)
-        self.watches.changed(event, resource, obj)
+        for replica in self.replicas:
+            replica.watches.changed(event, resource, obj)
         self.neighbours.changed(event, resource, obj)
         self.rival.changed(event, resource, obj)
 
@@ -136,6 +158,12 @@ class Stage:
         namespace, _, name = key.rpartition("/")
         return (resource, namespace, name) in self.server.objects
 
+    def break_watches(self, seconds: float, kinds: Collection[Resource] = tuple(KINDS)) -> None:
+        """Streams of these kinds end, and after so many seconds the kinds are listed again."""
+        for replica in self.replicas:
+            for resource in kinds:
+                replica.watches.gap(resource, seconds)
+
     def back_up(self) -> None:
         """For ``restore``."""
         self._backup = self.server.snapshot()
@@ -147,10 +175,9 @@ class Stage:
         client can know at once that its server went back.
         """
         self.server.restore(self._backup)
-        self.judge.pardons |= self.operator is not None
+        self.judge.pardons |= any(replica.operator is not None for replica in self.replicas)
         self.judge.begin_again((kind, obj) for (kind, _, _), obj in self.server.objects.items())
-        for resource in KINDS:
-            self.watches.gap(resource, 0.0)
+        self.break_watches(0.0)
         self.neighbours.look_at_everything()
         self.rival.look_at_everything()
 

@@ -9,7 +9,7 @@ a gap everything is listed again, which does not say what was deleted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from contextvars import copy_context
 
 from dra_api.codec import convert
 from dra_kube import Resource
@@ -26,10 +26,11 @@ RELIST = 0.2  # seconds from the break of a stream until the list, at least
 
 
 class Watches:
-    """``begin`` for each incarnation; ``changed`` is told of every change at the server."""
+    """``begin`` for each incarnation, in its process; ``changed`` is told of every change at the server."""
 
-    def __init__(self, weather: Weather, server: Callable[[], Server]) -> None:
+    def __init__(self, weather: Weather, server: Server) -> None:
         self._weather, self._server = weather, server
+        self._context = copy_context()
         self._loop = asyncio.get_running_loop()
         self._operator: Incarnation | None = None
         self._open: set[Resource] = set()
@@ -41,7 +42,7 @@ class Watches:
     def begin(self, operator: Incarnation) -> None:
         """Streams for this operator, and for no other any more."""
         self.end()
-        self._operator = operator
+        self._operator, self._context = operator, copy_context()
         for resource in KINDS:
             self._reopen(resource, RELIST * self._weather.chance("begin", resource.plural))
 
@@ -65,14 +66,14 @@ class Watches:
 
     def _reopen(self, resource: Resource, seconds: float) -> None:
         self.busy += 1
-        self._loop.call_later(seconds, self._list, self._operator, resource)
+        self._loop.call_later(seconds, self._list, self._operator, resource, context=self._context)
 
     def _list(self, operator: Incarnation | None, resource: Resource) -> None:
         if operator is None or operator is not self._operator:
             return
-        server = self._server()
+        server = self._server
         if server.is_away or resource.plural in server.unserved:
-            self._loop.call_later(RELIST, self._list, operator, resource)
+            self._loop.call_later(RELIST, self._list, operator, resource, context=self._context)
             return
         self.busy -= 1
         self._open.add(resource)
@@ -96,13 +97,14 @@ class Watches:
 
     def _deliver_at(self, at: float, event: str, resource: Resource, obj: Obj, may_skip: bool) -> None:
         self.busy += 1
-        self._loop.call_at(at, self._deliver, self._operator, event, resource, obj, may_skip)
+        args = (self._operator, event, resource, obj, may_skip)
+        self._loop.call_at(at, self._deliver, *args, context=self._context)
 
     def _deliver(self, operator: Incarnation | None, event: str, resource: Resource, obj: Obj, may_skip: bool) -> None:
         if operator is None or operator is not self._operator:
             return
         self.busy -= 1
-        is_newest = self._server().objects.get((resource, *_where(obj))) is obj
+        is_newest = self._server.objects.get((resource, *_where(obj))) is obj
         if event == "DELETED" or is_newest or not may_skip:
             operator.received(resource, event, convert(KINDS[resource], obj))
 
