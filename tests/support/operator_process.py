@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 from waiting import until
 
 
@@ -55,14 +56,24 @@ class OperatorProcess:
 
     async def probe(self, path: str) -> int:
         """The code that a probe (``/readyz``) gets; 0 when nothing answers."""
+        return (await self._get(path))[0]
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum of all samples of this name that have these labels."""
+        _, text = await self._get("/metrics")
+        families = text_string_to_metric_families(text)
+        samples = (sample for family in families for sample in family.samples if sample.name == name)
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+    async def _get(self, path: str) -> tuple[int, str]:
         found = re.search(r"http://127\.0\.0\.1:\d+", self.text)
         if found is None:
-            return 0
+            return 0, ""
         try:
             async with aiohttp.ClientSession() as session, session.get(found[0] + path) as answer:
-                return answer.status
+                return answer.status, await answer.text()
         except aiohttp.ClientError:
-            return 0
+            return 0, ""
 
     async def becomes_ready(self, seconds: float = 150) -> None:
         """Wait for the readiness probe."""
