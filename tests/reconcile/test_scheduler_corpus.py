@@ -186,6 +186,8 @@ async def test_one_attempt_leaves_the_claims_of_the_reference(case: dict[str, An
     last = case["steps"][-1]
     pod = world.api[PODS, key]
     expected = {claim["metadata"]["name"]: normal(timed(claim)) for claim in last["claims"]}
+    for name in undated(case) & expected.keys():
+        expected[name]["status"].get("allocation", {}).pop("allocationTimestamp", None)
     assert {claim["metadata"]["name"]: normal(claim) for claim in world.api.of(RESOURCE_CLAIMS)} == expected
     assert extended_status(pod) == next(map(extended_status, last.get("pods") or ()), None)
     messages = [entry["message"] for entry in pod.get("status", {}).get("conditions") or () if entry.get("message")]
@@ -195,6 +197,16 @@ async def test_one_attempt_leaves_the_claims_of_the_reference(case: dict[str, An
     assert bool(pod["spec"].get("nodeName")) == (last["phase"] == "prebind" and last["status"] == "Success")
     if not pod["spec"].get("nodeName") and (reasons := refusal(case)):
         check_reasons(reasons, messages)
+
+
+def undated(case: dict[str, Any]) -> set[str]:
+    """Claims whose allocation has no time at the start.
+
+    The reference gives it one with the next reservation, which no API server accepts (4.7).
+    """
+    claims = case.get("claims") or ()
+    allocations = {claim["metadata"]["name"]: claim.get("status", {}).get("allocation") for claim in claims}
+    return {name for name, found in allocations.items() if found and "allocationTimestamp" not in found}
 
 
 def extended_status(pod: dict[str, Any]) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 
 from dra_api.codec import convert, to_dict
 from dra_api.meta import Object as Struct
@@ -37,13 +36,12 @@ FRESH = 1000  # claims just created whose answer is kept until they are allocate
 class ClaimWriter:
     """All writes to claims.
 
-    ``timestamp`` gives the time that goes into new reservations (``allocationTimestamp``), or None to write none.
+    ``timestamp`` gives the time that goes into new allocations (``allocationTimestamp``), or None to write none.
     """
 
     def __init__(self, client: Client, seen: Seen, gone: Gone, timestamp: Callable[[], str | None]) -> None:
         self._client, self._seen, self._gone, self._timestamp = client, seen, gone, timestamp
-        self._scheduled = Reservations(partial(self._reserve_all, stamped=True))
-        self._running = Reservations(partial(self._reserve_all, stamped=False))
+        self._reservations = Reservations(self._reserve_all)
         self._unsettled: OrderedDict[str, str] = OrderedDict()
         self._fresh: OrderedDict[str, Object] = OrderedDict()  # saves the read before the first update
 
@@ -81,7 +79,7 @@ class ClaimWriter:
         another consumer.
         """
         if allocation is None:
-            return with_consumer(await self._scheduled.add(claim, consumer), consumer)
+            return with_consumer(await self._reservations.add(claim, consumer), consumer)
         written = await self._allocate(claim, allocation, FINALIZER, [to_dict(consumer)])
         return with_consumer(written, consumer)
 
@@ -103,25 +101,27 @@ class ClaimWriter:
             if finalizer not in raw["metadata"].get("finalizers", ()):
                 raise ClaimChanged(f"claim {claim.key} lost its finalizer in the meantime")
             is_new = status.get("allocation") is None
-            status.setdefault("allocation", wanted)
-            stamped = self._stamp(status["allocation"])
-            return add_consumers(status, consumers) or stamped or is_new
+            if is_new:
+                status["allocation"] = {**wanted, **self._stamp()}
+            return add_consumers(status, consumers) or is_new
 
         return self._took(await self._rewrite(claim, edit, "status", known))
 
     async def reserve(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> ResourceClaim:
         """Add a pod that has its node to an allocated claim (claim-controller.md 5.5). Raises ClaimChanged."""
-        return with_consumer(await self._running.add(claim, consumer), consumer)
+        return with_consumer(await self._reservations.add(claim, consumer), consumer)
 
     async def _reserve_all(
-        self, claim: ResourceClaim, consumers: Sequence[ResourceClaimConsumerReference], *, stamped: bool
+        self, claim: ResourceClaim, consumers: Sequence[ResourceClaimConsumerReference]
     ) -> ResourceClaim:
-        """Add as many of the consumers as the claim can take; ``stamped``: note the time, if none is noted."""
+        """Add as many of the consumers as the claim can take.
+
+        The allocation stays as it is, also without a time: the API server refuses every change of it.
+        """
 
         def edit(raw: Object) -> bool:
             status = expect(raw, claim)["status"]
-            added = add_consumers(status, [to_dict(consumer) for consumer in consumers])
-            return (stamped and self._stamp(status["allocation"])) or added
+            return add_consumers(status, [to_dict(consumer) for consumer in consumers])
 
         return self._took(await self._rewrite(claim, edit, "status"))
 
@@ -249,11 +249,9 @@ class ClaimWriter:
             return
         await self.delete(claim)
 
-    def _stamp(self, allocation: Object) -> bool:
-        now = None if allocation.get("allocationTimestamp") else self._timestamp()
-        if now is not None:
-            allocation["allocationTimestamp"] = now
-        return now is not None
+    def _stamp(self) -> Object:
+        now = self._timestamp()
+        return {} if now is None else {"allocationTimestamp": now}
 
     async def _patch(self, claim: ResourceClaim, patch: list[Object], subresource: str | None = None) -> ResourceClaim:
         meta = claim.metadata
