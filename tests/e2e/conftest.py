@@ -9,7 +9,9 @@ import pytest
 from dra_kube import NAMESPACES, Api
 from finalizer_watch import allocated_claims_have_finalizers
 from kopf.testing import KopfRunner
+from operator_process import OperatorProcess
 from scene import Scene
+from second_operator import second_operator
 from under_kopf import kopf_run
 from world import World, world
 
@@ -27,6 +29,20 @@ def operator(cluster: World) -> Iterator[KopfRunner]:
     with kopf_run(cluster.kubeconfig) as runner:
         yield runner
     assert runner.exit_code == 0, runner.output
+
+
+@pytest.fixture(scope="session")
+def _second(cluster: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    with second_operator(cluster.kubeconfig, tmp_path_factory.mktemp("second")) as running:
+        yield running
+
+
+@pytest.fixture
+def second(_second: OperatorProcess) -> Iterator[OperatorProcess]:
+    """An operator with other settings, for pods of the scheduler name ``second_operator.NAME``; nothing goes wrong in
+    it."""
+    yield _second
+    assert _second.complaints() == []
 
 
 @pytest.fixture(params=["kubelet"])

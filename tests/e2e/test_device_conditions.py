@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-
 import pytest
 from dra_kube import RESOURCE_CLAIMS, RESOURCE_SLICES, Object
-from operator_process import operator_process
+from operator_process import OperatorProcess
 from scene import Scene
+from second_operator import NAME
 from variants import control_plane
 from waiting import stays, until
 
@@ -144,52 +141,46 @@ async def test_a_device_that_cannot_get_ready_is_given_back_and_another_one_used
     await scene.runs()
 
 
-# --- time-outs: ten minutes are the default, so a second operator has a shorter one ---
+# --- time-outs: ten minutes are the default, two seconds those of the second operator ---
 
 
-@asynccontextmanager
-async def impatient(scene: Scene, folder: Path) -> AsyncIterator[None]:
-    """A pod with a slow device, and an operator that places it and gives devices 2 s to get ready."""
+async def place_with_little_patience(scene: Scene) -> None:
+    """A pod of the second operator, and a slow device."""
     await scene.create_class()
     await publish(scene, "a-slow", **CONDITIONS)
     await scene.create_claim()
-    await scene.create_pod(scene.pod(schedulerName=scene.namespace))
-    options = ["--concerns", "placement", "--scheduler-name", scene.namespace, "--binding-timeout", "2"]
-    async with operator_process(scene.world.kubeconfig, folder / "log", "impatient", *options) as operator:
-        await operator.becomes_ready()
-        yield
-        assert operator.complaints() == []
+    await scene.create_pod(scene.pod(schedulerName=NAME))
 
 
 @control_plane
 async def test_int_029_a_device_that_takes_too_long_is_given_back_and_another_one_used(
-    scene: Scene, tmp_path: Path
+    scene: Scene, second: OperatorProcess
 ) -> None:
-    async with impatient(scene, tmp_path):
-        assert (await allocated(scene))["device"] == "a-slow"
-        await publish(scene, "b-ready")
-        await scene.runs()
-        assert (await allocated(scene))["device"] == "b-ready"
+    await place_with_little_patience(scene)
+    assert (await allocated(scene))["device"] == "a-slow"
+    await publish(scene, "b-ready")
+    await scene.runs()
+    assert (await allocated(scene))["device"] == "b-ready"
 
 
 @control_plane
 async def test_int_030_a_driver_that_recovers_after_the_time_out_gets_the_pod_bound(
-    scene: Scene, tmp_path: Path
+    scene: Scene, second: OperatorProcess
 ) -> None:
-    async with impatient(scene, tmp_path):
-        first = await allocated(scene)
-        since = (await scene.get_claim())["status"]["allocation"]["allocationTimestamp"]
+    await place_with_little_patience(scene)
+    first = await allocated(scene)
+    since = (await scene.get_claim())["status"]["allocation"]["allocationTimestamp"]
 
-        async def allocated_again() -> bool:
-            allocation = (await scene.get_claim()).get("status", {}).get("allocation")
-            return bool(allocation) and allocation["allocationTimestamp"] != since
+    async def allocated_again() -> bool:
+        allocation = (await scene.get_claim()).get("status", {}).get("allocation")
+        return bool(allocation) and allocation["allocationTimestamp"] != since
 
-        await until("the device was given back and is tried again", allocated_again)
+    await until("the device was given back and is tried again", allocated_again)
 
-        async def bound() -> bool:
-            """The device may be given back once more before the driver's word is heard."""
-            if devices_of(await scene.get_claim()):
-                await report(scene, first, ATTACHED)
-            return bool((await scene.get_pod())["spec"].get("nodeName"))
+    async def bound() -> bool:
+        """The device may be given back once more before the driver's word is heard."""
+        if devices_of(await scene.get_claim()):
+            await report(scene, first, ATTACHED)
+        return bool((await scene.get_pod())["spec"].get("nodeName"))
 
-        await until("the pod is bound", bound)
+    await until("the pod is bound", bound)

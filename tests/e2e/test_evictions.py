@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from dra_api.resource import Device, DeviceTaint
 from dra_kube import DEVICE_TAINT_RULES, NAMESPACES, RESOURCE_SLICES, NotFound, NotServed, Object
 from dra_kubeletplugin import Pool, device
-from operator_process import operator_process
+from operator_process import OperatorProcess
 from scene import Scene
 from variants import both
 from waiting import until
@@ -159,23 +158,15 @@ async def test_prj_011_a_pod_on_tainted_devices_by_an_extended_resource_is_evict
     await is_marked(scene, await evicted(scene))
 
 
-# --- rules: their gate is off by default, so a second operator has them ---
+# --- rules: their gate is off by default, so the second operator has them ---
 
 
-@asynccontextmanager
-async def rules_on(scene: Scene, folder: Path) -> AsyncIterator[None]:
-    """An operator whose only concern is eviction, with the gate of rules."""
+async def needs_rules(scene: Scene) -> None:
+    """Skip the test where the API server has none."""
     try:
         await scene.api.version_of(DEVICE_TAINT_RULES)
     except NotServed:
         pytest.skip("this API server does not serve DeviceTaintRules")
-    options = ["--concerns", "eviction", "--scheduler-name", scene.namespace]
-    options += ["--feature-gates", "DRADeviceTaintRules=true"]
-    kubeconfig = scene.world.kubeconfig
-    async with operator_process(kubeconfig, folder / "log", "evictor", *options) as evictor:
-        await evictor.becomes_ready()
-        yield
-        assert evictor.complaints() == []
 
 
 @asynccontextmanager
@@ -203,29 +194,30 @@ async def reported(scene: Scene, name: str, reason: str) -> Object:
 
 
 @both
-async def test_e2e_083_a_rule_evicts_the_running_pod(scene: Scene, tmp_path: Path) -> None:
+async def test_e2e_083_a_rule_evicts_the_running_pod(scene: Scene, second: OperatorProcess) -> None:
+    await needs_rules(scene)
     await start_driver(scene)
     await scene.create_claim()
     await scene.create_pod(scene.pod())
     await scene.runs()
-    async with rules_on(scene, tmp_path):
-        async with rule(scene, "None") as name:
-            found = await reported(scene, name, "NoEffect")
-            [condition] = found["status"]["conditions"]
-            assert condition["message"].startswith("1 published device selected. 1 allocated device selected. 1 pod ")
-            assert "deletionTimestamp" not in (await scene.get_pod())["metadata"]
-        async with rule(scene, "NoExecute") as name:
-            found = await reported(scene, name, "PodsPendingEviction")
-            assert found["spec"]["taint"]["timeAdded"]
-            await is_marked(scene, await evicted(scene))
+    async with rule(scene, "None") as name:
+        found = await reported(scene, name, "NoEffect")
+        [condition] = found["status"]["conditions"]
+        assert condition["message"].startswith("1 published device selected. 1 allocated device selected. 1 pod ")
+        assert "deletionTimestamp" not in (await scene.get_pod())["metadata"]
+    async with rule(scene, "NoExecute") as name:
+        found = await reported(scene, name, "PodsPendingEviction")
+        assert found["spec"]["taint"]["timeAdded"]
+        await is_marked(scene, await evicted(scene))
 
 
 @both
-async def test_prj_010_a_rule_without_a_selector_evicts_no_pod(scene: Scene, tmp_path: Path) -> None:
+async def test_prj_010_a_rule_without_a_selector_evicts_no_pod(scene: Scene, second: OperatorProcess) -> None:
+    await needs_rules(scene)
     await start_driver(scene)
     await scene.create_claim()
     await scene.create_pod(scene.pod())
     await scene.runs()
-    async with rules_on(scene, tmp_path), rule(scene, "NoExecute", selects=False) as name:
+    async with rule(scene, "NoExecute", selects=False) as name:
         await reported(scene, name, "NotStarted")
         assert "deletionTimestamp" not in (await scene.get_pod())["metadata"]

@@ -1,18 +1,15 @@
-"""Questions about pools, answered (E2E-111 to E2E-119, INT-047 to INT-051).
+"""Questions about pools, answered (E2E-111 to E2E-119, INT-047 to INT-051, PRJ-005).
 
 Their gate is off by default, so a second operator has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from dra_kube import RESOURCE_POOL_STATUS_REQUESTS, Api, Invalid, NotFound, NotServed, Object
-from operator_process import operator_process
+from operator_process import OperatorProcess
 from scene import Scene
 from variants import control_plane
 from waiting import stays, until
@@ -20,19 +17,13 @@ from waiting import stays, until
 COMPLETE = ("Complete", "True")
 
 
-@asynccontextmanager
-async def answering(scene: Scene, folder: Path) -> AsyncIterator[None]:
-    """An operator with the gate; it places no pods of the scene."""
+@pytest.fixture(autouse=True)
+async def served(scene: Scene, second: OperatorProcess) -> None:
+    """The second operator answers where the API server has the kind."""
     try:
         await scene.api.version_of(RESOURCE_POOL_STATUS_REQUESTS)
     except NotServed:
         pytest.skip("this API server does not serve ResourcePoolStatusRequests")
-    options = ["--concerns", "release", "--scheduler-name", scene.namespace]
-    options += ["--feature-gates", "DRAResourcePoolStatus=true"]
-    async with operator_process(scene.world.kubeconfig, folder / "log", "answering", *options) as operator:
-        await operator.becomes_ready()
-        yield
-        assert operator.complaints() == []
 
 
 async def put(scene: Scene, name: str, **spec: Any) -> str:
@@ -84,59 +75,64 @@ async def furnish(scene: Scene) -> None:
 
 
 @control_plane
-async def test_e2e_111_112_113_114_115_116_118_119_int_047_049_050_pools_are_counted(
-    scene: Scene, tmp_path: Path
-) -> None:
-    """One test, because the operator takes seconds to start."""
+async def test_e2e_111_112_113_114_115_116_118_119_int_047_049_050_pools_are_counted(scene: Scene) -> None:
+    """One test, because the pools take longest."""
     await furnish(scene)
     first, second = scene.node_names[:2]
-    async with answering(scene, tmp_path):
-        answer = await ask(scene, "all-pools")
-        assert (answer["poolCount"], names(answer)) == (4, ["all", "apart", "one", "two"])
-        assert [pool.get("nodeName") for pool in answer["pools"]] == [None, None, first, second]
-        counted = [(pool["totalDevices"], pool["allocatedDevices"], pool["generation"]) for pool in answer["pools"]]
-        assert counted == [(10, 0, 1)] * 4
-        await scene.create_claim()
-        await scene.create_pod(scene.pod())
-        await scene.runs()
-        (result,) = (await scene.get_claim())["status"]["allocation"]["devices"]["results"]
+    answer = await ask(scene, "all-pools")
+    assert (answer["poolCount"], names(answer)) == (4, ["all", "apart", "one", "two"])
+    assert [pool.get("nodeName") for pool in answer["pools"]] == [None, None, first, second]
+    counted = [(pool["totalDevices"], pool["allocatedDevices"], pool["generation"]) for pool in answer["pools"]]
+    assert counted == [(10, 0, 1)] * 4
+    await scene.create_claim()
+    await scene.create_pod(scene.pod())
+    await scene.runs()
+    (result,) = (await scene.get_claim())["status"]["allocation"]["devices"]["results"]
 
-        async def seen() -> bool:
-            """The operator that answers hears of the allocation by a watch."""
-            (pool,) = (await ask(scene, "used", poolName=result["pool"]))["pools"]
-            return (pool["allocatedDevices"], pool["availableDevices"]) == (1, 9)
+    async def seen() -> bool:
+        """The operator that answers hears of the allocation by a watch."""
+        (pool,) = (await ask(scene, "used", poolName=result["pool"]))["pools"]
+        return (pool["allocatedDevices"], pool["availableDevices"]) == (1, 9)
 
-        await until("the device counts as allocated", seen)
-        assert names(await ask(scene, "filtered", poolName="two")) == ["two"]
-        answer = await ask(scene, "limited", limit=2)
-        assert (answer["poolCount"], names(answer)) == (4, ["all", "apart"])
-        answer = await ask(scene, "unknown", driver=f"other-{scene.driver_name}")
-        assert (answer["poolCount"], names(answer)) == (0, [])
+    await until("the device counts as allocated", seen)
+    assert names(await ask(scene, "filtered", poolName="two")) == ["two"]
+    answer = await ask(scene, "limited", limit=2)
+    assert (answer["poolCount"], names(answer)) == (4, ["all", "apart"])
+    answer = await ask(scene, "unknown", driver=f"other-{scene.driver_name}")
+    assert (answer["poolCount"], names(answer)) == (0, [])
 
 
 @control_plane
-async def test_e2e_117_int_048_051_an_answer_is_final_and_a_bad_question_is_refused(
-    scene: Scene, tmp_path: Path
-) -> None:
+async def test_prj_005_a_permanently_incomplete_pool_is_answered_with_what_is_missing(scene: Scene) -> None:
+    """The answer takes five seconds: the rest of the pool may just be published."""
+    pool = {"name": "half", "generation": 1, "resourceSliceCount": 2}
+    await scene.create_slice(nodeName=scene.node_names[0], pool=pool, devices=[{"name": "dev"}])
+    (found,) = (await ask(scene, "incomplete"))["pools"]
+    text = f"pool {scene.driver_name}/half is incomplete: observed 1/2 slices at generation 1"
+    assert found["validationError"] == text
+    assert "totalDevices" not in found
+
+
+@control_plane
+async def test_e2e_117_int_048_051_an_answer_is_final_and_a_bad_question_is_refused(scene: Scene) -> None:
     await furnish(scene)
-    async with answering(scene, tmp_path):
-        for spec, field in (({"driver": "Not A Driver"}, "spec.driver"), ({"limit": 0}, "spec.limit")):
-            with pytest.raises(Invalid, match=field):
-                await put(scene, "bad", **spec)
-        name = await put(scene, "once")
-        before = await answered(scene.api, name)
-        pool = {"name": "late", "generation": 1, "resourceSliceCount": 1}
-        await scene.create_slice(nodeName=scene.node_names[0], pool=pool, devices=[{"name": "dev"}])
+    for spec, field in (({"driver": "Not A Driver"}, "spec.driver"), ({"limit": 0}, "spec.limit")):
+        with pytest.raises(Invalid, match=field):
+            await put(scene, "bad", **spec)
+    name = await put(scene, "once")
+    before = await answered(scene.api, name)
+    pool = {"name": "late", "generation": 1, "resourceSliceCount": 1}
+    await scene.create_slice(nodeName=scene.node_names[0], pool=pool, devices=[{"name": "dev"}])
 
-        async def counted() -> bool:
-            return names(await ask(scene, "later", poolName="late")) == ["late"]
+    async def counted() -> bool:
+        return names(await ask(scene, "later", poolName="late")) == ["late"]
 
-        await until("another question finds the new pool", counted)
+    await until("another question finds the new pool", counted)
 
-        async def unchanged() -> bool:
-            return await scene.api.get(RESOURCE_POOL_STATUS_REQUESTS, name) == before
+    async def unchanged() -> bool:
+        return await scene.api.get(RESOURCE_POOL_STATUS_REQUESTS, name) == before
 
-        await stays("the first answer", unchanged, 1.0)
-        await scene.api.delete(RESOURCE_POOL_STATUS_REQUESTS, name)
-        with pytest.raises(NotFound):
-            await scene.api.get(RESOURCE_POOL_STATUS_REQUESTS, name)
+    await stays("the first answer", unchanged, 1.0)
+    await scene.api.delete(RESOURCE_POOL_STATUS_REQUESTS, name)
+    with pytest.raises(NotFound):
+        await scene.api.get(RESOURCE_POOL_STATUS_REQUESTS, name)
