@@ -1,16 +1,19 @@
 """What the API server does with the objects of resource.k8s.io.
 
-E2E-001 to E2E-004, E2E-070 to E2E-072, E2E-077; INT-003 to INT-005, INT-036.
+E2E-001 to E2E-004, E2E-070 to E2E-072, E2E-077; INT-003 to INT-005, INT-031, INT-036.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
 import envtest
 import pytest
+from dra_api.codec import to_dict
+from dra_api.resource import Device, DeviceAttribute
 from dra_kube import (
     DEVICE_CLASSES,
     NAMESPACES,
@@ -23,6 +26,7 @@ from dra_kube import (
     Object,
     Resource,
 )
+from dra_kubeletplugin import Owner, Pool, Slice, SlicePublisher
 from scene import Scene
 from variants import control_plane
 from waiting import until
@@ -30,8 +34,8 @@ from waiting import until
 ADMIN = "resource.kubernetes.io/admin-access"
 FINALIZER = "resource.kubernetes.io/delete-protection"
 COUNT = "count/resourceclaims.resource.k8s.io"
-DEVICES, SLICES = 128, 10 if envtest.assets() else 1
-"""Devices of a slice, and the slices of the pool in E2E-077; the development cluster needs 2 s for each."""
+DEVICES, SLICES = 128, 100 if envtest.assets() else 1
+"""Devices of a slice, and the slices of the largest size; the development cluster needs 2 s for each."""
 DOMAIN = f"{'d' * 51}.example.com"
 LAST = f"{DOMAIN}/a{31:0>31}"
 QUOTAS = Resource("", ("v1",), "resourcequotas", "ResourceQuota", namespaced=True)
@@ -197,26 +201,46 @@ async def test_e2e_072_a_quota_counts_claims_and_refuses_one_too_many(scene: Sce
     await scene.create_claim("second")
 
 
-def large(number: int) -> Object:
+def large(number: int) -> Device:
     """A device with as many attributes as one may have; names and values are as long as they may be."""
-    attributes = {f"{DOMAIN}/{index:0>32}".replace("/0", "/a"): {"string": "x" * 64} for index in range(32)}
-    return {"name": f"d{number}", "attributes": attributes | {LAST: {"string": f"{number:064}"}}}
+    names = [f"{DOMAIN}/{index:0>32}".replace("/0", "/a") for index in range(32)]
+    values = {name: DeviceAttribute(string="x" * 64) for name in names}
+    return Device(name=f"d{number}", attributes=values | {LAST: DeviceAttribute(string=f"{number:064}")})
 
 
 @control_plane
-async def test_e2e_077_int_036_slices_of_the_largest_size_are_accepted_and_used(scene: Scene) -> None:
-    pool = {"name": "large", "generation": 1, "resourceSliceCount": SLICES}
+async def test_e2e_077_int_031_036_slices_of_the_largest_size_are_published_as_they_are_and_used(
+    scene: Scene,
+) -> None:
+    parts = [
+        Slice(devices=tuple(large(number * DEVICES + index) for index in range(DEVICES))) for number in range(SLICES)
+    ]
     await scene.create_class()
-    for number in range(SLICES):
-        devices = [large(number * DEVICES + index) for index in range(DEVICES)]
-        made = await scene.create_slice(nodeName=scene.node_names[0], pool=pool, devices=devices)
-        found = await scene.api.get(RESOURCE_SLICES, made["metadata"]["name"])
-        assert found["spec"]["devices"] == devices
+    errors: list[str] = []
+    owner = Owner.node(scene.node_names[0])
+    async with SlicePublisher(
+        scene.api, scene.driver_name, owner=owner, on_error=lambda error, _: errors.append(str(error))
+    ) as publisher:
+        publisher.publish({"large": Pool(slices=tuple(parts))})
+        await asyncio.wait_for(publisher.settled(), 300)
+        found, _ = await scene.api.list(RESOURCE_SLICES, fieldSelector=f"spec.driver={scene.driver_name}")
+        published = {slice_["spec"]["devices"][0]["name"]: slice_["spec"]["devices"] for slice_ in found}
+        assert published == {part.devices[0].name: [to_dict(each) for each in part.devices] for part in parts}
+        await use_the_last_device(scene)
+        publisher.publish({"large": Pool(slices=tuple(parts))})
+        await asyncio.wait_for(publisher.settled(), 300)
+        assert (publisher.statistics.creates, publisher.statistics.updates, errors) == (SLICES, 0, [])
+        publisher.publish({})
+        await asyncio.wait_for(publisher.settled(), 300)
+
+
+async def use_the_last_device(scene: Scene) -> None:
+    """A pod that wants it gets it."""
     last = SLICES * DEVICES - 1
     expression = f'device.attributes["{DOMAIN}"].{LAST.partition("/")[2]} == "{last:064}"'
     exactly = {"deviceClassName": scene.class_name, "selectors": [{"cel": {"expression": expression}}]}
     await scene.create_claim(spec=scene.claim_spec({"name": "req", "exactly": exactly}))
     await scene.create_pod(scene.pod())
-    await scene.runs()
+    await scene.runs(seconds=120)
     (result,) = (await scene.get_claim())["status"]["allocation"]["devices"]["results"]
     assert result["device"] == f"d{last}"

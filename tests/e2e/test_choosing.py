@@ -1,17 +1,24 @@
-"""Which devices and nodes are chosen, when slices say more than one (INT-011 to 013, 017, 018, 037 to 039)."""
+"""Which devices and nodes are chosen, when slices say more than one.
+
+INT-011 to INT-013, INT-017, INT-018, INT-037 to INT-039; PRJ-006 to PRJ-009.
+"""
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Any
 
+import envtest
 import pytest
-from dra_kube import NODES, Object
+from bare_node import bare_node
+from dra_kube import NODES, RESOURCE_CLAIMS, Object
 from dra_kubeletplugin import Pool, device
 from scene import Scene
-from variants import control_plane
+from variants import both, control_plane
+from world import NODE_LABEL
 
-DEVICES = 20
-"""On each of the four nodes; the scenario has eight nodes with a hundred each."""
+NODES_HERE, DEVICES = 8, 100 if envtest.assets() else 10
+"""Of INT-011, with so many devices on each node."""
 
 
 def named(*names: str, **fields: Any) -> list[Object]:
@@ -43,15 +50,22 @@ async def use(scene: Scene, name: str, spec: Object) -> None:
 
 @control_plane
 async def test_int_011_with_as_many_pods_as_devices_each_device_is_used_once(scene: Scene) -> None:
-    await scene.start_driver(nodes=4, devices=DEVICES)
+    await scene.create_class()
     await scene.create_template()
-    pods = [f"tester-{number}" for number in range(4 * DEVICES)]
-    for name in pods:
-        await scene.create_pod(scene.inline_pod(name))
-    for name in pods:
-        await scene.runs(name)
-    used = [claim["status"]["allocation"]["devices"]["results"] for claim in await scene.claims()]
-    assert len({(result["pool"], result["device"]) for (result,) in used}) == 4 * DEVICES
+    pods = [f"tester-{number}" for number in range(NODES_HERE * DEVICES)]
+    async with AsyncExitStack() as nodes:
+        for node in (f"{scene.namespace}-{number}" for number in range(NODES_HERE)):
+            await nodes.enter_async_context(bare_node(scene.api, node, labels={NODE_LABEL: "objects"}))
+            devices = named(*(f"device-{number:02}" for number in range(DEVICES)))
+            await scene.create_slice(nodeName=node, pool=pool(node), devices=devices)
+        for name in pods:
+            await scene.create_pod(scene.inline_pod(name))
+        for name in pods:
+            await scene.runs(name)
+        used = [claim["status"]["allocation"]["devices"]["results"] for claim in await scene.claims()]
+        assert len({(result["pool"], result["device"]) for (result,) in used}) == len(pods)
+        for name in pods:
+            await scene.delete_pod(name)
 
 
 @control_plane
@@ -176,3 +190,79 @@ async def test_an_invalid_pool_is_named_and_other_nodes_are_used(
     assert named_ in reason
     await scene.create_slice(nodeName=good, pool=pool("sound"), devices=named("dev"))
     assert (await scene.runs())["spec"]["nodeName"] == good
+
+
+async def results(scene: Scene, claim: str) -> list[tuple[str, str, str]]:
+    """Which request got which driver's device."""
+    found = (await scene.get_claim(claim))["status"]["allocation"]["devices"]["results"]
+    return [(result["request"], result["driver"], result["device"]) for result in found]
+
+
+@control_plane
+async def test_prj_006_three_devices_with_distinct_values_have_three_values(scene: Scene) -> None:
+    """Comparing neighbours only would accept the first three."""
+    key = f"{scene.driver_name}/k"
+    values = {"a": 1, "b": 2, "c": 1, "d": 3}
+    await scene.create_class()
+    devices = [{"name": name, "attributes": {"k": {"int": value}}} for name, value in values.items()]
+    await scene.create_slice(nodeName=scene.node_names[0], pool=pool("p"), devices=devices)
+    exactly = {"deviceClassName": scene.class_name, "allocationMode": "ExactCount", "count": 3}
+    spec = scene.claim_spec({"name": "req", "exactly": exactly})
+    spec["devices"]["constraints"] = [{"requests": ["req"], "distinctAttribute": key}]
+    assert (await placed(scene, "tester", spec))[1] == {"a", "b", "d"}
+
+
+@control_plane
+async def test_prj_007_pools_of_one_name_have_counters_of_their_own_for_each_driver(scene: Scene) -> None:
+    """In the second claim the first choice has to be taken back, and its counters with it."""
+    mine, other = scene.driver_name, f"other-{scene.driver_name}"
+    counters = [{"name": "set", "counters": {"slots": {"value": "1"}}}]
+    uses = [{"counterSet": "set", "counters": {"slots": {"value": "1"}}}]
+    await scene.create_class(f'device.driver in ["{mine}", "{other}"]')
+    for driver in (mine, other):
+        place = {"driver": driver, "nodeName": scene.node_names[0], "pool": pool("p", 2)}
+        await scene.create_slice(**place, sharedCounters=counters)
+        await scene.create_slice(**place, devices=named("a", consumesCounters=uses))
+    one = {"deviceClassName": scene.class_name}
+    two = one | {"allocationMode": "ExactCount", "count": 2}
+    await placed(scene, "both", scene.claim_spec({"name": "req", "exactly": two}))
+    taken = await results(scene, "both")
+    assert sorted(taken) == sorted([("req", mine, "a"), ("req", other, "a")])
+    await scene.delete_pod("both")
+    await scene.deallocated("both")
+    first = taken[0][1]
+    narrow = one | {"selectors": [{"cel": {"expression": f'device.driver == "{first}"'}}]}
+    spec = scene.claim_spec({"name": "any", "exactly": one}, {"name": "first", "exactly": narrow})
+    await placed(scene, "again", spec)
+    assert await results(scene, "again") == [("any", other if first == mine else mine, "a"), ("first", first, "a")]
+
+
+@control_plane
+async def test_prj_008_an_allocation_of_an_earlier_attempt_is_kept_and_the_other_claim_allocated_beside_it(
+    scene: Scene,
+) -> None:
+    await scene.start_driver(nodes=2, devices=2)
+    node = scene.node_names[1]
+    meta = {"name": "old", "namespace": scene.namespace, "finalizers": ["resource.kubernetes.io/delete-protection"]}
+    claim = await scene.api.create(RESOURCE_CLAIMS, {"metadata": meta, "spec": scene.claim_spec()})
+    here = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    held = {"request": "req", "driver": scene.driver_name, "pool": node, "device": "device-00"}
+    claim["status"] = {"allocation": {"devices": {"results": [held]}, "nodeSelector": {"nodeSelectorTerms": [here]}}}
+    await scene.api.update(RESOURCE_CLAIMS, claim, "status")
+    await scene.create_claim("new")
+    await scene.create_pod(scene.pod("tester", [{"name": name, "resourceClaimName": name} for name in ("old", "new")]))
+    assert (await scene.runs())["spec"]["nodeName"] == node
+    assert await results(scene, "old") == [("req", scene.driver_name, "device-00")]
+    (new,) = (await scene.get_claim("new"))["status"]["allocation"]["devices"]["results"]
+    assert (new["pool"], new["device"]) == (node, "device-01")
+
+
+@both
+async def test_prj_009_a_pod_that_names_one_claim_twice_gets_one_allocation(scene: Scene) -> None:
+    await scene.start_driver()
+    await scene.create_claim()
+    entries = [{"name": name, "resourceClaimName": "external-claim"} for name in ("one", "other")]
+    await scene.create_pod(scene.pod("tester", entries))
+    await scene.runs()
+    claim = await scene.get_claim()
+    assert len(claim["status"]["allocation"]["devices"]["results"]) == len(claim["status"]["reservedFor"]) == 1

@@ -1,4 +1,4 @@
-"""Pods that ask for devices by extended resources (E2E-090 to E2E-100, E2E-102 to E2E-105)."""
+"""Pods that ask for devices by extended resources (E2E-090 to E2E-100, E2E-102 to E2E-105; PRJ-018)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 from collections import Counter
 
 import pytest
-from dra_kube import NODES, ApiError, Object, Resource
+from dra_kube import DEVICE_CLASSES, NODES, ApiError, Object, Resource
+from dra_kubeletplugin import Pool, device
 from scene import Scene
-from variants import both
+from variants import both, control_plane
 from waiting import until
 
 QUOTAS = Resource("", ("v1",), "resourcequotas", "ResourceQuota", namespaced=True)
@@ -277,3 +278,47 @@ async def test_e2e_105_one_resource_of_a_driver_here_and_of_a_device_plugin_ther
     by_node = {each["spec"]["nodeName"]: "extendedResourceClaimStatus" in each["status"] for each in pods}
     assert by_node == {scene.node_names[0]: True, scene.node_names[1]: False}
     assert await counts(scene) == {"container-0-request-0": 1}
+
+
+async def two_classes(scene: Scene) -> tuple[str, str]:
+    """An old class and a young one for one resource, each with devices of its kind; times are whole seconds."""
+    classes = [f"{scene.namespace}-{kind}" for kind in ("a-old", "young")]  # the first would win among equals
+    devices = [device(f"{name[-3:]}-{number}", attributes={"of": name}) for name in classes for number in range(5)]
+    await scene.start_plugin(0, {scene.node_names[0]: Pool.of(devices)})
+    ages: list[str] = []
+    for name in classes:
+
+        async def made(name: str = name) -> bool:
+            """It is younger than the one before."""
+            selector = f'device.attributes["{scene.driver_name}"].of == "{name}"'
+            made = await scene.create_class(selector, name, explicit(scene))
+            if made["metadata"]["creationTimestamp"] in ages:
+                await scene.api.delete(DEVICE_CLASSES, name)
+                return False
+            ages.append(made["metadata"]["creationTimestamp"])
+            return True
+
+        await until("a class of another age", made)
+    return classes[0], classes[1]
+
+
+@control_plane
+async def test_prj_018_the_youngest_class_serves_and_each_class_serves_its_own_name(scene: Scene) -> None:
+    """The order shows that the operator has heard of a change before the next pod depends on it."""
+    old, young = await two_classes(scene)
+
+    async def device_for(name: str, resource: str) -> str:
+        await scene.create_pod(pod(scene, {"main": {resource: 1}}, name))
+        bound = await scene.runs(name)
+        claim = await scene.get_claim(bound["status"]["extendedResourceClaimStatus"]["resourceClaimName"])
+        return str(claim["status"]["allocation"]["devices"]["results"][0]["device"])[:3]
+
+    own = "deviceclass.resource.kubernetes.io/"
+    assert await device_for("of-young", own + young) == "ung"
+    assert await device_for("of-the-youngest", explicit(scene)) == "ung"
+    assert await device_for("of-old", own + old) == "old"
+    await scene.api.patch(DEVICE_CLASSES, young, {"spec": {"extendedResourceName": explicit(scene, 1)}})
+    assert await device_for("of-the-new-name", explicit(scene, 1)) == "ung"
+    assert await device_for("of-the-only-one-left", explicit(scene)) == "old"
+    await scene.api.delete(DEVICE_CLASSES, old)
+    assert await device_for("of-young-again", own + young) == "ung"

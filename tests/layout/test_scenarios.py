@@ -16,7 +16,6 @@ WITHOUT = {
     **dict.fromkeys(("E2E-084", "E2E-085", "E2E-086", "INT-033", "INT-034"), POD_GROUPS),
     **dict.fromkeys(("INT-001", "INT-002"), WITHOUT_THE_API),
     **dict.fromkeys((f"INT-{number:03}" for number in range(40, 47)), NODE_ALLOCATABLE),
-    "INT-031": "E2E-077 has ten slices of the largest size, test_publisher.py a hundred small ones",
 }
 """Why a scenario has no test."""
 

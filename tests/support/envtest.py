@@ -13,7 +13,7 @@ import ssl
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ _CONTROLLERS = (
     "replicaset-controller,job-controller,serviceaccount-controller,resourcequota-controller"
 )
 _TOKEN = "envtest-admin"
-_MORE_VERSIONS = ("v1alpha3", "v1beta1", "v1beta2")
+VERSIONS = ("v1", "v1alpha3", "v1beta1", "v1beta2")
 """Of resource.k8s.io; v1alpha3 has the ResourcePoolStatusRequests, which their gate adds."""
 
 
@@ -48,33 +48,66 @@ def real_api_server(binaries: Path, folder: Path, *, stock: bool = False) -> Ite
 
     Raises ProcessEnded as soon as one of them ends by itself at start, and at the end of the block if one did since.
     """
+    without = "ServiceAccount" if stock else "ServiceAccount,TaintNodesByCondition"  # taints need a remover
+    flags = [f"--disable-admission-plugins={without}", "--authorization-mode=Node,RBAC"]
+    flags += _features(dict.fromkeys(VERSIONS, True), {"DRAResourcePoolStatus": True})
+    with ExitStack() as stack:
+        plane = stack.enter_context(_control_plane(binaries, folder, flags))
+        manager = binaries / "kube-controller-manager"
+        if stock:
+            patient = ["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=45s"]  # a busy machine
+            flags = [f"--kubeconfig={plane.kubeconfig}", "--secure-port=0", *patient]
+            own = [f"--service-account-private-key-file={plane.key}", "--use-service-account-credentials"]
+            plane.servers.append(stack.enter_context(_server(folder, manager, [*flags, *own])))
+            plane.servers.append(stack.enter_context(_server(folder, binaries / "kube-scheduler", flags)))
+            for server in plane.servers[2:]:
+                leases = f"{plane.url}/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+                _wait_for(f"{leases}/{server.program.name}", plane.servers)
+        elif manager.exists():
+            flags = [f"--kubeconfig={plane.kubeconfig}", "--secure-port=0", "--leader-elect=false"]
+            some = [*flags, f"--controllers={_CONTROLLERS}"]
+            plane.servers.append(stack.enter_context(_server(folder, manager, some)))
+        yield plane.kubeconfig
+        _none_ended(plane.servers)
+
+
+@contextmanager
+def configured_api_server(
+    binaries: Path, folder: Path, versions: Mapping[str, bool], gates: Mapping[str, bool]
+) -> Iterator[Path]:
+    """The same with these versions of resource.k8s.io and these gates, and without controllers.
+
+    Nodes are not authorized: that would need slices in v1, and the server would wait for them.
+    """
+    flags = ["--disable-admission-plugins=ServiceAccount", "--authorization-mode=RBAC", *_features(versions, gates)]
+    with _control_plane(binaries, folder, flags) as plane:
+        yield plane.kubeconfig
+        _none_ended(plane.servers)
+
+
+@dataclass(frozen=True)
+class _ControlPlane:
+    """``key`` signs the tokens of service accounts."""
+
+    url: str
+    kubeconfig: Path
+    key: Path
+    servers: list[_Server]
+
+
+@contextmanager
+def _control_plane(binaries: Path, folder: Path, flags: Sequence[str]) -> Iterator[_ControlPlane]:
+    """etcd and an API server with these flags; who uses it adds the other servers."""
     etcd, peer, secure = _free_ports(3)
     key = _private_key(folder / "sa.key")
     (folder / "tokens").write_text(f"{_TOKEN},admin,admin,system:masters\n")
     url = f"https://127.0.0.1:{secure}"
-    kubeconfig = _kubeconfig(folder / "kubeconfig", url)
     with ExitStack() as stack:
         servers = [stack.enter_context(_server(folder, binaries / "etcd", _etcd_arguments(folder, etcd, peer)))]
         arguments = _apiserver_arguments(folder, key, f"http://127.0.0.1:{etcd}", secure)
-        without = ["ServiceAccount"] if stock else ["ServiceAccount", "TaintNodesByCondition"]  # taints need a remover
-        arguments.append(f"--disable-admission-plugins={','.join(without)}")
-        servers.append(stack.enter_context(_server(folder, binaries / "kube-apiserver", arguments)))
+        servers.append(stack.enter_context(_server(folder, binaries / "kube-apiserver", [*arguments, *flags])))
         _wait_for(f"{url}/readyz", servers)
-        manager = binaries / "kube-controller-manager"
-        if stock:
-            patient = ["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=45s"]  # a busy machine
-            flags = [f"--kubeconfig={kubeconfig}", "--secure-port=0", *patient]
-            own = [f"--service-account-private-key-file={key}", "--use-service-account-credentials"]
-            servers.append(stack.enter_context(_server(folder, manager, [*flags, *own])))
-            servers.append(stack.enter_context(_server(folder, binaries / "kube-scheduler", flags)))
-            for server in servers[2:]:
-                leases = f"{url}/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
-                _wait_for(f"{leases}/{server.program.name}", servers)
-        elif manager.exists():
-            flags = [f"--kubeconfig={kubeconfig}", "--secure-port=0", "--leader-elect=false"]
-            servers.append(stack.enter_context(_server(folder, manager, [*flags, f"--controllers={_CONTROLLERS}"])))
-        yield kubeconfig
-        _none_ended(servers)
+        yield _ControlPlane(url, _kubeconfig(folder / "kubeconfig", url), key, servers)
 
 
 def _etcd_arguments(folder: Path, client_port: int, peer_port: int) -> list[str]:
@@ -93,10 +126,13 @@ def _apiserver_arguments(folder: Path, key: Path, etcd: str, port: int) -> list[
         *("--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={key}"),
         *(f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.0.0.0/24"),
         *("--advertise-address=127.0.0.1", "--kubelet-preferred-address-types=InternalIP"),
-        "--authorization-mode=Node,RBAC",
-        "--runtime-config=" + ",".join(f"resource.k8s.io/{version}=true" for version in _MORE_VERSIONS),
-        "--feature-gates=DRAResourcePoolStatus=true",
     ]
+
+
+def _features(versions: Mapping[str, bool], gates: Mapping[str, bool]) -> list[str]:
+    served = [f"resource.k8s.io/{version}={str(value).lower()}" for version, value in versions.items()]
+    on = [f"{gate}={str(value).lower()}" for gate, value in gates.items()]
+    return [f"--runtime-config={','.join(served)}", f"--feature-gates={','.join(on)}"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 Json = dict[str, Any]
 
 
-def partition_problem(node: str) -> Iterator[Json]:
+def partition_problem(node: str, driver: str = "hard.example.com") -> Iterator[Json]:
     """Devices whose two counters add up to the same; twenty of them must meet an odd sum with even parts.
 
     No bound sees that: only trying does, and the search gives up.
@@ -22,7 +22,7 @@ def partition_problem(node: str) -> Iterator[Json]:
     counters = [{"name": "set", "counters": amounts(total, 20 * 400)}]
     pool = {"name": node, "generation": 1, "resourceSliceCount": 2}
     for name, content in (("counters", {"sharedCounters": counters}), ("devices", {"devices": devices})):
-        spec = {"driver": "hard.example.com", "nodeName": node, "pool": pool, **content}
+        spec = {"driver": driver, "nodeName": node, "pool": pool, **content}
         yield {"metadata": {"name": f"{node}-{name}"}, "spec": spec}
 
 
