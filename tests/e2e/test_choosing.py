@@ -128,10 +128,10 @@ async def test_int_013_a_device_of_several_nodes_and_its_parts_share_counters(sc
 @control_plane
 @pytest.mark.parametrize("claims", [1, 2], ids=["int017 one claim", "int018 two claims"])
 async def test_the_node_with_the_first_alternative_is_preferred(scene: Scene, claims: int) -> None:
-    """The last node has it; the others only have what comes after it."""
+    """The last node has it; the others only have what comes after it, and the operator hears of them later."""
     *others, best = range(len(scene.node_names))
     await scene.create_class()
-    for number in [*others, best]:
+    for number in [best, *others]:
         kind = "best" if number == best else "other"
         devices = [device(f"{kind}-{index}", attributes={"kind": kind}) for index in range(claims)]
         await scene.publish_objects(number, {f"{scene.namespace}-{number}": Pool.of(devices)})
