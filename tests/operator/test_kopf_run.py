@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pwd
 import sys
@@ -19,7 +20,7 @@ from dra_operator.app.kopf_settings import configure
 from dra_operator.app.operator import Operator, Options
 from dra_operator.app.streams import Limits
 from dra_operator.app.supervisor import OperatorFailed, Supervisor
-from faults import CutBefore, FaultProxy, Target
+from faults import CutBefore, DelayEvents, FaultProxy, Target, Unserved
 from kopf._cogs.structs.references import Selector
 from kopf._core.reactor import observation
 from live_cluster import LiveCluster
@@ -184,6 +185,48 @@ def test_kinds_that_are_served_no_more_are_named_without_kopfs_advice(caplog: py
     assert [record.getMessage() for record in caplog.records] == [
         "the API server does not serve resourceclaims: they are watched once it does"
     ]
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What asyncio says of tasks that ended in the wrong order, and Kopf of a connection that is closed."""
+    bad = ("request_cancel_callback", "never awaited", "TCP closed", "Connector is closed", "stream left")
+    return [text for record in caplog.records if any(word in (text := record.getMessage()) for word in bad)]
+
+
+async def test_the_watchers_end_first_when_one_of_them_fails(
+    cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kopf itself closes their connection under them, and has nothing left to wait for but them."""
+    await cluster.furnish()
+    async with supervising() as site:
+        await site.ready()
+        with proxy.suffering(Unserved(Target(group="resource.k8s.io", client="kopf"))):
+            proxy.break_streams()
+            await site.unready("Kopf is started again: Kopf ended with APINotFoundError")
+        await site.ready()
+    assert complaints(caplog) == []
+
+
+async def test_kopf_ends_in_good_order_while_events_come_in(
+    cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A watcher that is cancelled between two events leaves a task, and Kopf waits for that for seconds."""
+    await cluster.furnish()
+    await cluster.add_template()
+    caplog.set_level(logging.DEBUG, "kopf._core.reactor.running")
+    async with supervising() as site:
+        await site.ready()
+        view = site.operator.control.cluster
+        with proxy.suffering(DelayEvents(Target(resource="pods", client="kopf"), seconds=(0.5, 0.5), count=1)):
+            await asyncio.gather(*(cluster.add_pod(f"pod-{number}") for number in range(60)))
+
+            async def first() -> bool:
+                return len(view.pods) > 0
+
+            await until("the first of many events", first)
+            site.supervisor.stop()
+    assert "Hung tasks stopping is skipped: no tasks given." in caplog.text
+    assert complaints(caplog) == []
 
 
 async def test_a_server_that_is_away_makes_the_operator_unready_but_not_dead(

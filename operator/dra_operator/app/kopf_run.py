@@ -5,6 +5,16 @@ Kopf is written to own its process. Three of its habits must not affect ours:
 * it names itself after the user, and a container's uid has no passwd entry: ``identity`` names it here;
 * when it ends, it cancels every younger task of the loop: ``_NotKopfs`` hides ours from it;
 * while it runs, it handles signals itself: in ``spawned`` we take them back.
+
+It leaves two kinds of tasks alone that it should end:
+
+* When one watcher fails, the others run on while Kopf closes their connection, and try it again and again.
+  ``_end_watchers`` ends them first.
+* A watcher that is cancelled between two events leaves its pause waiter, for which Kopf then waits for seconds. ``end``
+  ends that.
+
+In another order, workers that were not started yet are dropped (``coroutine 'worker' was never awaited``), and a
+callback of Kopf fails that cancels a request when its pause waiter ends.
 """
 
 from __future__ import annotations
@@ -21,6 +31,8 @@ import kopf
 GOODBYE = 3.0  # seconds that Kopf has to end when it is asked to, and again after each cancellation
 CANCELLATIONS = 3
 
+_WATCHERS, _PAUSE_WAITERS = "watcher for ", "pause-waiter for "
+"""How the names of these tasks of Kopf begin."""
 _KOPF = str(Path(kopf.__file__).parent)
 Task = asyncio.Task[Any]
 
@@ -56,6 +68,8 @@ class KopfRun:
                 standalone=True,
                 stop_flag=self._stop,
             )
+            for root in self._roots:
+                root.add_done_callback(_end_watchers)
             spawned()
         finally:
             self._has_begun.set()
@@ -71,13 +85,12 @@ class KopfRun:
     async def end(self) -> None:
         """End Kopf, first by its flag, because a cancelled Kopf leaves connections open. Raises KopfStuck."""
         self._stop.set()
+        await _cancelled(_tasks_of_kopf(_WATCHERS))
+        for waiter in _tasks_of_kopf(_PAUSE_WAITERS):
+            waiter.cancel()
         await asyncio.wait((self._task,), timeout=GOODBYE)
         for _ in range(CANCELLATIONS):
-            left = _tasks_of_kopf() | {task for task in (self._task,) if not task.done()}
-            for task in left:
-                task.cancel()
-            if left:
-                await asyncio.wait(left, timeout=GOODBYE)
+            await _cancelled(_tasks_of_kopf() | {task for task in (self._task,) if not task.done()})
         for task in (self._task, *self._roots):
             if not task.done():
                 raise KopfStuck("Kopf does not end; the process has to be started again")
@@ -98,8 +111,21 @@ class _NotKopfs(Collection[Task]):
         return sum(1 for _ in self)
 
 
-def _tasks_of_kopf() -> set[Task]:
-    return {task for task in asyncio.all_tasks() if _is_kopfs(task)}
+def _end_watchers(_: Task) -> None:
+    for watcher in _tasks_of_kopf(_WATCHERS):
+        watcher.cancel()
+
+
+async def _cancelled(tasks: set[Task]) -> None:
+    """Cancel the tasks, and give them time to end."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=GOODBYE)
+
+
+def _tasks_of_kopf(prefix: str = "") -> set[Task]:
+    return {task for task in asyncio.all_tasks() if _is_kopfs(task) and task.get_name().startswith(prefix)}
 
 
 def _is_kopfs(task: Task) -> bool:
