@@ -175,7 +175,7 @@ async def test_a_leader_whose_server_is_away_stops_writing_and_goes_on_with_what
 ) -> None:
     await cluster.furnish()
     await cluster.add_template()
-    only = await site.start("only", *SHORT)
+    only = await site.start("only", *SHORT, "-v")
     await until("the only one is ready", only.is_ready)
     with site.proxy.suffering(Refuse(Target(resource="leases"), code=503)):
         await only.command.says("cannot renew the Lease kube-system/dra-operator-dra-scheduler")

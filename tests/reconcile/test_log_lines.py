@@ -5,10 +5,23 @@ from __future__ import annotations
 import logging
 
 import pytest
-from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, Forbidden
-from dra_operator.reconcile import Line
-from dra_operator.reconcile.errors import CommitRefused
+from dra_kube import (
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Conflict,
+    Forbidden,
+    NotLeading,
+    Unreachable,
+)
+from dra_operator.cluster import Key
+from dra_operator.reconcile import Line, WorkQueue
+from dra_operator.reconcile.errors import CommitFailed, CommitRefused
+from dra_operator.reconcile.failures import Failures
 from objects import Make
+from prometheus_client import CollectorRegistry
 from reconcile_world import World
 
 
@@ -118,3 +131,37 @@ async def test_devices_that_are_given_back_because_the_binding_failed_are_logged
     with pytest.raises(CommitRefused):
         await furnished.attempt("ns/pod")
     assert [what for what, _ in lines(caplog)] == ["claim allocated", "claim released", "pod refused"]
+
+
+def held_back() -> CommitFailed:
+    """What a reconciler makes of a write of a leader whose lease is overdue."""
+    failed = CommitFailed("cannot allocate claim ns/gpu")
+    failed.__cause__ = NotLeading("the lease was last renewed 12 s ago, too long ago for a write")
+    return failed
+
+
+async def test_a_failure_is_a_warning_when_its_words_are_new_for_the_object(caplog: pytest.LogCaptureFixture) -> None:
+    """The same words again are told with -v, and so is what needs no remedy here."""
+    caplog.set_level(logging.DEBUG, "dra_operator")
+    queue, failures, key = WorkQueue(), Failures(CollectorRegistry()), Key("claim", "ns/gpu")
+    steps: list[tuple[Exception | None, list[str]]] = [
+        (Unreachable("no connection"), ["WARNING"]),
+        (Unreachable("no connection"), ["DEBUG"]),
+        (Unreachable("no answer"), ["WARNING"]),
+        (Conflict(409, "Conflict", "changed"), ["DEBUG"]),
+        (Unreachable("no answer"), ["DEBUG"]),
+        (held_back(), ["DEBUG"]),
+        (None, []),
+        (Unreachable("no answer"), ["WARNING"]),
+        (ValueError("a bug"), ["ERROR"]),
+        (ValueError("a bug"), ["ERROR"]),
+    ]
+    levels = []
+    for error, _ in steps:
+        queue.add([key])
+        await queue.get()
+        caplog.clear()
+        failures.report(queue, key, error)
+        levels.append([record.levelname for record in caplog.records])
+    queue.close()
+    assert levels == [wanted for _, wanted in steps]

@@ -1,13 +1,17 @@
 """Counts and logs a key whose handling failed, and retries it after its back-off.
 
 A server that asks for a pause (Retry-After) gets it.
+
+A failure is a warning if its words are new for the key. The same words again, and what passes by itself, are shown with
+``-v`` only. So are writes that are held back because another process may lead: the leader election logs that once.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
-from dra_kube import ApiError, Conflict, KubeError
+from dra_kube import ApiError, Conflict, KubeError, NotLeading
 from prometheus_client import CollectorRegistry, Counter
 
 from dra_operator.cluster import Key
@@ -30,6 +34,8 @@ class Failures:
             ["concern", "kind"],
             registry=registry,
         )
+        self._told: dict[Key, str] = {}
+        """What the last warning about a key said; until the key is handled."""
 
     def report(
         self, queue: WorkQueue, key: Key, error: Exception | None, rest: float = 0.0, *, is_over: bool = True
@@ -39,6 +45,8 @@ class Failures:
         ``is_over``: see ``WorkQueue.done``.
         """
         if error is None:
+            if is_over:
+                self._told.pop(key, None)
             queue.done(key, rest, is_over=is_over)
             return
         seconds = queue.retry(key, max(rest, _pause_asked_for(error)))
@@ -48,14 +56,25 @@ class Failures:
         if not is_expected:
             tell(logger, logging.ERROR, "failed unexpectedly", error=error, **fields)
         else:
-            passes = isinstance(error, Conflict | PlacementFailed | BoundElsewhere | PodVanished)
-            tell(logger, logging.DEBUG if passes else logging.WARNING, "failed", error=error, **fields)
+            level = logging.WARNING if self._is_news(key, error) else logging.DEBUG
+            tell(logger, level, "failed", error=error, **fields)
+
+    def _is_news(self, key: Key, error: Exception) -> bool:
+        passes = isinstance(error, Conflict | PlacementFailed | BoundElsewhere | PodVanished)
+        if passes or any(isinstance(one, NotLeading) for one in _causes(error)) or self._told.get(key) == str(error):
+            return False
+        self._told[key] = str(error)
+        return True
 
 
-def _pause_asked_for(error: BaseException | None) -> float:
-    """Seconds that the server asked for, in the error or in one that caused it."""
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that caused it."""
     while error is not None:
-        if isinstance(error, ApiError) and error.retry_after:
-            return error.retry_after
+        yield error
         error = error.__cause__
-    return 0.0
+
+
+def _pause_asked_for(error: BaseException) -> float:
+    """Seconds that the server asked for, in the error or in one that caused it."""
+    pauses = (one.retry_after for one in _causes(error) if isinstance(one, ApiError) and one.retry_after)
+    return next(pauses, 0.0)
