@@ -6,12 +6,14 @@ import asyncio
 
 import pytest
 from dra_devcluster.apiserver import watch
-from dra_kube import PODS
+from dra_kube import PODS, RESOURCE_CLAIMS
+from dra_operator.app import supervisor
 from dra_operator.app.operator import Options
 from dra_operator.app.streams import Limits, Streams
-from faults import DropEvents, FaultProxy, Refuse, Target
+from faults import DropEvents, FaultProxy, Refuse, Target, Unserved
 from live_cluster import LiveCluster
 from supervised import Site, Supervising
+from waiting import until
 
 PODS_PATH = "/api/v1/pods"
 
@@ -117,6 +119,28 @@ async def test_kopf_is_replaced_when_the_task_that_watches_a_kind_is_gone(
         await site.ready()
 
 
+async def test_kopf_is_replaced_as_soon_as_kinds_are_served_again(
+    cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kopf fails when they vanish; then it runs without them until they are back."""
+    monkeypatch.setattr(supervisor, "SERVED_LOOK", 0.1)
+    await cluster.furnish()
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        with proxy.suffering(Unserved(Target(group="resource.k8s.io"))):
+            proxy.break_streams()
+            await site.unready("Kopf is started again")
+
+            async def unfound() -> bool:
+                return RESOURCE_CLAIMS in site.operator.streams.unfound()
+
+            await until("Kopf runs without claims", unfound)
+        await cluster.place("pod")
+        await site.ready()
+        assert site.metric("dra_operator_kopf_restarts_total", reason="renewal") == 1
+
+
 LIMITS = Limits(silence=90, gap=10, idle=20, start=60)
 
 
@@ -201,3 +225,16 @@ def test_the_end_of_a_watch_that_was_replaced_is_no_news(streams: Streams, clock
     clock.now += 30
     assert streams.problems() == []
     assert streams.idle() == []
+
+
+def test_kinds_that_kopf_did_not_find_are_not_idle(streams: Streams, clock: Clock) -> None:
+    """It starts to ask for all others at once."""
+    streams.expect(RESOURCE_CLAIMS, "v1")
+    ((_, stream),) = streams.of_path(PODS_PATH)
+    assert streams.unfound() == []
+    stream.asked(clock.now)
+    stream.watched(clock.now, "watch")
+    assert streams.unfound() == [RESOURCE_CLAIMS]
+    clock.now += 80
+    assert streams.idle() == []
+    assert streams.problems() == ["resourceclaims.resource.k8s.io: not watched yet"]

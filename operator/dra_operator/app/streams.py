@@ -150,8 +150,14 @@ class Streams:
 
     def idle(self) -> list[str]:
         """The kinds on which Kopf no longer works."""
-        now = self.clock()
-        return [str(resource) for resource, stream in self._streams.items() if now > stream.due]
+        now, unfound = self.clock(), self.unfound()
+        late = [resource for resource, stream in self._streams.items() if now > stream.due]
+        return [str(resource) for resource in late if resource not in unfound]
+
+    def unfound(self) -> list[Resource]:
+        """The kinds that the server did not serve when Kopf looked: it asks for the others, all at once."""
+        asked = [stream.was_asked for stream in self._streams.values()]
+        return [resource for resource, stream in self._streams.items() if any(asked) and not stream.was_asked]
 
     def ages(self) -> Iterable[tuple[str, float]]:
         """Seconds since the last sign of life of each kind."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import aiohttp
 import kopf
-from dra_kube import Api, Connection, KubeError, ServerError, TooManyRequests, Unreachable
+from dra_kube import Api, Connection, KubeError, Resource, ServerError, TooManyRequests, Unreachable
 
 from .handlers import register
 from .health import Health
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before Kopf is started again, the last one for ever
 LOOK = 0.5  # seconds between two looks at the streams
+SERVED_LOOK = 5.0  # seconds between two looks for kinds that the server serves no more
 
 
 class OperatorFailed(Exception):
@@ -150,7 +151,7 @@ class Supervisor:
         register(self.operator, registry, sessions.append)
         self.operator.streams.begin()
         run = KopfRun(registry, self._take_signals)
-        others = [self._stop.wait(), self.operator.ended(), self.operator.outdated.wait()]
+        others = [self._stop.wait(), self.operator.ended(), self.operator.outdated.wait(), self._served_again()]
         others += [self.leader.lost()] if self.leader is not None else []
         failures = [asyncio.create_task(failure) for failure in (run.ended(), self._silence())]
         tasks = [*failures, *(asyncio.create_task(other) for other in others)]
@@ -175,6 +176,22 @@ class Supervisor:
             self.health.look()
             await asyncio.sleep(LOOK)
         return f"Kopf stopped asking for {', '.join(idle)}"
+
+    async def _served_again(self) -> None:
+        """Wait until the server serves a kind again that Kopf did not find: it looks for kinds at its start only."""
+        while True:
+            await asyncio.sleep(SERVED_LOOK)
+            for resource in self.operator.streams.unfound():
+                if await self._is_served(resource) and resource in self.operator.streams.unfound():
+                    logger.info("the API server serves %s again", resource)
+                    return
+
+    async def _is_served(self, resource: Resource) -> bool:
+        try:
+            async with Api(self.connection) as api:
+                return await api.version_of(resource) == self.operator.served[resource]
+        except KubeError:
+            return False
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Whether the work was done before a signal came. Raises the error of the work."""
