@@ -188,6 +188,15 @@ async def test_settings_of_a_file_are_used(cluster: LiveCluster, proxy: FaultPro
     assert "Traceback" not in operator.log
 
 
+async def test_credentials_that_are_refused_at_the_start_are_to_be_renewed(proxy: FaultProxy, tmp_path: Path) -> None:
+    config = proxy.write_kubeconfig(tmp_path / "proxied")
+    with proxy.suffering(Refuse(Target(), code=401, message="Unauthorized")):
+        code, output = await run("--kubeconfig", str(config))
+    assert code == 1
+    assert "refuses the credentials: Unauthorized; renew them" in output
+    assert "Traceback" not in output
+
+
 async def test_probes_say_over_http_what_is_wrong(cluster: LiveCluster, proxy: FaultProxy, tmp_path: Path) -> None:
     await cluster.furnish()
     config = proxy.write_kubeconfig(tmp_path / "proxied")
@@ -201,7 +210,9 @@ async def test_probes_say_over_http_what_is_wrong(cluster: LiveCluster, proxy: F
                     async with http.get("/readyz") as answer:
                         body = await answer.text()
                         assert answer.status == 503
-                        assert body == "pods: not watched yet: WATCH answered 403: pods is forbidden\n"
+                        said, _, remedy = body.partition("; ")
+                        assert said == "pods: not watched yet: WATCH answered 403: pods is forbidden"
+                        assert "ClusterRole dra-operator" in remedy
                     return True
 
                 await until("unready", unready)

@@ -6,11 +6,11 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from dra_operator.app.logs import JsonLines
+from dra_operator.app.logs import JsonLines, configure_logs
 from dra_operator.reconcile import Line, tell
 from live_cluster import LiveCluster
 from operator_process import operator_process
@@ -74,6 +74,54 @@ def test_a_plain_record_and_its_traceback_are_one_json_line() -> None:
     entry = json.loads(text)
     assert entry["message"] == "one\nof 2"
     assert entry["exception"].endswith("ValueError: two\nlines")
+
+
+class Answer(Exception):
+    """As Kopf raises it when the API server says no."""
+
+    __module__ = "kopf._cogs.clients.errors"
+
+
+@pytest.mark.parametrize(
+    ("logger", "text", "error", "verbosity", "is_shown"),
+    [
+        ("kopf._cogs.clients.watching", "Request attempt #1 failed; will retry: GET /pods", None, 1, False),
+        ("kopf._cogs.clients.watching", "Request attempt #1 failed; will retry: GET /pods", None, 2, True),
+        ("kopf._cogs.clients.scanning", "Request attempt #1 failed; will retry: GET /apis", None, 0, True),
+        ("kopf._cogs.clients.watching", "Ignoring an unsupported event type", None, 0, True),
+        ("kopf._core.reactor.running", "Watcher for pods has failed: not found", Answer("not found"), 1, False),
+        ("kopf._core.reactor.running", "Watcher for pods has failed: not found", Answer("not found"), 2, True),
+        ("kopf._core.reactor.running", "Watcher for pods has failed: bug", KeyError("bug"), 0, True),
+        ("dra_operator.app.operator", "the reconcilers failed", Answer("not found"), 0, True),
+    ],
+)
+def test_what_the_server_answers_kopf_is_logged_by_us_but_no_bug_of_kopf_is_hidden(
+    logger: str,
+    text: str,
+    error: Exception | None,
+    verbosity: int,
+    is_shown: bool,
+    capsys: pytest.CaptureFixture[str],
+    restored_logging: None,
+) -> None:
+    configure_logs(verbosity, "text")
+    logging.getLogger(logger).error(text, exc_info=error)
+    assert (text in capsys.readouterr().err) == is_shown
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    """What ``configure_logs`` sets for a process is as it was."""
+    root, names = logging.getLogger(), ("", "dra_operator", "dra_operator.app.requests", "kopf", "asyncio")
+    handlers, levels = root.handlers[:], {name: logging.getLogger(name).level for name in names}
+    flags = (logging.logThreads, logging.logProcesses, logging.logMultiprocessing)
+    root.handlers.clear()
+    yield
+    root.handlers[:] = handlers
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    logging.getLogger("asyncio").filters.clear()
+    logging.logThreads, logging.logProcesses, logging.logMultiprocessing = flags
 
 
 def secrets_in(kubeconfig: Path) -> list[str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 from dra_devcluster.apiserver import watch
-from dra_kube import PODS, RESOURCE_CLAIMS
+from dra_kube import NODES, PODS, RESOURCE_CLAIMS
 from dra_operator.app import supervisor
 from dra_operator.app.operator import Options
-from dra_operator.app.streams import Limits, Streams
+from dra_operator.app.stream_log import StreamLog
+from dra_operator.app.streams import Limits, Stream, Streams
 from faults import DropEvents, FaultProxy, Refuse, Target, Unserved
 from live_cluster import LiveCluster
 from supervised import Site, Supervising
@@ -130,7 +132,7 @@ async def test_kopf_is_replaced_as_soon_as_kinds_are_served_again(
         await site.ready()
         with proxy.suffering(Unserved(Target(group="resource.k8s.io"))):
             proxy.break_streams()
-            await site.unready("Kopf is started again")
+            await site.unready("WATCH answered 404: Not Found")
 
             async def unfound() -> bool:
                 return RESOURCE_CLAIMS in site.operator.streams.unfound()
@@ -227,7 +229,42 @@ def test_the_end_of_a_watch_that_was_replaced_is_no_news(streams: Streams, clock
     assert streams.idle() == []
 
 
-def test_kinds_that_kopf_did_not_find_are_not_idle(streams: Streams, clock: Clock) -> None:
+def test_the_log_tells_each_reason_once_and_when_it_is_over(
+    streams: Streams, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kinds that share a reason share a line; a reconnection that takes seconds is not worth one."""
+    caplog.set_level(logging.INFO)
+    streams.expect(NODES, "v1")
+    streams.expect(RESOURCE_CLAIMS, "v1")
+    paths = (PODS_PATH, "/api/v1/nodes", "/apis/resource.k8s.io/v1/resourceclaims")
+    log, kinds = StreamLog(streams), [stream for path in paths for _, stream in streams.of_path(path)]
+
+    def lines(seconds: float, step: str, *arguments: str, kinds: list[Stream] = kinds) -> list[str]:
+        clock.now += seconds
+        for stream in kinds:
+            stream.asked(clock.now)
+            getattr(stream, step)(clock.now, *arguments)
+        caplog.clear()
+        log.look()
+        return caplog.messages
+
+    assert lines(1, "watched", "watch") == []
+    assert lines(1, "ended", "watch") == []
+    assert lines(9, "refused", "503") == []
+    assert lines(3, "refused", "503") == ["all kinds: not watched for 12 s: 503; asked again until it works"]
+    assert lines(5, "refused", "503") == []
+    assert lines(5, "refused", "403", kinds=kinds[:1]) == [
+        "pods: not watched for 22 s: 403; asked again until it works"
+    ]
+    assert lines(5, "refused", "503") == []
+    assert lines(1, "watched", "watch", kinds=kinds[:2]) == ["nodes, pods: watched again"]
+    assert lines(1, "watched", "watch") == ["resourceclaims.resource.k8s.io: watched again"]
+    assert lines(1, "watched", "watch") == []
+
+
+def test_kinds_that_kopf_did_not_find_are_neither_idle_nor_logged(
+    streams: Streams, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     """It starts to ask for all others at once."""
     streams.expect(RESOURCE_CLAIMS, "v1")
     ((_, stream),) = streams.of_path(PODS_PATH)
@@ -236,5 +273,6 @@ def test_kinds_that_kopf_did_not_find_are_not_idle(streams: Streams, clock: Cloc
     stream.watched(clock.now, "watch")
     assert streams.unfound() == [RESOURCE_CLAIMS]
     clock.now += 80
-    assert streams.idle() == []
+    StreamLog(streams).look()
+    assert (streams.idle(), caplog.messages) == ([], [])
     assert streams.problems() == ["resourceclaims.resource.k8s.io: not watched yet"]

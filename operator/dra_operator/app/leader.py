@@ -156,7 +156,9 @@ class Leader:
                 except LeaseLost:
                     raise
                 except KubeError as error:
-                    self._tell(logging.WARNING, f"cannot renew the {self._where}: {error}")
+                    self._tell(
+                        logging.WARNING, f"cannot renew the {self._where}, writes wait once it is overdue: {error}"
+                    )
                 else:
                     self._tell(logging.INFO, "")
         except Exception as error:
@@ -171,8 +173,8 @@ class Leader:
 
     def _tell(self, level: int, trouble: str) -> None:
         """Log each change once."""
-        if trouble and trouble != self._trouble:
-            logger.log(level, trouble)
+        if trouble != self._trouble:
+            logger.log(level, trouble or f"the {self._where} is renewed again")
         self._trouble = trouble
 
     def _explained(self, error: KubeError) -> KubeError:

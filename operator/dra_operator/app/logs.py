@@ -21,10 +21,24 @@ _LEFTOVERS_OF_KOPF = (
     "kopf/_cogs/aiokits/aiotasks.py",
 )
 
+_REQUESTS_OF_WATCHES = ("kopf._cogs.clients.watching", "kopf._cogs.clients.fetching")
+_ANSWERS_TO_KOPF = "kopf._cogs.clients.errors"
+
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
     """Drops what asyncio logs of tasks and watch generators that a failing Kopf leaves behind."""
     return not any(leftover in record.getMessage() for leftover in _LEFTOVERS_OF_KOPF)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Drops Kopf's line for each request of a watch that failed, and its tracebacks of what the API server answered.
+
+    ``stream_log`` tells of the former, once per kind and reason, and the supervisor of the latter.
+    """
+    if record.name in _REQUESTS_OF_WATCHES:
+        return not record.getMessage().startswith("Request attempt #")
+    error = record.exc_info[1] if record.exc_info else None
+    return not (record.name.startswith("kopf.") and type(error).__module__ == _ANSWERS_TO_KOPF)
 
 
 RESERVED = frozenset({"time", "level", "logger", "message", "exception"})
@@ -95,3 +109,5 @@ def configure_logs(verbosity: int, log_format: str) -> None:
     requests.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
     logging.getLogger("kopf").setLevel(logging.INFO if verbosity > 1 else logging.WARNING)
     logging.getLogger("asyncio").addFilter(_is_worth_telling)
+    if verbosity < 2:
+        logging.getLogger().handlers[0].addFilter(_is_news)

@@ -17,6 +17,7 @@ from dra_kube import (
     Forbidden,
     KubeError,
     Timing,
+    Unauthorized,
     Unreachable,
     connection,
     unguarded,
@@ -36,6 +37,7 @@ from .request_metrics import Requests
 from .server import CannotServe
 from .settings import OperatorSettings, RetrySettings
 from .supervisor import OperatorFailed, Supervisor
+from .tracing import RIGHTS
 
 
 def main(words: Sequence[str]) -> int:
@@ -54,7 +56,9 @@ def main(words: Sequence[str]) -> int:
     except Unreachable as error:
         return _fail(f"the API server cannot be used: {error}; is it running, and is the kubeconfig the right one?", 1)
     except Forbidden as error:
-        return _fail(f"{error}; the ClusterRole dra-operator in manifests/operator/rbac.yaml allows it: apply it", 1)
+        return _fail(f"{error}; {RIGHTS}", 1)
+    except Unauthorized as error:
+        return _fail(f"the API server refuses the credentials: {error}; renew them in the kubeconfig", 1)
     except KubeError as error:
         return _fail(f"the API server cannot be used: {error}", 1)
     except OperatorFailed as error:

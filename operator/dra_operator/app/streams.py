@@ -49,6 +49,7 @@ class Stream:
 
     def begin(self, now: float) -> None:
         """A new Kopf starts."""
+        self._begun = now
         self.watch: object | None = None
         """The watch that is open: Kopf has one at a time."""
         self.is_watched = False
@@ -89,6 +90,10 @@ class Stream:
         """The watch ended; ignored if another one has replaced it."""
         if self.watch is watch:
             self.watch, self.life, self.due = None, now, now + self._limits.idle
+
+    def is_unseen(self, now: float) -> bool:
+        """Whether there was no sign of life for longer than a start or a reconnection takes."""
+        return self.problem(now) is not None and now - max(self.life, self._begun) > self._limits.gap
 
     def problem(self, now: float) -> str | None:
         """Why changes of the kind go unseen; None if they are seen."""
@@ -147,6 +152,19 @@ class Streams:
     def problems(self) -> list[str]:
         """One line per kind whose changes go unseen."""
         return [f"{resource}: {problem}" for resource, problem in self.states() if problem is not None]
+
+    def unseen(self) -> dict[Resource, tuple[str, str]]:
+        """The kinds whose changes go unseen for longer than usual: the last refusal, and the problem as a whole."""
+        now, unfound = self.clock(), self.unfound()
+        return {
+            resource: (stream.refusal, stream.problem(now) or "")
+            for resource, stream in self._streams.items()
+            if stream.is_unseen(now) and resource not in unfound
+        }
+
+    def refusals(self) -> list[str]:
+        """One line per kind whose last request failed."""
+        return [f"{resource}: {stream.refusal}" for resource, stream in self._streams.items() if stream.refusal]
 
     def idle(self) -> list[str]:
         """The kinds on which Kopf no longer works."""

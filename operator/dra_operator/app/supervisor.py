@@ -22,12 +22,15 @@ import aiohttp
 import kopf
 from dra_kube import Api, Connection, KubeError, Resource, ServerError, TooManyRequests, Unreachable
 
+from dra_operator.wording import listed
+
 from .handlers import register
 from .health import Health
 from .kopf_run import KopfRun, KopfStuck
 from .leader import Leader
 from .operator import Operator
 from .server import serve
+from .stream_log import StreamLog
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +54,12 @@ class Supervisor:
     leader: Leader | None = None
     restarts: int = 0
     health: Health = field(init=False)
+    _stream_log: StreamLog = field(init=False)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.health = Health(self.operator, leader=self.leader)
+        self._stream_log = StreamLog(self.operator.streams)
 
     async def run(self) -> None:
         """Raises KubeError when the server cannot be used at start, CannotServe, OperatorFailed."""
@@ -157,7 +162,7 @@ class Supervisor:
         tasks = [*failures, *(asyncio.create_task(other) for other in others)]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return next((failure.result() for failure in failures if failure.done()), "")
+            return next((self._explained(failure.result()) for failure in failures if failure.done()), "")
         finally:
             for task in tasks:
                 task.cancel()
@@ -170,10 +175,15 @@ class Supervisor:
             await asyncio.sleep(0)  # lets aborted connections close their sockets
             self._take_signals()
 
+    def _explained(self, error: str) -> str:
+        refusals = self.operator.streams.refusals()
+        return f"{error} ({listed(refusals)})" if refusals else error
+
     async def _silence(self) -> str:
         """Wait until Kopf no longer works on a kind; returns which."""
         while not (idle := self.operator.streams.idle()):
             self.health.look()
+            self._stream_log.look()
             await asyncio.sleep(LOOK)
         return f"Kopf stopped asking for {', '.join(idle)}"
 

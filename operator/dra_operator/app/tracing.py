@@ -20,6 +20,7 @@ from dra_kube import RESOURCE_CLAIMS, Resource
 from .known import KnownEvents, Knows, Version, unknown_items
 from .streams import Stream, Streams
 
+RIGHTS = "the ClusterRole dra-operator in manifests/operator/rbac.yaml allows it: apply it"
 ANSWERS = 0.005
 """Seconds that an event waits: the answer to the operator's own write, which often comes behind it, makes it known."""
 _NEW = b'{"type":"ADDED",'
@@ -29,6 +30,7 @@ _WRONG_VERSION = (
 )  # the resourceVersion to watch from is too old, or of a future that the server does not know
 KnowsOf = Callable[[Resource, Version, bool, msgspec.Raw], bool]
 """As ``Knows``, of any kind."""
+_REMEDIES = {401: "the credentials are not valid any more, renew them", 403: RIGHTS}
 _REASONS = 200  # characters of a refusal that are logged
 
 
@@ -70,7 +72,7 @@ class _Requests:
         ctx.status, now = response.status, self._streams.clock()
         if ctx.status >= 400:
             ctx.retry_after = _seconds(response.headers.get("Retry-After", ""))
-            stream.refused(now, f"{_verb(ctx)} answered {ctx.status} {response.reason}", ctx.retry_after)
+            stream.refused(now, _refusal(ctx, response.reason or ""), ctx.retry_after)
             if ctx.watch and ctx.status in _WRONG_VERSION:
                 self._streams.interrupted(resource)
         elif ctx.watch:
@@ -86,8 +88,11 @@ class _Requests:
         response.content = _Reported(response, stream, self._streams, knows, is_ours)  # type: ignore[assignment]
         self._streams.interrupted(resource)
 
-    async def fail(self, _: Any, ctx: SimpleNamespace, params: aiohttp.TraceRequestExceptionParams) -> None:
-        if ctx.found is not None:
+    async def fail(
+        self, session: aiohttp.ClientSession, ctx: SimpleNamespace, params: aiohttp.TraceRequestExceptionParams
+    ) -> None:
+        """A session that is closed was replaced after a refusal, which is the reason that counts."""
+        if ctx.found is not None and not session.closed:
             error = params.exception
             text = f"{_verb(ctx)} failed: {error or type(error).__name__}"
             ctx.found[1].refused(self._streams.clock(), text)
@@ -100,8 +105,7 @@ class _Requests:
         if ctx.status < 400:
             stream.received(self._streams.clock())
         elif message := _message(params.chunk):
-            text = f"{_verb(ctx)} answered {ctx.status}: {message}"
-            stream.refused(self._streams.clock(), text, ctx.retry_after)
+            stream.refused(self._streams.clock(), _refusal(ctx, message), ctx.retry_after)
 
 
 class _Lessened:
@@ -148,6 +152,11 @@ class _Reported:
     def _is_new(self, chunk: bytes) -> bool:
         """Whether it holds nothing but an object that another writer created: no answer makes that known."""
         return not self._is_ours and chunk.startswith(_NEW) and chunk.find(b"\n") == len(chunk) - 1
+
+
+def _refusal(ctx: SimpleNamespace, reason: str) -> str:
+    remedy = _REMEDIES.get(ctx.status)
+    return f"{_verb(ctx)} answered {ctx.status}: {reason}{f'; {remedy}' if remedy else ''}"
 
 
 def _verb(ctx: SimpleNamespace) -> str:
