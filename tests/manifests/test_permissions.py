@@ -14,6 +14,7 @@ RBAC = rules_of(
 )
 OPERATOR, DRA = account("dra-operator"), "resource.k8s.io"
 NEEDED = {
+    "templates": [("create", DRA, "resourceclaims"), ("update", "", "pods/status")],
     "eviction": [("get", "", "pods"), ("patch", "", "pods/status"), ("delete", "", "pods")],
     "DRADeviceTaintRules": [
         ("list", DRA, "devicetaintrules"),

@@ -69,4 +69,4 @@ async def test_kopf_writes_nothing_of_its_own(cluster: LiveCluster, operating: O
         assert "kopf" not in str(obj["metadata"].get("annotations"))
         assert "kopf" not in str(obj["metadata"].get("finalizers")).replace("kopf-dra", "")
         managers = {entry["manager"] for entry in obj["metadata"].get("managedFields") or ()}
-        assert managers <= {"kopf-dra", "ResourceClaimController", "dra-scheduler", "kube-scheduler"}
+        assert managers <= {"kopf-dra", "dra-scheduler", "kube-scheduler"}

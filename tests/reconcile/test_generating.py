@@ -15,6 +15,7 @@ from dra_kube import (
 )
 from dra_operator.reconcile import Concerns
 from dra_operator.reconcile.names import generated_name_base
+from fake_api import Call
 from objects import Make, Obj
 from reconcile_world import World
 
@@ -31,7 +32,7 @@ def recorded(world: World, pod: str = "ns/pod") -> dict[str, str]:
 async def test_prj_001_one_of_two_claims_is_made_again_and_the_other_entry_never_disappears(
     world: World, make: type[Make]
 ) -> None:
-    """An apply removes what it leaves out, so the list is always complete."""
+    """An update replaces the list, so it is always complete."""
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE, make.FROM_TEMPLATE]))
     await world.settle()
@@ -50,14 +51,53 @@ async def test_prj_001_one_of_two_claims_is_made_again_and_the_other_entry_never
 async def test_four_writes_give_a_pod_its_claim_and_its_node(world: World, make: type[Make]) -> None:
     world.furnish()
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
-    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
-    await world.settle()
+    world.start()
+    async with world.running():
+        world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+        await world.quiet()
     assert [(call.verb, call.plural, call.sub) for call in world.api.writes] == [
         ("create", "resourceclaims", None),
-        ("patch", "pods", "status"),
+        ("update", "pods", "status"),
         ("update", "resourceclaims", "status"),
         ("create", "pods", "binding"),
     ]
+    assert not any(call.verb == "get" for call in world.api.calls)
+
+
+async def test_a_pod_that_changes_before_its_claim_is_recorded_keeps_the_change(world: World, make: type[Make]) -> None:
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE, make.FROM_TEMPLATE]))
+    changes = iter(
+        [lambda pod: pod["status"].update(resourceClaimStatuses=[{"name": "entry-1"}], nominatedNodeName="node-9")]
+    )
+
+    def meanwhile(call: Call) -> None:
+        if call[:3] == ("update", "pods", "status") and (change := next(changes, None)):
+            world.api.change(PODS, "ns/pod", change)
+
+    world.api.before = meanwhile
+    await world.settle()
+    assert recorded(world)["entry-0"]
+    assert world.api[PODS, "ns/pod"]["status"]["nominatedNodeName"] == "node-9"
+    assert world.api.conflicts == 1
+
+
+async def test_a_claim_is_not_recorded_in_a_pod_that_took_the_name_meanwhile(world: World, make: type[Make]) -> None:
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    replacements = iter([make.pod(claims=[make.FROM_TEMPLATE])])
+
+    def meanwhile(call: Call) -> None:
+        if call[:3] == ("update", "pods", "status") and (pod := next(replacements, None)):
+            world.api.drop(PODS, "ns/pod")
+            world.api.add(PODS, pod | {"metadata": {**pod["metadata"], "uid": "second"}})
+
+    world.api.before = meanwhile
+    await world.settle()
+    (claim,) = [
+        claim for claim in world.api.of(RESOURCE_CLAIMS) if claim["metadata"]["name"] == recorded(world)["entry-0"]
+    ]
+    assert claim["metadata"]["ownerReferences"][0]["uid"] == "second"
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ async def test_a_gated_pod_gets_its_claim_its_devices_and_its_nodes_and_is_let_g
     writes = [(call.verb, call.plural, call.sub) for call in world.api.writes]
     assert writes == [
         ("create", "resourceclaims", None),
-        ("patch", "pods", "status"),
+        ("update", "pods", "status"),
         ("update", "resourceclaims", "status"),
         ("update", "pods", None),
     ]

@@ -135,7 +135,7 @@ class World:
             if event == "DELETED":
                 self.control.remove(WATCHED[resource], struct.key, struct.metadata.uid)
             else:
-                self.control.put(struct)
+                self.control.put(struct, obj)
 
     def messages(self, reason: str) -> list[str]:
         """The events of one reason that were written."""

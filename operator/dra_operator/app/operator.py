@@ -279,7 +279,7 @@ class Operator:
             quarantine.take(resource, raw, error)
             return
         self._parts.audit.saw(resource, obj.metadata.resource_version)
-        control.put(obj)
+        control.put(obj, raw)
         is_taken_in = control.cluster.store_of(type(obj)).get(obj.key) is obj
         if resource == RESOURCE_CLAIMS and is_taken_in and quarantine.mended(obj.key, obj.metadata.uid):
             control.look_again()  # it may hold less than before

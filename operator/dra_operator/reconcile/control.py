@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 
+from dra_api.core import Pod
 from dra_api.meta import Object
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_api.times import format_time
+from dra_kube import Object as JsonObject
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator
@@ -108,7 +110,7 @@ class Control:
         self.events = EventRecorder(client, COMPONENT, clock=clock, now=stamp)
         allocated_at = stamp if cluster.features.binding_conditions else lambda: None
         claims = ClaimWriter(client, self._take_in, self._gone, allocated_at)
-        pods = PodWriter(client, self._take_in, self._gone, stamp)
+        self._pods = pods = PodWriter(client, self._take_in, self._gone, stamp)
         self.generator = ClaimGenerator(
             cluster, claims, pods, self.events, ClaimMetrics(registry), self.concerns, legacy_names=legacy_claim_names
         )
@@ -162,9 +164,11 @@ class Control:
         self.queues.add(Key("pod", pod.key) for pod in self.cluster.pods)
         self.queues.add(Key("claim", claim.key) for claim in self.cluster.claims)
 
-    def put(self, obj: Object) -> None:
-        """The watch, or a list, has brought an object."""
+    def put(self, obj: Object, raw: JsonObject | None = None) -> None:
+        """The watch, or a list, has brought an object; ``raw`` is what the server sent, if that is at hand."""
         self.shown(obj)
+        if raw is not None and isinstance(obj, Pod):
+            self._pods.came(obj, raw)
         self._take_in(obj)
 
     def shown(self, obj: Object) -> None:

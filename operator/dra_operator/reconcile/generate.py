@@ -24,7 +24,7 @@ from dra_api.resource import FINALIZER, GROUP, POD_CLAIM_NAME_ANNOTATION, Resour
 from dra_kube import AlreadyExists, KubeError, NotFound, Object
 
 from dra_operator.cluster import ClaimTemplate, Cluster, counting_claim
-from dra_operator.kube import ClaimWriter, EventReason, EventRecorder, PodWriter
+from dra_operator.kube import ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter
 from dra_operator.placement import has_gate
 
 from .claim_body import claim_for_pod
@@ -33,7 +33,7 @@ from .errors import GenerationFailed
 from .logbook import tell
 from .metrics import ClaimMetrics
 from .names import generated_name, legacy_name
-from .repair import ClaimRepair, complete
+from .repair import ClaimRepair
 
 logger = logging.getLogger(__name__)
 
@@ -67,10 +67,13 @@ class ClaimGenerator:
         if pod is None or pod.metadata.deletion_timestamp is not None or pod.is_terminal:
             return
         ours = self._concerns.placement and pod.spec.scheduler_name == self._cluster.scheduler_name
-        if ours or self._concerns.templates:
-            pod = await self._repair.handle(pod)
-        if self._concerns.templates:
-            await self._serve(pod)
+        try:
+            if ours or self._concerns.templates:
+                pod = await self._repair.handle(pod)
+            if self._concerns.templates:
+                await self._serve(pod)
+        except PodChanged:
+            return  # its successor, which was read, has brought the key here again
 
     async def _serve(self, pod: Pod) -> None:
         found: dict[str, str] = {}
@@ -84,7 +87,7 @@ class ClaimGenerator:
             if name is not None:
                 found[entry.name] = name
         if found:
-            pod = await self._pods.record_claims(pod, complete(pod, found))
+            pod = await self._pods.record_claims(pod, found)
         if pod.spec.node_name:
             await self._reserve(pod)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from dra_api.core import Pod, PodResourceClaimStatus
+from dra_api.core import Pod
 
 from dra_operator.cluster import Cluster, duplicates
 from dra_operator.kube import ClaimWriter, PodWriter
@@ -38,17 +38,9 @@ class ClaimRepair:
         right = {item.entry: item.keep.metadata.name for item in found if not item.is_recorded}
         if right:
             tell(logger, logging.INFO, "pod did not record its claims", pod=pod.key, claims=list(right.values()))
-            pod = await self._pods.record_claims(pod, complete(pod, right))
+            pod = await self._pods.record_claims(pod, right)
         for item in found:
             for claim in item.superfluous:
                 tell(logger, logging.INFO, "superfluous claim", claim=claim.key, pod=pod.key, entry=item.entry)
                 await self._claims.delete(claim)
         return pod
-
-
-def complete(pod: Pod, found: dict[str, str]) -> list[PodResourceClaimStatus]:
-    """All recorded and all new entries, because an apply removes what it leaves out (claim-controller.md 5.6)."""
-    statuses = {status.name: status for status in pod.status.resource_claim_statuses or ()}
-    for name, claim in found.items():
-        statuses[name] = PodResourceClaimStatus(name=name, resource_claim_name=claim)
-    return list(statuses.values())
