@@ -1,9 +1,13 @@
-"""Devices are given back by two writes that no other writer makes fail."""
+"""Devices are given back by two writes that no other writer makes fail, or by one after the garbage collector's."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from dra_operator.reconcile import lingering
 from fake_api import ERRORS, Call
 from objects import Make, Obj
 from reconcile_world import World
@@ -31,11 +35,16 @@ def calls(world: World) -> list[tuple[str, str, str | None]]:
 
 async def test_the_garbage_collector_may_come_in_between(world: World, placed: Obj) -> None:
     """It marks the claim while the view still has the version before."""
+    marks = iter([mark_deleted])
+
+    def meanwhile(call: Call) -> None:
+        if call.verb == "patch" and (mark := next(marks, None)):
+            world.api.change(RESOURCE_CLAIMS, f"ns/{placed['metadata']['name']}", mark)
+
+    world.api.before = meanwhile
     world.start()
     async with world.running():
         world.api.drop(PODS, "ns/pod")
-        world.bring_events()
-        world.api.change(RESOURCE_CLAIMS, f"ns/{placed['metadata']['name']}", mark_deleted)
         await world.quiet()
     assert world.api.conflicts == 0
     assert calls(world) == [("patch", "resourceclaims", "status"), ("patch", "resourceclaims", None)]
@@ -101,3 +110,110 @@ async def test_a_release_that_fails_is_repeated(error: str, when: str, world: Wo
     await world.settle()
     assert left == []
     assert world.api.of(RESOURCE_CLAIMS) == []
+
+
+@asynccontextmanager
+async def ample(world: World, make: type[Make], devices: int = 2) -> AsyncIterator[str]:
+    """A running operator that has placed a pod, while there are devices left; the key of the pod's claim."""
+    world.furnish(devices=devices)
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.start()
+    async with world.running():
+        world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+        await world.quiet()
+        (claim,) = world.api.of(RESOURCE_CLAIMS)
+        world.api.calls.clear()
+        yield f"ns/{claim['metadata']['name']}"
+
+
+async def test_where_devices_are_ample_a_claim_ends_by_one_write_after_the_garbage_collectors(
+    world: World, make: type[Make]
+) -> None:
+    async with ample(world, make) as claim:
+        world.api.drop(PODS, "ns/pod")
+        world.bring_events()
+        await world.control.queues.idle()
+        assert calls(world) == []
+        world.api.change(RESOURCE_CLAIMS, claim, mark_deleted)
+        await world.quiet()
+        assert calls(world) == [("update", "resourceclaims", None)]
+        assert world.api.of(RESOURCE_CLAIMS) == []
+        assert len(world.cluster.holdings) == 0
+
+
+async def test_a_claim_that_the_garbage_collector_does_not_delete_is_released(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lingering, "PATIENCE", 0.05)
+    async with ample(world, make) as claim:
+        world.api.drop(PODS, "ns/pod")
+        await world.quiet()
+        assert calls(world) == [("patch", "resourceclaims", "status"), ("patch", "resourceclaims", None)]
+        assert "allocation" not in world.api[RESOURCE_CLAIMS, claim]["status"]
+
+
+async def test_a_pod_that_lacks_devices_has_all_released_that_wait_for_the_garbage_collector(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lingering, "PATIENCE", 1000.0)
+    async with ample(world, make, devices=1):
+        world.api.drop(PODS, "ns/pod")
+        world.bring_events()
+        world.api.add(PODS, make.pod("next", claims=[make.FROM_TEMPLATE]))
+        await world.quiet()
+        assert world.api[PODS, "ns/next"]["spec"]["nodeName"] == "node-0"
+        world.api.calls.clear()
+        world.api.drop(PODS, "ns/next")  # what was lacking a moment ago is not left to the garbage collector
+        await world.quiet()
+        assert calls(world) == [("patch", "resourceclaims", "status"), ("patch", "resourceclaims", None)]
+
+
+async def test_a_claim_that_is_used_again_before_it_ends_keeps_its_devices(world: World, make: type[Make]) -> None:
+    other = {"resource": "pods", "name": "other", "uid": "uid-other"}
+    uses = iter([lambda claim: claim["status"]["reservedFor"].append(other)])
+    async with ample(world, make) as claim:
+
+        def meanwhile(call: Call) -> None:
+            if call.verb == "update" and (use := next(uses, None)):
+                world.api.add(PODS, {"metadata": {"name": "other", "namespace": "ns", "uid": "uid-other"}, "spec": {}})
+                world.api.change(RESOURCE_CLAIMS, claim, use)
+
+        world.api.before = meanwhile
+        world.api.drop(PODS, "ns/pod")
+        world.api.change(RESOURCE_CLAIMS, claim, mark_deleted)
+        await world.quiet()
+        assert world.api[RESOURCE_CLAIMS, claim]["status"]["reservedFor"] == [other]
+        assert world.api[RESOURCE_CLAIMS, claim]["status"]["allocation"]
+        assert world.api[RESOURCE_CLAIMS, claim]["metadata"]["finalizers"]
+
+
+async def test_devices_that_another_scheduler_gives_away_too_are_released_at_once(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lingering, "PATIENCE", 1000.0)
+    async with ample(world, make):
+        foreign = make.pod("foreign", claims=[make.use("claim")])
+        foreign["spec"]["schedulerName"] = "default-scheduler"
+        world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+        world.api.add(PODS, foreign)
+        world.api.drop(PODS, "ns/pod")
+        await world.quiet()
+        assert ("patch", "resourceclaims", "status") in calls(world)
+
+
+@pytest.mark.parametrize("error", ["no answer", "server error", "conflict"])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_an_end_that_fails_is_repeated(error: str, when: str, world: World, make: type[Make]) -> None:
+    left = [ERRORS[error]]
+    async with ample(world, make) as claim:
+
+        def fail(call: Call) -> Exception | None:
+            return left.pop()() if left and call.verb == "update" else None
+
+        setattr(world.api, when, fail)
+        world.api.drop(PODS, "ns/pod")
+        world.api.change(RESOURCE_CLAIMS, claim, mark_deleted)
+        await world.quiet()
+        assert left == []
+        assert world.api.of(RESOURCE_CLAIMS) == []
+        assert len(world.cluster.holdings) == 0

@@ -274,7 +274,8 @@ class Operator:
                 quarantine.deleted(key, uid)
             return
         try:
-            obj = convert(self.kinds[resource], from_served(resource, version, raw))
+            raw = from_served(resource, version, raw)
+            obj = convert(self.kinds[resource], raw)
         except (DecodeError, ValueError, KeyError, TypeError) as error:
             quarantine.take(resource, raw, error)
             return

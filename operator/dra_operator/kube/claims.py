@@ -30,7 +30,7 @@ from .rewrite import Edit, rewrite
 Seen = Callable[[Struct], None]
 Gone = Callable[[ResourceClaim], None]
 UNSETTLED = 10_000  # claims remembered whose last write got no answer
-FRESH = 1000  # claims just created whose answer is kept until they are allocated
+FRESH = 1000  # claims just created or deleted, kept as the server sent them until they are allocated or end
 
 
 class ClaimWriter:
@@ -43,7 +43,7 @@ class ClaimWriter:
         self._client, self._seen, self._gone, self._timestamp = client, seen, gone, timestamp
         self._reservations = Reservations(self._reserve_all)
         self._unsettled: OrderedDict[str, str] = OrderedDict()
-        self._fresh: OrderedDict[str, Object] = OrderedDict()  # saves the read before the first update
+        self._fresh: OrderedDict[str, Object] = OrderedDict()  # saves the read before the first and the last update
 
     def is_unsettled(self, claim: ResourceClaim) -> bool:
         """Whether a write of ours that got no answer may still change this version of the claim.
@@ -63,10 +63,18 @@ class ClaimWriter:
     async def create(self, body: Object) -> ResourceClaim:
         """A new claim. Raises Forbidden (quota, admin access), Invalid, ..."""
         raw = await self._client.create(RESOURCE_CLAIMS, body, body["metadata"]["namespace"])
+        self._keep(raw)
+        return self._took(raw)
+
+    def came(self, claim: ResourceClaim, raw: Object) -> None:
+        """Keep what the watch sent of a claim that is being deleted, until it ends."""
+        if claim.metadata.deletion_timestamp is not None:
+            self._keep({**raw, "metadata": dict(raw["metadata"])})
+
+    def _keep(self, raw: Object) -> None:
         self._fresh[raw["metadata"]["uid"]] = raw
         if len(self._fresh) > FRESH:
             self._fresh.popitem(last=False)
-        return self._took(raw)
 
     async def commit(
         self, claim: ResourceClaim, allocation: AllocationResult | None, consumer: ResourceClaimConsumerReference
@@ -180,6 +188,21 @@ class ClaimWriter:
             return await self._patch(claim, patch)
         except Invalid:
             return await self.remove_finalizer(claim)
+
+    async def end(self, claim: ResourceClaim, gone: Collection[str]) -> None:
+        """Have a claim go that is being deleted and waits for our finalizer only, with its devices.
+
+        Raises ClaimChanged if it got a consumer that is not gone.
+        """
+
+        def edit(raw: Object) -> bool:
+            meta = this_very(raw, claim)["metadata"]
+            if any(entry.get("uid") not in gone for entry in raw.get("status", {}).get("reservedFor") or ()):
+                raise ClaimChanged(f"claim {claim.key} got reserved by another consumer in the meantime")
+            meta["finalizers"] = [name for name in meta.get("finalizers") or () if name != FINALIZER]
+            return True
+
+        self._took(await self._rewrite(claim, edit, known=self._fresh.pop(claim.metadata.uid, None)))
 
     async def clear(self, claim: ResourceClaim, consumer: str) -> ResourceClaim:
         """Deallocate a claim that only ``consumer`` uses, and with which it cannot run.

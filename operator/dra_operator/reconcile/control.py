@@ -39,6 +39,7 @@ from .failures import Failures
 from .gauges import DeviceGauges, QueueGauges, WaitingGauges
 from .generate import ClaimGenerator
 from .hold import ClaimHold
+from .lingering import Lingering
 from .metrics import ClaimCollector, ClaimMetrics, EvictionMetrics, PlacementMetrics, PoolRequestMetrics
 from .pace import Pace
 from .place import PodPlacer
@@ -109,19 +110,20 @@ class Control:
         stamp = partial(_stamp, now)
         self.events = EventRecorder(client, COMPONENT, clock=clock, now=stamp)
         allocated_at = stamp if cluster.features.binding_conditions else lambda: None
-        claims = ClaimWriter(client, self._take_in, self._gone, allocated_at)
+        self._claims = claims = ClaimWriter(client, self._take_in, self._gone, allocated_at)
         self._pods = pods = PodWriter(client, self._take_in, self._gone, stamp)
         self.generator = ClaimGenerator(
             cluster, claims, pods, self.events, ClaimMetrics(registry), self.concerns, legacy_names=legacy_claim_names
         )
         hold = ClaimHold(claims, self.events, self.queues.add)
-        self.releaser = ClaimReleaser(cluster, claims, pods, hold, self.concerns)
+        lingering = Lingering(self.queues.of("claim"), clock)
+        self.releaser = ClaimReleaser(cluster, claims, pods, hold, lingering, self.concerns)
         self._grace = pace.grace
         self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
         volumes, counted = VolumeWriter(client, self._take_in), PlacementMetrics(registry, cluster.scheduler_name)
         writing = Writing(claims, pods, counted, self._confirmations, volumes)
         first, place = RightOfWay(cluster, clock, pace.grace), self.queues.of("place")
-        means = Placing(cluster, writing, self.events, place, self.queues.add, now, pace, first)
+        means = Placing(cluster, writing, self.events, place, self.queues.add, now, pace, first, lingering)
         self.placer = PodPlacer(means, allocator, self.concerns)
         handlers: Mapping[Concern, Handler] = {
             "pod": self.generator.handle,
@@ -169,6 +171,8 @@ class Control:
         self.shown(obj)
         if raw is not None and isinstance(obj, Pod):
             self._pods.came(obj, raw)
+        elif raw is not None and isinstance(obj, ResourceClaim):
+            self._claims.came(obj, raw)
         self._take_in(obj)
 
     def shown(self, obj: Object) -> None:

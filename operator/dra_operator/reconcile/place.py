@@ -201,11 +201,15 @@ class PodPlacer:
             commit.take(pod, attempt.case.claims, decision)
         except DeviceTaken as error:  # by another writer's allocation that came in while the plan was made
             raise PlacementFailed(str(error)) from error
+        if attempt.case.claims:
+            self._placing.lingering.placed()
         return partial(self._carry_out.write, pod, decision, commit, ending)
 
     def _wait_for_changes(self, attempt: PlanInProgress, decision: NoPlace) -> None:
         """Have the pod woken by what it lacked, and by nothing else."""
         classes = _wanted_classes(attempt.case)
+        if classes:
+            self._placing.lingering.lacked()
         wake_on = WakeConditions(
             nodes=True,
             room=decision.short_of_room,

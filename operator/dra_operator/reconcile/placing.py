@@ -13,6 +13,7 @@ from dra_operator.kube import EventRecorder
 from dra_operator.placement import ClaimReadiness, claim_readiness
 
 from .commit import Writing
+from .lingering import Lingering
 from .pace import Pace
 from .queue import WorkQueue
 from .right_of_way import RightOfWay
@@ -30,6 +31,7 @@ class Placing:
     clock: Callable[[], datetime]
     pace: Pace
     right_of_way: RightOfWay
+    lingering: Lingering
 
     def look_again(self, pod: str, after: float = 0.0) -> None:
         """Have the pod of this key looked at once more, after so many seconds at the latest."""

@@ -9,7 +9,7 @@ import logging
 
 from dra_api.core import Pod
 from dra_api.references import is_for_extended_resources, owning_pod, pod_is_done
-from dra_api.resource import FINALIZER, ResourceClaim, ResourceClaimConsumerReference
+from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import NotFound
 
 from dra_operator.cluster import Cluster, is_in_use
@@ -17,6 +17,7 @@ from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
 
 from .concerns import Concerns
 from .hold import ClaimHold
+from .lingering import Lingering
 from .logbook import devices_in, tell
 
 logger = logging.getLogger(__name__)
@@ -26,10 +27,16 @@ class ClaimReleaser:
     """Handles ``claim:`` keys."""
 
     def __init__(
-        self, cluster: Cluster, claims: ClaimWriter, pods: PodWriter, hold: ClaimHold, concerns: Concerns
+        self,
+        cluster: Cluster,
+        claims: ClaimWriter,
+        pods: PodWriter,
+        hold: ClaimHold,
+        lingering: Lingering,
+        concerns: Concerns,
     ) -> None:
         self._cluster, self._claims, self._pods, self._concerns = cluster, claims, pods, concerns
-        self._hold = hold
+        self._hold, self._lingering = hold, lingering
 
     async def handle(self, key: str) -> None:
         """Bring one claim's status in line with its remaining consumers."""
@@ -46,18 +53,30 @@ class ClaimReleaser:
                 await self._claims.delete(claim)
             return
         try:
-            claim = await self._release(claim)
-        except NotFound:
-            return  # deleted meanwhile, and with it everything there was to do
+            if (released := await self._release(claim)) is None:
+                return
+        except (NotFound, ClaimChanged):
+            return  # deleted meanwhile, and with it everything there was to do; or used again, which brings it back
+        claim = released
         if not claim.status.reserved_for and self._is_left_over(claim):
             await self._claims.delete(claim)
             tell(logger, logging.DEBUG, "claim deleted", claim=claim.key)
 
-    async def _release(self, claim: ResourceClaim) -> ResourceClaim:
+    async def _release(self, claim: ResourceClaim) -> ResourceClaim | None:
         """Drop consumers that no longer need the claim. Devices are freed only when the last consumer is removed
-        (CC-05)."""
+        (CC-05).
+
+        None: the claim ended, or is left to the garbage collector for now.
+        """
         consumers = claim.status.reserved_for or ()
         gone = [consumer.uid for consumer in consumers if not await self._stays(claim, consumer)]
+        if len(gone) == len(consumers) and self._ends_with_its_pod(claim):
+            if claim.metadata.deletion_timestamp is not None:
+                await self._claims.end(claim, gone)
+                self._tell(claim, [consumer.name for consumer in consumers], claim.status.allocation)
+                return None
+            if gone and not self._is_wanted(claim) and self._lingering.has_time(claim):
+                return None
         if gone:
             claim = self._released(claim, await self._claims.drop(claim, gone))
             frees = True
@@ -72,9 +91,24 @@ class ClaimReleaser:
     def _released(self, before: ResourceClaim, after: ResourceClaim) -> ResourceClaim:
         kept = {consumer.uid for consumer in after.status.reserved_for or ()}
         gone = [consumer.name for consumer in before.status.reserved_for or () if consumer.uid not in kept]
-        freed = devices_in(before.status.allocation) if after.status.allocation is None else []
-        tell(logger, logging.INFO, "claim released", claim=after.key, consumers=gone, freed=freed)
+        self._tell(after, gone, before.status.allocation if after.status.allocation is None else None)
         return after
+
+    def _tell(self, claim: ResourceClaim, gone: list[str], freed: AllocationResult | None) -> None:
+        devices = devices_in(freed) if freed is not None else []
+        tell(logger, logging.INFO, "claim released", claim=claim.key, consumers=gone, freed=devices)
+
+    def _ends_with_its_pod(self, claim: ResourceClaim) -> bool:
+        """Whether it was made for a pod that is gone, so that the garbage collector deletes it, and then only our
+        finalizer holds it."""
+        owner = owning_pod(claim)
+        return (
+            owner is not None and owner.uid in self._cluster.pods.deleted and claim.metadata.finalizers == (FINALIZER,)
+        )
+
+    def _is_wanted(self, claim: ResourceClaim) -> bool:
+        """Whether pods of another scheduler, of whom we do not know, may lack its devices."""
+        return claim.status.allocation is not None and self._cluster.is_contested(claim.status.allocation)
 
     async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
         """Whether a consumer may still need the claim (6.1). Unknown consumers stay."""
