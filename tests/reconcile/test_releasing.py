@@ -1,4 +1,4 @@
-"""Devices are given back by two writes that no other writer makes fail, or by one after the garbage collector's."""
+"""Devices are given back by two writes that no other writer makes fail, or with their claim."""
 
 from __future__ import annotations
 
@@ -141,14 +141,28 @@ async def test_where_devices_are_ample_a_claim_ends_by_one_write_after_the_garba
         assert len(world.cluster.holdings) == 0
 
 
-async def test_a_claim_that_the_garbage_collector_does_not_delete_is_released(
-    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+async def test_a_claim_that_the_garbage_collector_does_not_delete_in_time_is_deleted(
+    world: World, make: type[Make]
 ) -> None:
-    monkeypatch.setattr(lingering, "PATIENCE", 0.05)
-    async with ample(world, make) as claim:
+    async with ample(world, make):
         world.api.drop(PODS, "ns/pod")
         await world.quiet()
-        assert calls(world) == [("patch", "resourceclaims", "status"), ("patch", "resourceclaims", None)]
+        assert calls(world) == [("delete", "resourceclaims", None), ("update", "resourceclaims", None)]
+        assert world.api.of(RESOURCE_CLAIMS) == []
+        assert len(world.cluster.holdings) == 0
+
+
+async def test_a_claim_that_changed_unseen_is_released_and_not_deleted(world: World, make: type[Make]) -> None:
+    """After ``kubectl delete pod --cascade=orphan`` it has no owner any more, which a late watch does not show yet."""
+    async with ample(world, make) as claim:
+        world.api.change(RESOURCE_CLAIMS, claim, lambda obj: obj["metadata"].update(labels={"a": "b"}))
+        world.api.drop(PODS, "ns/pod")
+        late = [event for event in world.api.events if event[1] == RESOURCE_CLAIMS]
+        world.api.events = [event for event in world.api.events if event[1] == PODS]
+        await world.quiet()
+        world.api.events = late + world.api.events
+        await world.quiet()
+        assert not world.api[RESOURCE_CLAIMS, claim]["metadata"].get("deletionTimestamp")
         assert "allocation" not in world.api[RESOURCE_CLAIMS, claim]["status"]
 
 

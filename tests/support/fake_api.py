@@ -145,10 +145,16 @@ class FakeApi(FakeStore):
         return await self.request(call, lambda: self._bound(resource, name, namespace, body))
 
     async def delete(
-        self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
     ) -> Obj:
         call = Call("delete", resource.plural, None, name)
-        return await self.request(call, lambda: self.deleted(resource, name, namespace, uid))
+        return await self.request(call, lambda: self.deleted(resource, name, namespace, uid, resource_version))
 
     async def request(self, call: Call, effect: Effect) -> Obj:
         """Takes the request to the server, lets faults speak before and after its effect, and brings the answer."""
@@ -188,11 +194,21 @@ class FakeApi(FakeStore):
             raise AlreadyExists(409, "AlreadyExists", f"{meta['name']} exists")
         return self.store("ADDED", resource, obj)
 
-    def deleted(self, resource: Resource, name: str, namespace: str | None = None, uid: str | None = None) -> Obj:
+    def deleted(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> Obj:
         """The object goes, or is marked as deleted while finalizers hold it. Raises NotFound, Conflict."""
         obj = copied(self.find(resource, namespace, name))
         if uid not in (None, obj["metadata"]["uid"]):
             raise Conflict(409, "Conflict", "the UID in the precondition does not match")
+        if resource_version not in (None, obj["metadata"]["resourceVersion"]):
+            self.conflicts += 1
+            raise Conflict(409, "Conflict", "the resourceVersion in the precondition does not match")
         if obj["metadata"].get("finalizers"):
             obj["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
             return self.store("MODIFIED", resource, obj)

@@ -190,19 +190,27 @@ class ClaimWriter:
             return await self.remove_finalizer(claim)
 
     async def end(self, claim: ResourceClaim, gone: Collection[str]) -> None:
-        """Have a claim go that is being deleted and waits for our finalizer only, with its devices.
+        """Delete this version of a claim, unless it is being deleted already, and take off our finalizer, the only one.
 
-        Raises ClaimChanged if it got a consumer that is not gone.
+        So it goes with its devices. In this order it is never allocated without the finalizer. Raises Conflict if the
+        claim has changed, and ClaimChanged if it got a consumer that is not gone.
         """
+        meta = claim.metadata
+        if meta.deletion_timestamp is None:
+            raw = await self._client.delete(
+                RESOURCE_CLAIMS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
+            )
+            claim = self._took(raw)
+            self._keep(raw)
 
         def edit(raw: Object) -> bool:
-            meta = this_very(raw, claim)["metadata"]
+            found = this_very(raw, claim)["metadata"]
             if any(entry.get("uid") not in gone for entry in raw.get("status", {}).get("reservedFor") or ()):
                 raise ClaimChanged(f"claim {claim.key} got reserved by another consumer in the meantime")
-            meta["finalizers"] = [name for name in meta.get("finalizers") or () if name != FINALIZER]
+            found["finalizers"] = [name for name in found.get("finalizers") or () if name != FINALIZER]
             return True
 
-        self._took(await self._rewrite(claim, edit, known=self._fresh.pop(claim.metadata.uid, None)))
+        self._took(await self._rewrite(claim, edit, known=self._fresh.pop(meta.uid, None)))
 
     async def clear(self, claim: ResourceClaim, consumer: str) -> ResourceClaim:
         """Deallocate a claim that only ``consumer`` uses, and with which it cannot run.

@@ -50,6 +50,7 @@ class Client(Protocol):
         namespace: str | None = None,
         *,
         uid: str | None = None,
+        resource_version: str | None = None,
     ) -> Object:
-        """Delete, if ``uid`` is given only that very object (else Conflict). Raises NotFound."""
+        """Delete, if ``uid`` is given only that very object, and in that version (else Conflict). Raises NotFound."""
         ...

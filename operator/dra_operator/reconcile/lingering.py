@@ -1,12 +1,15 @@
-"""Leaves a claim whose pod is gone to the garbage collector, as long as no pod needs its devices.
+"""Which claims of pods that are gone may go whole, and gives the garbage collector a moment for them.
 
-The garbage collector deletes a generated claim some milliseconds after its pod. A claim that is being deleted ends with
-one write, which takes its finalizer off, devices and all. One that is released before takes a write for its status and
-one for its finalizer. Where devices are scarce, the next pod would wait for the garbage collector, be told that there
-is no device, and cost a condition and an event. So claims are left alone only where devices are *ample*: some pod was
-placed, and none lacked devices for a while. The first one that lacks them ends the wait of all.
+A generated claim is deleted with its pod. A claim that is being deleted ends with one more write, which takes its
+finalizer off, devices and all. One that is released before takes a patch of its status and one of its finalizer, which
+cost the API server twice as much. But until both deletion and finalizer are written its devices are taken: where they
+are scarce, the next pod would be told that there is none, and cost a condition and an event. So claims go whole only
+where devices are *ample*: some pod was placed, and none lacked devices for a while. The first pod that lacks them ends
+the wait of all.
 
-What the garbage collector has not deleted in time is released as usual, so nothing depends on it.
+The garbage collector deletes most claims within some milliseconds. Two deletions at the same time would be one request
+too many, and one of them would conflict. So it has a moment for that. It is limited to 20 requests a second by default;
+what it has not deleted then is deleted here.
 """
 
 from __future__ import annotations
@@ -21,8 +24,10 @@ from dra_operator.cluster import Key
 
 from .queue import WorkQueue
 
-PATIENCE = 1.0
-"""Seconds for which a claim is left alone."""
+PATIENCE = 0.1
+"""Seconds that the garbage collector has."""
+FORGOTTEN = 5.0
+"""Seconds after which a claim that ended must not be known any more."""
 CALM = 60.0
 """Seconds without a pod that lacked devices, after which they count as ample again."""
 
@@ -34,7 +39,7 @@ class Lingering:
         self._queue, self._clock = queue, clock
         self._ample_from = math.inf
         self._since: OrderedDict[str, tuple[float, Key]] = OrderedDict()
-        """By uid, oldest first: since when claims are left alone."""
+        """By uid, oldest first: claims whose pod is gone, and since when."""
 
     def placed(self) -> None:
         """A pod got its devices."""
@@ -47,13 +52,16 @@ class Lingering:
         self._queue.add([key for _, key in self._since.values()])
         self._since.clear()
 
+    @property
+    def is_ample(self) -> bool:
+        """Whether no pod lacks devices, as it seems."""
+        return self._clock() >= self._ample_from
+
     def has_time(self, claim: ResourceClaim) -> bool:
         """Whether to leave the claim alone for now. If so, its key comes back when the time is over."""
         now = self._clock()
-        while self._since and (oldest := next(iter(self._since.items())))[1][0] < now - 2 * PATIENCE:
+        while self._since and (oldest := next(iter(self._since.items())))[1][0] < now - FORGOTTEN:
             del self._since[oldest[0]]
-        if now < self._ample_from:
-            return False
         key = Key("claim", claim.key)
         since, _ = self._since.setdefault(claim.metadata.uid, (now, key))
         left = since + PATIENCE - now

@@ -6,11 +6,12 @@ Concern ``claim`` of the queue; claim-controller.md sections 6 and 7.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from dra_api.core import Pod
 from dra_api.references import is_for_extended_resources, owning_pod, pod_is_done
 from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim, ResourceClaimConsumerReference
-from dra_kube import NotFound
+from dra_kube import Conflict, NotFound
 
 from dra_operator.cluster import Cluster, is_in_use
 from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
@@ -66,16 +67,16 @@ class ClaimReleaser:
         """Drop consumers that no longer need the claim. Devices are freed only when the last consumer is removed
         (CC-05).
 
-        None: the claim ended, or is left to the garbage collector for now.
+        None: the claim ended, or the garbage collector has a moment to delete it.
         """
         consumers = claim.status.reserved_for or ()
         gone = [consumer.uid for consumer in consumers if not await self._stays(claim, consumer)]
         if len(gone) == len(consumers) and self._ends_with_its_pod(claim):
-            if claim.metadata.deletion_timestamp is not None:
+            if claim.metadata.deletion_timestamp is None and self._lingering.has_time(claim):
+                return None
+            with suppress(Conflict):  # changed meanwhile: the patches below mind only what they rely on
                 await self._claims.end(claim, gone)
                 self._tell(claim, [consumer.name for consumer in consumers], claim.status.allocation)
-                return None
-            if gone and not self._is_wanted(claim) and self._lingering.has_time(claim):
                 return None
         if gone:
             claim = self._released(claim, await self._claims.drop(claim, gone))
@@ -99,16 +100,18 @@ class ClaimReleaser:
         tell(logger, logging.INFO, "claim released", claim=claim.key, consumers=gone, freed=devices)
 
     def _ends_with_its_pod(self, claim: ResourceClaim) -> bool:
-        """Whether it was made for a pod that is gone, so that the garbage collector deletes it, and then only our
-        finalizer holds it."""
-        owner = owning_pod(claim)
-        return (
-            owner is not None and owner.uid in self._cluster.pods.deleted and claim.metadata.finalizers == (FINALIZER,)
-        )
+        """Whether it is to be deleted whole: it was made for a pod that is gone, and no other pod lacks its devices.
 
-    def _is_wanted(self, claim: ResourceClaim) -> bool:
-        """Whether pods of another scheduler, of whom we do not know, may lack its devices."""
-        return claim.status.allocation is not None and self._cluster.is_contested(claim.status.allocation)
+        In a claim that is being deleted already that frees them at once, too.
+        """
+        owner = owning_pod(claim)
+        if owner is None or owner.uid not in self._cluster.pods.deleted or claim.metadata.finalizers != (FINALIZER,):
+            return False
+        if claim.metadata.deletion_timestamp is not None:
+            return True
+        allocation = claim.status.allocation
+        is_contested = allocation is not None and self._cluster.is_contested(allocation)
+        return bool(claim.status.reserved_for) and self._lingering.is_ample and not is_contested
 
     async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
         """Whether a consumer may still need the claim (6.1). Unknown consumers stay."""

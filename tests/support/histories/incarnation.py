@@ -32,6 +32,7 @@ from dra_operator.cluster import ClaimTemplate, Cluster
 from dra_operator.intake.initial_list import Loader
 from dra_operator.intake.malformed import Quarantine
 from dra_operator.reconcile import Control, Pace
+from objects import Obj
 from prometheus_client import CollectorRegistry
 from reconcile_world import FEW, TinyLanguage
 
@@ -111,13 +112,13 @@ class Incarnation:
         for task in self._tasks:
             task.cancel()
 
-    def received(self, resource: Resource, event: str, obj: Object) -> None:
-        """What a watch or a list brings."""
+    def received(self, resource: Resource, event: str, obj: Object, raw: Obj) -> None:
+        """What a watch or a list brings, read and as the server sent it."""
         if event == "DELETED":
             self.control.remove(KINDS[resource], obj.key, obj.metadata.uid)
         else:
             self.audit.saw(resource, obj.metadata.resource_version)
-            self.control.put(obj)
+            self.control.put(obj, raw)
 
     @property
     def is_at_rest(self) -> bool:

@@ -106,7 +106,7 @@ class Watches:
         self.busy -= 1
         is_newest = self._server.objects.get((resource, *_where(obj))) is obj
         if event == "DELETED" or is_newest or not may_skip:
-            operator.received(resource, event, convert(KINDS[resource], obj))
+            operator.received(resource, event, convert(KINDS[resource], obj), obj)
 
 
 def _where(obj: Obj) -> tuple[str, str]:
