@@ -72,7 +72,7 @@ def test_an_operator_may_be_killed_after_every_write_of_a_life(kind: str) -> Non
 WRITES = Target(verbs=("create", "update", "patch", "delete"), resource="[pr]*", client="operator")
 LIFE = [
     "create resourceclaims",
-    "patch pods/status",
+    "update pods/status",
     "update resourceclaims/status",
     "create pods/binding",
     "patch resourceclaims/status",

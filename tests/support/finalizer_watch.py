@@ -26,6 +26,6 @@ async def _follow(api: Api, namespace: str) -> None:
     _, revision = await api.list(RESOURCE_CLAIMS, namespace)
     async for event in api.watch(RESOURCE_CLAIMS, namespace, resource_version=revision):
         claim: dict[str, Any] = event.object
-        if event.type != "BOOKMARK" and claim.get("status", {}).get("allocation"):
+        if event.type in ("ADDED", "MODIFIED") and claim.get("status", {}).get("allocation"):
             name = claim["metadata"]["name"]
             assert claim["metadata"].get("finalizers"), f"claim {name} is allocated and has no finalizer"
