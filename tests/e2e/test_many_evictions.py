@@ -18,6 +18,8 @@ from scene import Scene
 from variants import control_plane, done_by_us
 from waiting import until
 
+pytestmark = pytest.mark.timeout(900)  # a thousand pods, on a busy machine
+
 PODS_HERE = 1000 if envtest.assets() else 20
 """The scenarios have a thousand; here those of two rules are half of them each."""
 WORKERS = 20
@@ -74,7 +76,7 @@ async def all_are_evicted(scene: Scene, count: int) -> None:
             assert reasons == ["DeletionByDeviceTaintManager"]
         return True
 
-    await until("all pods evicted", look, 120.0)
+    await until("all pods evicted", look, 300.0)
     pods, _ = await scene.api.list(PODS, scene.namespace)
     await many_at_a_time(scene.delete_pod(pod["metadata"]["name"]) for pod in pods)  # no kubelet does it
 
@@ -103,7 +105,7 @@ async def evict_by_rule(scene: Scene, version: str, pool: str) -> None:
             conditions = (await scene.api.get(rules, name)).get("status", {}).get("conditions", [])
             return next((it for it in conditions if it["reason"] == reason), None)
 
-        return await until(f"rule {name} says {reason}", look, 120.0)
+        return await until(f"rule {name} says {reason}", look, 300.0)
 
     async def looked() -> bool:
         """It looks once. If the operator has not heard of all pods by then, the rule has to be made anew."""
@@ -115,7 +117,7 @@ async def evict_by_rule(scene: Scene, version: str, pool: str) -> None:
         await scene.api.delete(rules, name)
         raise AssertionError(message)
 
-    await until(f"rule {name} has looked", looked)
+    await until(f"rule {name} has looked", looked, 300.0)
     try:
         await scene.api.patch(rules, name, {"spec": {"taint": {"effect": "NoExecute"}}})
         assert (await reports("PodsPendingEviction"))["status"] == "True"

@@ -43,16 +43,20 @@ async def test_refused_writes_are_repeated_ever_more_seldom(ground: ProvingGroun
 
 
 async def test_int_032_a_full_claim_is_left_alone(ground: ProvingGround) -> None:
-    """Three pods more than a claim may have: their reservations are written together, the rest waits in silence."""
+    """Three pods more than a claim may have: their reservations are written together, the rest waits in silence.
+
+    Without a lease: where a slow API server does not renew it in time, bindings are held back and reservations given
+    back, one by one.
+    """
     await ground.furnish(nodes=1, devices=1, pods=LIMIT + 10)
     await ground.add_claim("shared")
-    async with ground.operator() as operator:
+    async with ground.operator("--no-leader-elect") as operator:
         await operator.becomes_ready()
         names = await ground.add_pods(LIMIT + 3, claim="shared")
         bound = await ground.bound(LIMIT)
         journal = ground.proxy.journal
         conflicts = sum(1 for entry in journal.find(CLAIM_STATUS) if entry.code == 409)
-        assert conflicts <= 5
+        assert conflicts <= 5, "\n".join(journal.about({"shared"}))
         assert journal.count(CLAIM_STATUS) <= LIMIT // 2
         left = [name for name in names if name not in bound]
 
