@@ -57,11 +57,6 @@ class Audit:
         """Ask for an audit: an event of the kind may have been missed."""
         self._calls[resource].set()
 
-    @property
-    def is_due(self) -> bool:
-        """Whether an audit was asked for that has not begun."""
-        return any(called.is_set() for called in self._calls.values())
-
     def loaded(self, resource: Resource, version: str) -> None:
         """The view has the kind as of a list of this resourceVersion."""
         self._served.add(resource)

@@ -54,6 +54,13 @@ PAUSE = 1.0  # seconds between two attempts to start
 AUDITS = 300.0  # seconds between two sweeps
 
 
+class _WatchedAudit(Audit):
+    @property
+    def is_due(self) -> bool:
+        """Whether an audit was asked for that has not begun."""
+        return any(called.is_set() for called in self._calls.values())
+
+
 class Incarnation:
     """``start`` makes one that works until ``kill``. ``went_back`` is called when it has to be replaced."""
 
@@ -80,7 +87,7 @@ class Incarnation:
         )
         api = cast(Api, server)
         quarantine = Quarantine(self.control.hold)
-        self.audit = Audit(api, self.control, quarantine, KINDS, lambda _: went_back(), AUDITS)
+        self.audit = _WatchedAudit(api, self.control, quarantine, KINDS, lambda _: went_back(), AUDITS)
         self._last_look = LastLook(api, self.control, quarantine)
         self._loader = Loader(api, KINDS, self.control.load, quarantine, self.audit.loaded)
         self._tasks: list[asyncio.Task[None]] = []
