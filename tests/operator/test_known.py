@@ -151,7 +151,7 @@ async def test_the_view_knows_its_version_older_ones_and_the_ends_it_has_seen(
 
         def knows(version: int, uid: str = uid, *, is_deleted: bool = False) -> bool:
             known = Version(meta["name"], uid, str(version), "ns")
-            return operator.knows(RESOURCE_CLAIMS, known, is_deleted, msgspec.Raw())
+            return operator.deals_with(RESOURCE_CLAIMS, known, is_deleted, msgspec.Raw())
 
         assert [knows(revision + change) for change in (-1, 0, 1)] == [True, True, False]
         assert not knows(revision + 1, "another")
@@ -180,7 +180,7 @@ async def test_the_node_that_a_binding_gave_a_pod_is_taken_in_without_kopf(
 
         def knows(**spec: object) -> bool:
             raw = msgspec.Raw(json.dumps({**content, "spec": {**content["spec"], **spec}}).encode())
-            return operator.knows(PODS, version, False, raw)
+            return operator.deals_with(PODS, version, False, raw)
 
         assert not knows(nodeName="node-1")  # the binding of another writer
         view.bound.add(version.uid)

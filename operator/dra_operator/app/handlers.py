@@ -65,7 +65,7 @@ def _log_in(
     @kopf.on.login(id="login", registry=registry)
     async def login(**_: Any) -> kopf.AiohttpSession:
         try:
-            traces = trace_of(operator.streams, operator.knows), observed(operator.requests)
+            traces = trace_of(operator.streams, operator.deals_with), observed(operator.requests)
             session = session_for(connection(), *traces)
         except ConnectionSettingsError as error:
             raise kopf.PermanentError(str(error)) from error

@@ -226,8 +226,12 @@ class Operator:
         """The kinds to watch, each with the version in which the server has it; between ``start`` and ``stop``."""
         return self._running.loader.served
 
-    def knows(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:
-        """Whether a version of an object, or its deletion, is no news, and nothing waits for the watch to show it."""
+    def deals_with(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:
+        """Whether an event is over before Kopf hears of it.
+
+        So it is if the view has that version or deletion already, and nothing waits for the watch to show it. And so it
+        is with the node that a pod has from us: it is taken in here.
+        """
         if self._parts is None:
             return False
         control, store = self._parts.control, self._parts.control.cluster.store_of(self.kinds[resource])
