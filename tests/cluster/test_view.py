@@ -227,10 +227,6 @@ def test_the_totals_hold_through_any_history(history: list[tuple[str, int, int]]
             [convert(ResourceClaim, {"metadata": meta("a", 1), "status": {"allocation": allocation("dev-0")}})],
             "ns/a is allocated without the finalizer",
         ),
-        (
-            [claim("a", 1, annotations={"resource.kubernetes.io/pod-claim-name": "e"})],
-            "ns/a was generated but has no owner",
-        ),
     ],
 )
 def test_the_checker_names_what_must_never_be(objects: list[ResourceClaim], complaint: str) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from dra_kube import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from dra_operator.cluster import check
 from dra_operator.reconcile import lingering
 from fake_api import ERRORS, Call
 from objects import Make, Obj
@@ -25,8 +26,8 @@ async def placed(world: World, make: type[Make]) -> Obj:
     return claim
 
 
-def mark_deleted(claim: Obj) -> None:
-    claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+def mark_deleted(obj: Obj) -> None:
+    obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
 
 def calls(world: World) -> list[tuple[str, str, str | None]]:
@@ -49,6 +50,24 @@ async def test_the_garbage_collector_may_come_in_between(world: World, placed: O
     assert world.api.conflicts == 0
     assert calls(world) == [("patch", "resourceclaims", "status"), ("patch", "resourceclaims", None)]
     assert world.api.of(RESOURCE_CLAIMS) == []
+
+
+async def test_an_orphaned_claim_gives_its_devices_back_and_stays(world: World, placed: Obj) -> None:
+    """After ``kubectl delete pod --cascade=orphan`` it has no owner, which is no violation of the invariants either."""
+    key = f"ns/{placed['metadata']['name']}"
+    world.start()
+    async with world.running():
+        world.api.change(PODS, "ns/pod", mark_deleted)
+        world.api.change(RESOURCE_CLAIMS, key, lambda claim: claim["metadata"].pop("ownerReferences"))
+        await world.quiet()
+        check(world.cluster)
+        world.api.drop(PODS, "ns/pod")
+        await world.quiet()
+        check(world.cluster)
+    (claim,) = world.api.of(RESOURCE_CLAIMS)
+    assert not claim["status"].get("allocation")
+    assert not claim["status"].get("reservedFor")
+    assert not claim["metadata"].get("finalizers")
 
 
 async def test_a_claim_that_went_with_its_finalizer_is_not_asked_for_again(world: World, placed: Obj) -> None:

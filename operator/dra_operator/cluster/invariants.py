@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dra_api.references import pod_is_done
-from dra_api.resource import FINALIZER, POD_CLAIM_NAME_ANNOTATION, AllocationResult
+from dra_api.resource import FINALIZER, AllocationResult
 
 from dra_operator.allocator import DeviceId, Usage
 from dra_operator.placement import HOLD
@@ -28,9 +28,6 @@ def violations(cluster: Cluster) -> Iterator[str]:
         finalizers = claim.metadata.finalizers or ()
         if claim.status.allocation is not None and not {FINALIZER, HOLD}.intersection(finalizers):
             yield f"claim {claim.key} is allocated without the finalizer {FINALIZER}"
-        generated = POD_CLAIM_NAME_ANNOTATION in (claim.metadata.annotations or {})
-        if generated and claim.metadata.controller is None:
-            yield f"claim {claim.key} was generated but has no owner"
 
 
 def check(cluster: Cluster) -> None:
