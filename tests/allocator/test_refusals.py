@@ -28,6 +28,7 @@ OFF = Features(binding_conditions=False)
 GPU = [device(f"d{size}", consumes={"gpu-0": {"memory": f"{size}Gi"}}) for size in (40, 20, 30)]
 PARTITIONS = pool(*GPU, counters={"gpu-0": {"memory": "40Gi"}})
 SLOTS = [device(name, consumes={set_: {"slots": 2}}) for name, set_ in (("a", "g"), ("b", "g"), ("c", "h"))]
+PARTED = pool(*SLOTS[:2], counters={"g": {"slots": 4}})
 PER_DEVICE = pool(*({"name": f"d{n}", "nodeName": f"n{n}"} for n in (1, 2, 3)), perDeviceNodeSelection=True)
 
 
@@ -78,6 +79,10 @@ SITUATIONS: dict[str, tuple[Rule, Lab]] = {
     "a counter is not defined": (
         Rule.INVALID_POOL,
         lab(pool(*SLOTS, counters={"g": {"slots": 1}, "h": {"holes": 1}}), [claim(PLAIN)]),
+    ),
+    "a counter set is defined twice": (
+        Rule.INVALID_POOL,
+        lab(announced([*PARTED, {**PARTED[1], "metadata": {"name": "drv-p-2"}}], resourceSliceCount=3), [claim(PLAIN)]),
     ),
     "one selector matches nothing": (
         Rule.SELECTOR,

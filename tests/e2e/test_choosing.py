@@ -161,7 +161,7 @@ INVALID: dict[str, tuple[list[Object], str]] = {
     "int037 a device twice": ([{"devices": named("dev")}, {"devices": named("dev")}], "dev"),
     "int038 a counter set twice": (
         [{"sharedCounters": [COUNTED]}, {"sharedCounters": [COUNTED]}, {"devices": consuming("memory", "amount")}],
-        "a counter set is defined twice",
+        "counter set memory is defined twice",
     ),
     "int039 an unknown counter set": (
         [{"sharedCounters": [COUNTED]}, {"devices": consuming("cores", "amount")}],
@@ -169,7 +169,7 @@ INVALID: dict[str, tuple[list[Object], str]] = {
     ),
     "int039 an unknown counter": (
         [{"sharedCounters": [COUNTED]}, {"devices": consuming("memory", "bandwidth")}],
-        "counters that are not defined",
+        "bandwidth",
     ),
 }
 """Slices of one pool, and what of them the reason names."""

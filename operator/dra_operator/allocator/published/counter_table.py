@@ -25,42 +25,53 @@ class CounterTable:
     Counts all slices of the generation, also those for other nodes, since their devices draw on the same
     counters. Slices that the node sees come first: of two devices with one name theirs counts, also when it
     consumes nothing.
-    ``consistent`` is False when a set is defined twice or a device consumes from nowhere.
+    ``fault`` names the first set that is defined twice, or device that consumes from nowhere; empty if there is none.
     """
 
     def __init__(self, slices: Iterable[Slice]) -> None:
         self.names: list[tuple[str, str]] = []
         self.values: list[int] = []
         self.charges: dict[str, Charges] = {}
-        self.consistent = True
-        self._sets: set[str] = set()
+        self.fault = ""
+        self._sets: dict[str, str] = {}
+        """The slice of each set."""
         slices = list(slices)
         numbers = self._number([s for s in slices if s.has_counters])
         for slice_ in slices:
             for device in slice_.devices:
                 if device.consumes_counters or numbers:
-                    self._charge(device, numbers)
+                    self._charge(slice_.name, device, numbers)
 
     def _number(self, slices: list[Slice]) -> dict[tuple[str, str], int]:
         numbers: dict[tuple[str, str], int] = {}
         for slice_ in slices:
             for counter_set in slice_.spec.shared_counters or ():
-                self.consistent &= counter_set.name not in self._sets
-                self._sets.add(counter_set.name)
+                if counter_set.name in self._sets:
+                    by = " and ".join(f"slice {name}" for name in (self._sets[counter_set.name], slice_.name))
+                    self._complain(f"counter set {counter_set.name} is defined twice, by {by}")
+                self._sets[counter_set.name] = slice_.name
                 for name, counter in (counter_set.counters or {}).items():
                     numbers[counter_set.name, name] = len(self.values)
                     self.names.append((counter_set.name, name))
                     self.values.append(counter.value.nanos)
         return numbers
 
-    def _charge(self, device: Device, numbers: dict[tuple[str, str], int]) -> None:
+    def _complain(self, fault: str) -> None:
+        self.fault = self.fault or fault
+
+    def _complain_of(self, device: Device, slice_: str, what: str) -> None:
+        self._complain(f"device {device.name} (slice {slice_}) consumes {what}")
+
+    def _charge(self, slice_: str, device: Device, numbers: dict[tuple[str, str], int]) -> None:
         charges: dict[int, int] = {}
         for consumed in device.consumes_counters or ():
-            self.consistent &= consumed.counter_set in self._sets
+            set_ = consumed.counter_set
+            if set_ not in self._sets:
+                self._complain_of(device, slice_, f"from counter set {set_}, which no slice of the pool defines")
             for name, counter in (consumed.counters or {}).items():
-                number = numbers.get((consumed.counter_set, name))
+                number = numbers.get((set_, name))
                 if number is None:
-                    self.consistent = False
+                    self._complain_of(device, slice_, f"counter {name} of counter set {set_}, which does not have it")
                     continue
                 charges[number] = charges.get(number, 0) + counter.value.nanos
         self.charges.setdefault(device.name, tuple(charges.items()))

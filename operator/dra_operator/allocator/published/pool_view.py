@@ -66,7 +66,7 @@ class PoolView:
     def _status(self, relevant: int) -> Status:
         if self._announced not in (relevant, self._found):
             return Status.INCOMPLETE
-        if len(self.numbers) != len(self.devices) or not self.counters.consistent:
+        if len(self.numbers) != len(self.devices) or self.counters.fault:
             return Status.INVALID
         return Status.USABLE
 
@@ -80,12 +80,7 @@ class PoolView:
         twice = next((name for name, count in Counter(d.name for d in self.devices).items() if count > 1), None)
         if twice is not None:
             return f"{lead} two devices are named {twice}"
-        sets = {set_ for set_, _ in self.counters.names}
-        for device in self.devices:
-            for consumed in device.consumes_counters or ():
-                if consumed.counter_set not in sets:
-                    return f"{lead} device {device.name} needs counter set {consumed.counter_set}, not defined"
-        return f"{lead} devices consume counters that are not defined, or a counter set is defined twice"
+        return f"{lead} {self.counters.fault}"
 
     def _where(self, holds: Callable[[Device], bool]) -> int:
         bits = 0
