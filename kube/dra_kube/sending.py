@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import quote, urlencode, urlsplit
 
 from .clock import boot_time
+from .closing import until_closed
 from .connecting import connect
 from .connection import Connection
 from .errors import ConnectionSettingsError, NotSent
@@ -43,8 +44,6 @@ CONNECT_SECONDS = 10.0
 """For a new connection, of reads as of writes."""
 _HANDSHAKES = 16
 """At a time. Each takes both sides some milliseconds: in a burst of writes hundreds together would take too long."""
-_ITERATIONS = 100
-"""Of the event loop, until all connections are closed."""
 
 
 def unguarded() -> float:
@@ -128,10 +127,7 @@ class Sending:
         self._idle.clear()
         for exchange in self._connections:
             exchange.close()
-        for _ in range(_ITERATIONS):
-            if all(exchange.is_lost for exchange in self._connections):
-                break
-            await asyncio.sleep(0)
+        await until_closed(lambda: all(exchange.is_lost for exchange in self._connections))
         self._connections.clear()
 
     async def _take(self) -> Exchange:

@@ -6,15 +6,13 @@ the server's. The end of a session neither waits for that nor cuts it short, so 
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from contextlib import suppress
 from weakref import WeakSet
 
 from aiohttp import AddrInfoType
 
-_ITERATIONS = 100
-"""Of the event loop, until closed; four were enough for each state of a connection that was tried."""
+from .closing import until_closed
 
 
 class Sockets:
@@ -35,10 +33,7 @@ class Sockets:
         for made in self._open():
             with suppress(OSError):  # the other side was faster
                 made.shutdown(socket.SHUT_RDWR)
-        for _ in range(_ITERATIONS):
-            if not self._open():
-                return
-            await asyncio.sleep(0)
+        await until_closed(lambda: not self._open())
 
     def _open(self) -> list[socket.socket]:
         return [made for made in self._made if made.fileno() >= 0]
