@@ -82,6 +82,12 @@ class Answer(Exception):
     __module__ = "kopf._cogs.clients.errors"
 
 
+class ErrorEvent(Exception):
+    """As Kopf raises it when a watch brings an error."""
+
+    __module__ = "kopf._cogs.clients.watching"
+
+
 @pytest.mark.parametrize(
     ("logger", "text", "error", "verbosity", "is_shown"),
     [
@@ -91,6 +97,7 @@ class Answer(Exception):
         ("kopf._cogs.clients.watching", "Ignoring an unsupported event type", None, 0, True),
         ("kopf._core.reactor.running", "Watcher for pods has failed: not found", Answer("not found"), 1, False),
         ("kopf._core.reactor.running", "Watcher for pods has failed: not found", Answer("not found"), 2, True),
+        ("kopf._core.reactor.running", "Watcher for pods has failed: etcd", ErrorEvent("etcd"), 1, False),
         ("kopf._core.reactor.running", "Watcher for pods has failed: bug", KeyError("bug"), 0, True),
         ("dra_operator.app.operator", "the reconcilers failed", Answer("not found"), 0, True),
     ],

@@ -129,5 +129,7 @@ async def test_a_leader_that_was_paused_past_its_lease_begins_no_write_when_it_w
 
         await until("the one that was paused knows that it does not lead", knows)
         assert ground.proxy.journal.begun_since(woken, LEADER) == []
+        assert await leader.ended() == 1
+        assert leader.unexplained() == []
         await ground.emptied()
     await ground.sound()

@@ -30,4 +30,6 @@ async def test_pods_come_and_go_while_their_claims_cannot_be_seen(ground: Provin
             await ground.until("the operator misses the claims", missed)
         await ground.bound(6)
         await ground.emptied()
+        assert await operator.stop() == 0
+        assert operator.unexplained() == []
     await ground.sound()

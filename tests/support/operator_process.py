@@ -34,6 +34,10 @@ class OperatorProcess:
         records = re.split(r"^\d{4}-\d\d-\d\d [\d:,]+ ", self.text, flags=re.MULTILINE)
         return list(dict.fromkeys(record.strip() for record in records if _is_bad(record)))
 
+    def unexplained(self) -> list[str]:
+        """Tracebacks and warnings of Python, also of Kopf and asyncio: no line of them says what to do."""
+        return [line for line in self.text.splitlines() if re.match(r"Traceback |.*Warning: |.*ERROR +asyncio", line)]
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal if it still runs: SIGSTOP and SIGCONT pause it."""
         with suppress(ProcessLookupError):

@@ -22,7 +22,7 @@ _LEFTOVERS_OF_KOPF = (
 )
 
 _REQUESTS_OF_WATCHES = ("kopf._cogs.clients.watching", "kopf._cogs.clients.fetching")
-_ANSWERS_TO_KOPF = "kopf._cogs.clients.errors"
+_ANSWERS_TO_KOPF = ("kopf._cogs.clients.errors", "kopf._cogs.clients.watching")
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
@@ -38,7 +38,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     if record.name in _REQUESTS_OF_WATCHES:
         return not record.getMessage().startswith("Request attempt #")
     error = record.exc_info[1] if record.exc_info else None
-    return not (record.name.startswith("kopf.") and type(error).__module__ == _ANSWERS_TO_KOPF)
+    return not (record.name.startswith("kopf.") and type(error).__module__ in _ANSWERS_TO_KOPF)
 
 
 RESERVED = frozenset({"time", "level", "logger", "message", "exception"})
