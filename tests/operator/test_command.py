@@ -224,6 +224,7 @@ async def test_probes_say_over_http_what_is_wrong(cluster: LiveCluster, proxy: F
     ages = dict(re.findall(r'dra_operator_stream_age_seconds{resource="(\w+)[.\w]*"} (\S+)', metrics))
     assert set(ages) == {resource.plural for resource in watched_kinds(Features())}
     assert 'dra_operator_kopf_restarts_total{reason="failure"} 0.0' in metrics
+    assert "_created{" not in metrics
 
 
 @pytest.mark.parametrize("gates", ["DRADeviceTaint=true", "DRADeviceTaints=maybe", "DRADeviceTaints"])

@@ -23,7 +23,7 @@ from dra_kube import (
     unguarded,
 )
 from dra_kube.spans import start_traces
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from dra_operator.intake.gates import features_of
 from dra_operator.reconcile import Pace, Turns, Waits, concerns_of
@@ -45,6 +45,8 @@ def main(words: Sequence[str]) -> int:
     settings = CommandLine().settings(words)
     configure_logs(settings.verbosity, settings.log_format)
     start_traces("dra-operator")
+    # Or each counter and histogram has another series, with the time at which it was made.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     if settings.kubeconfig:
         os.environ["KUBECONFIG"] = settings.kubeconfig  # Kopf logs in again on its own when the server says 401
     try:
