@@ -40,6 +40,7 @@ from .index import Index
 from .loads import NodeLoads
 from .storage import StorageView
 from .store import Store
+from .template import ClaimTemplate
 from .wake_conditions import WakeConditions
 
 
@@ -56,6 +57,7 @@ class State:
         self.nodes: Store[Node] = Store()
         self.namespaces: Store[Namespace] = Store()
         self.claims: Store[ResourceClaim] = Store()
+        self.templates: Store[ClaimTemplate] = Store()
         self.classes: Store[DeviceClass] = Store()
         self.slices: Store[ResourceSlice] = Store()
         self.rules: Store[DeviceTaintRule] = Store()
@@ -71,7 +73,7 @@ class State:
         self.waiting: dict[str, WakeConditions] = {}
         """Pods without a node that wait for us, in order of arrival, and what can help them."""
         self.hinted = Hinted()
-        self._contention = Contention()
+        self.contention = Contention()
         self.pods_by_claim: Index[str] = Index()
         self.pods_by_template: Index[str] = Index()
         self.claims_by_owner: Index[str] = Index()
@@ -120,15 +122,15 @@ class State:
 
     def drivers_of(self, classes: Iterable[str]) -> frozenset[str]:
         """The drivers whose devices the classes may hold."""
-        return frozenset(map(self._contention.driver_of_class, classes))
+        return frozenset(map(self.contention.driver_of_class, classes))
 
     def is_contested(self, allocation: AllocationResult) -> bool:
         """Whether another scheduler allocates devices of the same drivers, so that both may have taken the same one."""
-        return bool(self._contention) and any(map(self._contention.is_contested, drivers_in(allocation)))
+        return bool(self.contention) and any(map(self.contention.is_contested, drivers_in(allocation)))
 
     def others_decide(self, drivers: frozenset[str]) -> OthersDecide:
         """Whether other schedulers may be giving away devices of the drivers right now."""
-        return self._contention.others_decide(drivers)
+        return self.contention.others_decide(drivers)
 
     def is_bound(self, pod: Pod) -> bool:
         """Whether the pod has its node, on the server or by a binding that was answered."""

@@ -305,7 +305,6 @@ def on_pool_request(_: State, change: Change[ResourcePoolStatusRequest]) -> Keys
 
 
 ONLY_KEPT: Final[Mapping[type[Object], Callable[[State, Change[Any]], Keys]]] = {
-    ClaimTemplate: on_template,
     ResourcePoolStatusRequest: on_pool_request,
 }
 """Kinds from which the view derives nothing, and whom a change of one wakes."""

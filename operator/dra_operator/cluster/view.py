@@ -8,21 +8,13 @@ Objects are frozen and shared, so callers cannot change what the view hands out 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from dra_api.codec import DecodeError
-from dra_api.core import Namespace, Node, Pod, PodResourceClaim
+from dra_api.core import Namespace, Node, Pod
 from dra_api.meta import Object
-from dra_api.references import (
-    ClaimNotCreatedYet,
-    ClaimReferenceError,
-    claim_name,
-    claims_of_pod,
-    owning_pod,
-    pod_is_done,
-)
+from dra_api.references import claims_of_pod, owning_pod, pod_is_done
 from dra_api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_api.storage import (
     CSIDriver,
@@ -37,7 +29,6 @@ from dra_api.volumes import volume_uses
 
 from dra_operator.allocator import Inventory
 from dra_operator.placement import (
-    GATED,
     STRATEGIES,
     LoadedNode,
     is_immediate,
@@ -47,8 +38,7 @@ from dra_operator.placement import (
     stand_in_key,
 )
 
-from . import evictions, storage_triggers, triggers
-from .contention import drivers_in
+from . import evictions, foreign, storage_triggers, triggers
 from .key import NOTHING, Keys
 from .state import State, extended_resources
 from .store import Change, Store
@@ -70,6 +60,7 @@ class Cluster(State):
         self._rooms: dict[type[Object], tuple[Store[Any], Callable[[Change[Any]], Keys]]] = {
             Pod: (self.pods, self._absorb_pod),
             ResourceClaim: (self.claims, self._absorb_claim),
+            ClaimTemplate: (self.templates, partial(triggers.on_template, self)),
             ResourceSlice: (self.slices, self._absorb_slice),
             Node: (self.nodes, self._absorb_node),
             Namespace: (self.namespaces, self._absorb_namespace),
@@ -171,7 +162,7 @@ class Cluster(State):
         if new is not None:
             self._file_pod(new.key, new)
             room_freed |= self._count_pod(new)
-        self._file_contention(change)
+        foreign.on_pod(self, change)
         keys = (*triggers.on_pod(self, change), *evictions.on_pod(self, change), *vacated)
         if left is not None:
             keys += triggers.on_resident(self, left, None)
@@ -217,47 +208,6 @@ class Cluster(State):
             return False
         return self.loads.place(pod, node, node_requests(pod, served_resources(pod)))
 
-    def _file_contention(self, change: Change[Pod]) -> None:
-        """Another scheduler's pod makes the claims that it uses foreign; what it has no claim for yet counts, too."""
-        for pod in change:
-            if pod is None or not self._is_foreign(pod):
-                continue
-            for use in claims_of_pod(pod):
-                claim = self.claims.get(f"{pod.metadata.namespace}/{use.name}")
-                if claim is not None:
-                    self._file_foreign(claim)
-            is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
-            classes = (*self.classes_serving(pod).values(), *self._classes_ahead(pod)) if is_waiting else ()
-            self._contention.file(f"pod {pod.key}", classes=classes, is_undecided=_is_undecided(pod))
-
-    def _classes_ahead(self, pod: Pod) -> Iterator[str]:
-        """The classes in the pod's templates whose claims the view lacks: its scheduler may know these before we do."""
-        namespace = pod.metadata.namespace
-        for entry in pod.spec.resource_claims or ():
-            template = self.store_of(ClaimTemplate).get(f"{namespace}/{entry.resource_claim_template_name}")
-            if template is None:
-                continue
-            with suppress(DecodeError, ClaimReferenceError):
-                name = _name_or_unmade(pod, entry)
-                if name is not None and f"{namespace}/{name}" not in self.claims:
-                    yield from triggers.classes_of(template.typed())
-
-    def _file_foreign(self, claim: ResourceClaim) -> None:
-        users = (pod for key in self.pods_by_claim.keys(claim.key) if (pod := self.pods.get(key)) is not None)
-        foreign = [pod for pod in users if self._is_foreign(pod) and not pod_is_done(pod)]
-        allocation = claim.status.allocation
-        if not foreign:
-            self._contention.file(claim.key)
-        elif allocation is not None:
-            self._contention.file(claim.key, drivers=drivers_in(allocation))
-        else:
-            is_undecided = any(map(_is_undecided, foreign))
-            self._contention.file(claim.key, classes=triggers.classes_of(claim), is_undecided=is_undecided)
-
-    def _is_foreign(self, pod: Pod) -> bool:
-        """Whether another scheduler may allocate for the pod; it does not look at gated pods."""
-        return pod.spec.scheduler_name != self.scheduler_name and not pod.spec.scheduling_gates
-
     def _absorb_node(self, change: Change[Node]) -> Keys:
         old, new = change
         if new is not None:
@@ -290,19 +240,16 @@ class Cluster(State):
         self._file_stand_in(change)
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             self.holdings.stored(old.metadata.uid, None)
-        if old is not None and old.status.allocation is not None and (new is None or new.status.allocation is None):
-            self._contention.freed(drivers_in(old.status.allocation))
         if new is None:
             key = old.key if old else ""
             self.claims_by_owner.file(key, ())
             self.claims_by_class.file(key, ())
-            self._contention.file(key)
         else:
             self.holdings.stored(new.metadata.uid, new.status.allocation)
             owner = owning_pod(new)
             self.claims_by_owner.file(new.key, (owner.uid,) if owner is not None else ())
             self.claims_by_class.file(new.key, triggers.classes_of(new))
-            self._file_foreign(new)
+        foreign.on_claim(self, change)
         return (*triggers.on_claim(self, change), *evictions.on_claim(self, change))
 
     def _file_stand_in(self, change: Change[ResourceClaim]) -> None:
@@ -326,7 +273,7 @@ class Cluster(State):
     def _absorb_slice(self, change: Change[ResourceSlice]) -> Keys:
         if change.new is not None:
             self.inventory.put_slice(change.new)
-            self._contention.freed((change.new.spec.driver,))
+            self.contention.freed((change.new.spec.driver,))
         elif change.old is not None:
             self.inventory.remove_slice(change.old.metadata.name)
         return (*triggers.on_slice(self, change), *evictions.on_slice(self, change))
@@ -334,10 +281,10 @@ class Cluster(State):
     def _absorb_class(self, change: Change[DeviceClass]) -> Keys:
         if change.new is not None:
             self.inventory.put_class(change.new)
-            self._contention.put_class(change.new)
+            self.contention.put_class(change.new)
         elif change.old is not None:
             self.inventory.remove_class(change.old.metadata.name)
-            self._contention.remove_class(change.old.metadata.name)
+            self.contention.remove_class(change.old.metadata.name)
         return triggers.on_class(self, change)
 
     def _absorb_rule(self, change: Change[DeviceTaintRule]) -> Keys:
@@ -352,17 +299,3 @@ class Cluster(State):
 def _has_left(old: Pod, new: Pod | None) -> bool:
     """Whether the pod runs no longer, or is another one by now."""
     return new is None or new.metadata.uid != old.metadata.uid or pod_is_done(new)
-
-
-def _name_or_unmade(pod: Pod, entry: PodResourceClaim) -> str | None:
-    """The name of the entry's claim, an empty one before it is made; None if the entry needs no claim."""
-    try:
-        return claim_name(pod, entry).name
-    except ClaimNotCreatedYet:
-        return ""
-
-
-def _is_undecided(pod: Pod) -> bool:
-    """Whether its scheduler has given it no node, and not said why not."""
-    said = (entry for entry in pod.status.conditions or () if (entry.type, entry.status) == ("PodScheduled", "False"))
-    return not pod.spec.node_name and all(entry.reason == GATED for entry in said)
