@@ -11,7 +11,7 @@ from dra_kube import NODES, PODS, RESOURCE_CLAIMS
 from dra_operator.app import supervisor
 from dra_operator.app.operator import Options
 from dra_operator.app.stream_log import StreamLog
-from dra_operator.app.streams import Limits, Stream, Streams
+from dra_operator.app.streams import CATCH_UP, Limits, Stream, Streams
 from faults import DropEvents, FaultProxy, Refuse, Target, Unserved
 from live_cluster import LiveCluster
 from supervised import Site, Supervising
@@ -163,6 +163,26 @@ def streams(clock: Clock) -> Streams:
     made = Streams(LIMITS, clock)
     made.expect(PODS, "v1")
     return made
+
+
+def test_changes_may_go_unseen_from_the_end_of_a_watch_until_the_next_one_has_caught_up(
+    streams: Streams, clock: Clock
+) -> None:
+    ((_, stream),) = streams.of_path(PODS_PATH)
+    seen = [streams.sees(PODS)]  # before the first watch nothing is known to be amiss
+    stream.watched(clock.now, "first")
+    seen.append(streams.sees(PODS))
+    stream.ended(clock.now, "first")
+    seen.append(streams.sees(PODS))
+    stream.watched(clock.now, "second")
+    clock.now += CATCH_UP / 2
+    seen.append(streams.sees(PODS))
+    clock.now += CATCH_UP
+    seen.append(streams.sees(PODS))
+    streams.begin()  # Kopf is replaced
+    seen.append(streams.sees(PODS))
+    assert seen == [True, True, False, False, True, False]
+    assert streams.sees(NODES)  # which nobody expects to be watched
 
 
 def test_a_kind_is_heard_from_the_first_watch_on(streams: Streams, clock: Clock) -> None:

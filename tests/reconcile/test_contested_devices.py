@@ -186,6 +186,39 @@ async def test_what_the_watch_did_not_bring_is_listed_before_a_pod_is_bound(
         assert len(lists_of_claims(world)) > failures
 
 
+async def test_all_devices_are_contested_while_the_watch_of_pods_is_broken(world: World, make: type[Make]) -> None:
+    world.sees_pods = False
+    world.furnish(devices=2)
+    add_ours(world, make)
+    world.start()
+    add_foreign(world, make)
+    world.api.events.clear()  # neither the pod nor its claim was seen
+    async with world.running():
+        await until_allocated(world)
+        world.bring_events()
+        allocate_foreign(world, "dev-0")
+        world.api.events.clear()
+        await world.quiet()
+        assert (device_of(world, "theirs"), device_of(world, "ours")) == ("dev-0", "dev-1")
+        assert node_of(world) == "node-0"
+        assert len(lists_of_claims(world)) == 2  # one for each device that ours took
+
+
+async def test_a_watch_of_pods_that_is_back_soon_costs_no_list(world: World, make: type[Make]) -> None:
+    world.sees_pods = False
+    world.furnish()
+    add_ours(world, make)
+    world.start()
+    async with world.running():
+        await until_allocated(world)
+        await idle(world)
+        assert node_of(world) is None
+        world.sees_pods = True
+        await world.quiet()
+        assert node_of(world) == "node-0"
+        assert not lists_of_claims(world)
+
+
 async def test_an_allocation_that_was_not_answered_is_confirmed_as_well(world: World, make: type[Make]) -> None:
     world.furnish(devices=2)
     add_foreign(world, make)

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from unittest import mock
 
 import pytest
 from dra_kube import Election
+from dra_operator.app.streams import Stream
 from dra_operator.cluster import Holdings
 from dra_operator.placement import filters
 from dra_operator.placement.filters import NodeFilter
 from dra_operator.reconcile import Control, commit
 from dra_operator.reconcile.carry_out import CarryOut
 from histories.history import play
-from histories.script import script_of
+from histories.script import Script, Step, script_of
 from histories.shrink import shrunk
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -79,6 +80,28 @@ def test_a_leader_that_writes_when_it_wakes_is_found_out() -> None:
     seeds = (seed for seed in range(100_000) if _longest_pause(seed) > 15)
     with mock.patch.object(Election, "allowance", return_value=9.0):
         assert any("though" in finding for seed in islice(seeds, 200) for finding in play(seed).findings)
+
+
+UNSEEN = Script(
+    nodes=(1,),
+    replicas=1,
+    steps=(
+        Step(0, "remove slice", "node-0"),
+        Step(1, "add pod", "template-0"),
+        Step(3, "lose events", "pods", 3),
+        Step(3.1, "add pod", "rivalnamed-1"),
+        Step(3.2, "add slice", "node-0"),
+    ),
+)
+"""A pod of ours waits for a device. One comes while a rival does, too, of which the broken watch says nothing."""
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_rival_that_comes_while_the_watch_of_pods_is_broken_runs_alone_with_its_device(knows: bool) -> None:
+    """Unless the operator does not regard that the watch is broken: then the rival is too late now and then."""
+    with nullcontext() if knows else mock.patch.object(Stream, "is_broken", return_value=False):
+        wrong = [seed for seed in range(100) if play(seed, UNSEEN, ()).findings]
+    assert bool(wrong) is not knows, wrong
 
 
 def _longest_pause(seed: int) -> float:

@@ -13,6 +13,7 @@ import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -135,6 +136,7 @@ class Operator:
             check_invariants=self._can_judge,
             concerns=concerns,
             legacy_claim_names=options.legacy_claim_names,
+            sees_pods=partial(self.streams.sees, PODS),
         )
         controller_manager = ControllerManager(api, concerns, control.look_at_everything) if chosen is None else None
         quarantine = Quarantine(control.hold, self.metrics.malformed)

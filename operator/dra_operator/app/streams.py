@@ -4,13 +4,16 @@ Kopf lists a kind and then watches it. Signs of life are answers to either reque
 and the bookmarks that an idle server sends each minute. After 70 seconds without any, Kopf connects again. So a watch
 that is silent for much longer, or a long gap between two watches, means that changes go unseen.
 
-This answers two questions. Is the view fresh (``problems``)? If not, readiness says so and names the reason. Is Kopf
+This answers three questions. Is the view fresh (``problems``)? If not, readiness says so and names the reason. Is Kopf
 working at all (``idle``)? Whatever the server answers, Kopf tries again within seconds. If it asks nothing and has
-nothing open, its tasks have ended, and only a new Kopf helps.
+nothing open, its tasks have ended, and only a new Kopf helps. And may changes of a kind be going unseen right now
+(``sees``)? That takes no time limit: a watch that ended says so, and after the next one begins its events are on their
+way for a moment. A watch that stays open and brings nothing is not found out by that.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -34,6 +37,8 @@ class Limits:
     """Kopf was started repeatedly and never delivered: the process is not alive."""
 
 
+CATCH_UP = 0.5
+"""Seconds from the beginning of a watch until the events that were missed have come."""
 Listener = Callable[[Resource], None]
 """Called when a watch of the kind begins, or its resourceVersion is refused: something may have been missed."""
 
@@ -45,6 +50,8 @@ class Stream:
         self.path, self._limits = path, limits
         self.life = now
         """The last sign of life."""
+        self._was_watched = False
+        self._back_at = -math.inf  # when a watch began that followed on a break
         self.begin(now)
 
     def begin(self, now: float) -> None:
@@ -74,7 +81,9 @@ class Stream:
         """A watch was granted."""
         self.life, self.refusal = now, ""
         self.due = now + self._limits.silence
-        self.watch, self.is_watched = watch, True
+        if self._was_watched and self.watch is None:
+            self._back_at = now
+        self.watch, self.is_watched, self._was_watched = watch, True, True
 
     def received(self, now: float) -> None:
         """Something came in: an event, a bookmark, a list."""
@@ -94,6 +103,10 @@ class Stream:
     def is_unseen(self, now: float) -> bool:
         """Whether there was no sign of life for longer than a start or a reconnection takes."""
         return self.problem(now) is not None and now - max(self.life, self._begun) > self._limits.gap
+
+    def is_broken(self, now: float) -> bool:
+        """Whether the watch ended, and none that followed has caught up yet. The first one is nobody's successor."""
+        return self._was_watched and (self.watch is None or now - self._back_at < CATCH_UP)
 
     def problem(self, now: float) -> str | None:
         """Why changes of the kind go unseen; None if they are seen."""
@@ -143,6 +156,11 @@ class Streams:
         """A watch of the kind begins, or cannot continue from where it was."""
         for listener in self.listeners:
             listener(resource)
+
+    def sees(self, resource: Resource) -> bool:
+        """Whether no change of the kind goes unseen for a reason that is known."""
+        stream = self._streams.get(resource)
+        return stream is None or not stream.is_broken(self.clock())
 
     def states(self) -> list[tuple[Resource, str | None]]:
         """Each kind, and why its changes go unseen; None if they are seen."""

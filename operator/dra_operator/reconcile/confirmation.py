@@ -9,7 +9,8 @@ device is held twice (``app.last_look`` lists, when a pod ``asked`` for it).
 The watch may be faster than the answer to our write, so what it brought last of each claim is remembered. What was
 allocated before this process began counts as seen when it began.
 
-Where no other scheduler allocates (``contested`` says so) none of this is waited for, and nothing is listed.
+Where no other scheduler allocates (``contested`` says so) none of this is waited for, and nothing is listed. While the
+watch of pods is known to be broken, pods of another scheduler may come unseen, so all devices are contested.
 """
 
 from __future__ import annotations

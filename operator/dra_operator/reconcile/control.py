@@ -84,6 +84,7 @@ class Control:
     """The reconcilers of one cluster. To be made inside a running event loop.
 
     ``check_invariants`` is asked after every handled key whether to verify the view, and to log what is wrong.
+    ``sees_pods`` says whether the watch of pods is open, as far as is known.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Control:
         now: Callable[[], datetime] = utc_now,
         concerns: Concerns | None = None,
         legacy_claim_names: bool = False,
+        sees_pods: Callable[[], bool] = lambda: True,
     ) -> None:
         self.cluster = cluster
         self.concerns = concerns or Concerns()
@@ -119,7 +121,8 @@ class Control:
         lingering = Lingering(self.queues.of("claim"), clock)
         self.releaser = ClaimReleaser(cluster, claims, pods, hold, lingering, self.concerns)
         self._grace = pace.grace
-        self._confirmations = Confirmations(cluster.is_contested, clock, pace.grace)
+        self._sees_pods = sees_pods
+        self._confirmations = Confirmations(self._is_contested, clock, pace.grace)
         volumes, counted = VolumeWriter(client, self._take_in), PlacementMetrics(registry, cluster.scheduler_name)
         writing = Writing(claims, pods, counted, self._confirmations, volumes)
         first, place = RightOfWay(cluster, clock, pace.grace), self.queues.of("place")
@@ -192,6 +195,10 @@ class Control:
     def listed(self, as_of: float) -> None:
         """The view has all claims as they were on the server at this time of the loop, or later."""
         self._look_at_users(self._confirmations.listed(as_of), after=0.0)
+
+    def _is_contested(self, allocation: AllocationResult) -> bool:
+        """Whether another scheduler may have taken the same device: it has pods that want some, or may have."""
+        return not self._sees_pods() or self.cluster.is_contested(allocation)
 
     def _look_at_users(self, claims: Iterable[str], *, after: float) -> None:
         """Have the waiting pods of these claims looked at, after so many seconds."""

@@ -24,7 +24,7 @@ from volume_lab import volume_claim
 
 from .incarnation import KINDS
 from .node_rules import GATE, RULES, TAINT, ZONE, is_held, rules_of
-from .script import KINDS_OF_PODS, VOLUME, Step
+from .script import KINDS_OF_PODS, NAMED_RIVAL, VOLUME, Step
 from .stage import START, Stage
 
 Action = Callable[[Stage, Step], None]
@@ -34,6 +34,11 @@ GROUP = frozenset(resource.plural for resource in KINDS if resource.group)
 def _add_pod(stage: Stage, step: Step) -> None:
     if step.subject.startswith(VOLUME) and not stage.has(PERSISTENT_VOLUME_CLAIMS, f"ns/{step.subject}"):
         stage.server.add(PERSISTENT_VOLUME_CLAIMS, volume_claim(step.subject))
+    if step.subject.startswith(NAMED_RIVAL):
+        if not stage.knows_new_pods():
+            return
+        if not stage.has(RESOURCE_CLAIMS, f"ns/{step.subject}"):
+            stage.server.add(RESOURCE_CLAIMS, Make.claim(step.subject))
     if not stage.has(PODS, f"ns/{step.subject}"):
         pod = KINDS_OF_PODS[step.subject.partition("-")[0]](step.subject)
         pod["metadata"]["creationTimestamp"] = _time()

@@ -71,6 +71,7 @@ class Incarnation:
         went_back: Callable[[], None],
         *,
         checks: Callable[[], bool],
+        sees_pods: Callable[[], bool],
     ) -> None:
         inventory = Inventory(Features(), language=TinyLanguage())
         self.cluster = Cluster(inventory)
@@ -84,6 +85,7 @@ class Incarnation:
             pace=Pace(workers=FEW),
             check_invariants=checks,
             now=now,
+            sees_pods=sees_pods,
         )
         api = cast(Api, server)
         quarantine = Quarantine(self.control.hold)

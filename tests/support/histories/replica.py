@@ -72,7 +72,9 @@ class Replica:
     async def _lead(self) -> None:
         sender = self._sender
         checks = sender.may_write if sender is not None else lambda: True
-        operator = self.operator = Incarnation(self._server, self._now, self._start_over, checks=checks)
+        operator = self.operator = Incarnation(
+            self._server, self._now, self._start_over, checks=checks, sees_pods=self.watches.sees_pods
+        )
         await operator.start()
         if operator is not self.operator or not operator.is_working:
             return

@@ -93,9 +93,9 @@ class Rival:
                 self.server.change(PODS, key, lambda pod: pod["status"].update(conditions=[REFUSED]))
 
     def _claim_of(self, pod: Obj) -> Obj | None:
-        """The claim that was made for it, if it may be allocated."""
-        recorded = pod["status"].get("resourceClaimStatuses") or ()
-        names = [entry["resourceClaimName"] for entry in recorded]
+        """The claim that was made for it, or that it names, if it may be allocated."""
+        entries = (*pod["spec"]["resourceClaims"], *(pod["status"].get("resourceClaimStatuses") or ()))
+        names = [entry["resourceClaimName"] for entry in entries if "resourceClaimName" in entry]
         claim = self.server.objects.get((RESOURCE_CLAIMS, "ns", names[0])) if names else None
         if claim is None or "deletionTimestamp" in claim["metadata"] or claim.get("status", {}).get("allocation"):
             return None

@@ -15,6 +15,7 @@ OTHER = "another-scheduler"
 VOLUME = "volume"  # pods with a PersistentVolumeClaim of their name, which outlives them
 RIVAL = "rival"  # pods to which the other scheduler gives devices
 ELECTIONS = 8  # one history of so many has two replicas of the operator
+NAMED_RIVAL = "rivalnamed"  # the same with a claim that people make with the pod
 DURATION = 20.0  # seconds in which everything happens
 
 
@@ -52,6 +53,7 @@ KINDS_OF_PODS: dict[str, Callable[[str], Obj]] = {
     ),
     VOLUME: lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE], volumes=uses(name)),
     RIVAL: lambda name: Make.pod(name, claims=[Make.FROM_TEMPLATE], schedulerName=OTHER),
+    NAMED_RIVAL: lambda name: Make.pod(name, claims=[Make.use(name)], schedulerName=OTHER),
 }
 HELD = "held"  # what a pod is called that another gate holds back
 WORDS = ("high", "low", "zone", "nozone", "tolerates", "cpu", "port", "apart", HELD)
@@ -92,10 +94,12 @@ def _pods(dice: random.Random, rules: Sequence[str]) -> Iterator[Step]:
     rivals = dice.choice((0, 0, 0, 6))
     first, last = _rush(dice) if rivals else (0, DURATION / 2)
     for number in range(dice.randint(1, 6)):
-        kind = dice.choices(kinds, (8, 2, 3, 3, 1, 2, 1, 1, 1, 2, rivals))[0]
-        words = [rule for rule in rules if kind != RIVAL and dice.random() < 0.4]
+        kind = dice.choices(kinds, (8, 2, 3, 3, 1, 2, 1, 1, 1, 2, rivals, rivals / 2))[0]
+        words = [rule for rule in rules if not kind.startswith(RIVAL) and dice.random() < 0.4]
         name, at = "-".join((kind, str(number), *words)), dice.uniform(first, last)
         yield Step(at, "add pod", name)
+        if kind == NAMED_RIVAL and dice.random() < 0.5:
+            yield from _unseen(dice, at)
         if HELD in words:
             yield Step(at + dice.expovariate(0.3), "lift gate", name)
         if dice.random() < 0.6:
@@ -105,6 +109,13 @@ def _pods(dice: random.Random, rules: Sequence[str]) -> Iterator[Step]:
                 at += dice.choice((0.0, 0.1, 2.0))
                 yield Step(at, "delete pod", name)
                 yield Step(at + 2.5 * dice.random(), "add pod", name)
+
+
+def _unseen(dice: random.Random, at: float) -> Iterator[Step]:
+    """A rival comes while pods come unseen, and those that are known already get a chance at a device."""
+    yield Step(at - dice.uniform(0, 0.5), "lose events", "pods", dice.uniform(1, 3))
+    yield Step(at - 1, "remove slice", "node-0")
+    yield Step(at + dice.uniform(0, 0.3), "add slice", "node-0")
 
 
 def _rush(dice: random.Random) -> tuple[float, float]:

@@ -4,6 +4,9 @@ Events about one object keep their order, as Kopf keeps it; those of different o
 kind they do so by ``OVERTAKING`` seconds at most: its watch brings them in order, and Kopf's workers hold them back
 briefly. What is not the last version of an object may be skipped, because Kopf brings only the newest of several. After
 a gap everything is listed again, which does not say what was deleted.
+
+A rival whose claim people made comes without delay, or when a broken watch is back: the operator cannot know that
+devices are contested by a pod which is late without a sign.
 """
 
 from __future__ import annotations
@@ -12,16 +15,19 @@ import asyncio
 from contextvars import copy_context
 
 from dra_api.codec import convert
-from dra_kube import Resource
+from dra_kube import PODS, Resource
+from dra_operator.app.streams import Limits, Stream
 from fake_store import key_of
 from objects import Obj
 
 from .incarnation import KINDS, Incarnation
+from .script import NAMED_RIVAL
 from .server import Server
 from .weather import Weather
 
 OVERTAKING = 0.5
 LONGEST_GAP = 4.0
+PROMPT = 0.001  # seconds, no more than an answer takes
 RELIST = 0.2  # seconds from the break of a stream until the list, at least
 
 
@@ -36,6 +42,7 @@ class Watches:
         self._open: set[Resource] = set()
         self._last_at: dict[str, float] = {}
         self._last_of: dict[Resource, float] = {}
+        self._pods = Stream("", 0.0, Limits())
         self.busy = 0
         """Events on their way, and streams that are not open."""
 
@@ -43,6 +50,7 @@ class Watches:
         """Streams for this operator, and for no other any more."""
         self.end()
         self._operator, self._context = operator, copy_context()
+        self._pods = Stream("", self._loop.time(), Limits())
         for resource in KINDS:
             self._reopen(resource, RELIST * self._weather.chance("begin", resource.plural))
 
@@ -57,7 +65,17 @@ class Watches:
         """The stream breaks, and after so many seconds the kind is listed again."""
         if self._operator is not None and resource in self._open:
             self._open.discard(resource)
+            if resource is PODS:
+                self._pods.ended(self._loop.time(), self._pods.watch)
             self._reopen(resource, seconds + RELIST)
+
+    def has_seen_pods(self) -> bool:
+        """Whether a stream of pods was opened for this operator, so that it knows of a break."""
+        return self._pods.is_watched
+
+    def sees_pods(self) -> bool:
+        """Whether the stream of pods is open, as the operator knows it."""
+        return not self._pods.is_broken(self._loop.time())
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
         """An event for an open stream."""
@@ -77,6 +95,8 @@ class Watches:
             return
         self.busy -= 1
         self._open.add(resource)
+        if resource is PODS:
+            self._pods.watched(self._loop.time(), operator)
         for obj in server.of(resource):
             self._send("", resource, obj)
         operator.audit.call(resource)
@@ -87,6 +107,8 @@ class Watches:
         uid, now = obj["metadata"]["uid"], self._loop.time()
         last_of_kind = self._last_of.get(resource, 0.0)
         at = max(now + fate.before, last_of_kind - OVERTAKING)
+        if resource is PODS and obj["metadata"]["name"].startswith(NAMED_RIVAL):
+            at = now + PROMPT
         self._last_at[uid] = at = max(at, self._last_at.get(uid, 0.0))
         self._last_of[resource] = max(at, last_of_kind)
         self._deliver_at(at, event, resource, obj, fate.strike == "skipped")
