@@ -15,7 +15,7 @@ from dra_operator.app.streams import CATCH_UP, Limits, Stream, Streams
 from faults import DropEvents, FaultProxy, Refuse, Target, Unserved
 from live_cluster import LiveCluster
 from supervised import Site, Supervising
-from waiting import until
+from waiting import becomes, until
 
 PODS_PATH = "/api/v1/pods"
 
@@ -53,10 +53,12 @@ async def test_kopf_that_may_no_longer_watch_a_kind_makes_the_operator_unready_u
         with proxy.suffering(Refuse(target("watch"), code=403, message="pods is forbidden")):
             proxy.break_streams("pods")
             await site.unready("pods: not watched for", "WATCH answered 403: pods is forbidden")
+            assert not site.operator.streams.sees(PODS)
             assert site.metric("dra_operator_stream_age_seconds", resource="pods") > 0.5
             await cluster.add_pod("pod")
         await site.ready()
         await cluster.bound("pod")
+        await becomes(lambda: site.operator.streams.sees(PODS))
         assert site.metric("dra_operator_kopf_restarts_total", reason="failure") == 0
 
 

@@ -24,7 +24,7 @@ from dra_kube import (
 from fake_store import FakeStore, key_of
 from objects import Obj
 
-from .node_rules import is_allowed, is_cordoned, is_held, running_on
+from .node_rules import is_allowed, is_cordoned, is_held, rules_of, running_on
 from .script import EXTENDED, OTHER, TOLERANT
 
 HOLD = "dra.kopf.dev/immediate"
@@ -153,7 +153,8 @@ def wish_of(store: FakeStore, pod: Obj) -> Wish | None:
     devices, says = _extended(pod), set()
     on = _nodes_of_volumes(store, pod) or None  # a volume that is not made yet can be anywhere
     if devices and not store.of(DEVICE_CLASSES):
-        says.add(f"Insufficient {EXTENDED}|cannot fit resource {EXTENDED}|the cluster has no nodes")
+        earlier = "|nodes are available" if rules_of(pod) else ""  # what keeps the pod from a node may be said instead
+        says.add(f"Insufficient {EXTENDED}|cannot fit resource {EXTENDED}|the cluster has no nodes{earlier}")
     for entry in pod["spec"].get("resourceClaims") or ():
         name = entry.get("resourceClaimName") or recorded.get(entry["name"])
         claim = store.objects.get((RESOURCE_CLAIMS, "ns", name)) if name else None

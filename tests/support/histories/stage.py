@@ -176,10 +176,10 @@ class Stage:
         """The data of the backup; all connections are broken, and the garbage collector looks at everything.
 
         What the operator does until it notices is pardoned, unless it was stopped before, as Kubernetes advises: no
-        client can know at once that its server went back.
+        client can know at once that its server went back, nor that its lease is gone.
         """
         self.server.restore(self._backup)
-        self.judge.pardons |= any(replica.operator is not None for replica in self.replicas)
+        self.judge.pardons |= self._elects or self.operator is not None
         self.judge.begin_again((kind, obj) for (kind, _, _), obj in self.server.objects.items())
         self.break_watches(0.0)
         self.neighbours.look_at_everything()
