@@ -171,6 +171,25 @@ async def test_a_claim_that_the_garbage_collector_does_not_delete_in_time_is_del
         assert len(world.cluster.holdings) == 0
 
 
+async def test_a_claim_that_goes_with_its_deletion_leaves_the_view(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers answer with a Status then, or with the object as it was."""
+    monkeypatch.setattr(lingering, "PATIENCE", 0.0)
+    async with ample(world, make) as claim:
+
+        def meanwhile(call: Call) -> None:
+            if call.verb == "delete":
+                world.api[RESOURCE_CLAIMS, claim]["metadata"]["finalizers"] = []  # under the version that the view has
+
+        world.api.before = meanwhile
+        world.api.drop(PODS, "ns/pod")
+        await world.quiet()
+        assert calls(world) == [("delete", "resourceclaims", None)]
+        assert world.cluster.claims.get(claim) is None
+        assert len(world.cluster.holdings) == 0
+
+
 async def test_a_claim_that_changed_unseen_is_released_and_not_deleted(world: World, make: type[Make]) -> None:
     """After ``kubectl delete pod --cascade=orphan`` it has no owner any more, which a late watch does not show yet."""
     async with ample(world, make) as claim:

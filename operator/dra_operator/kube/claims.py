@@ -200,6 +200,9 @@ class ClaimWriter:
             raw = await self._client.delete(
                 RESOURCE_CLAIMS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
             )
+            if not _is_held(raw, meta.uid):
+                self._gone(claim)
+                return
             claim = self._took(raw)
             self._keep(raw)
 
@@ -264,8 +267,8 @@ class ClaimWriter:
             answer = await self._client.get(RESOURCE_CLAIMS, meta.name, meta.namespace)
             if answer["metadata"]["uid"] == meta.uid:
                 raise
-        if answer.get("metadata", {}).get("uid") != meta.uid or not answer["metadata"].get("deletionTimestamp"):
-            self._gone(claim)  # no finalizer holds it
+        if not _is_held(answer, meta.uid):
+            self._gone(claim)
 
     async def discard(self, claim: ResourceClaim, consumer: str) -> None:
         """Undo a claim made for ``consumer`` only: deallocate it, remove the finalizer, delete it (scheduling.md 4.3).
@@ -334,6 +337,12 @@ class ClaimWriter:
         else:
             self._seen(claim)
         return claim
+
+
+def _is_held(answer: Object, uid: str) -> bool:
+    """Whether finalizers hold the object after its deletion, by the answer; otherwise it is gone."""
+    meta = answer.get("metadata", {})
+    return meta.get("uid") == uid and bool(meta.get("deletionTimestamp"))
 
 
 def _test(path: str, value: object) -> Object:
