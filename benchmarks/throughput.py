@@ -4,9 +4,10 @@
     python benchmarks/throughput.py --binaries FOLDER operator reference   # both on a real control plane, by turns
     python benchmarks/throughput.py --kubeconfig FILE NAME[=PID,...]       # any scheduler of any cluster
 
-A round of one side: a steady state on the empty cluster, half of the devices given away in one burst, the steady state
-once more, the rest given away, and once more. In a steady state a few clients have one pod each: they create it, wait
-for its node, and delete it. Rounds of two sides alternate, each with processes of its own that are started for it.
+A round of one side: when its start is over, a steady state on the empty cluster, half of the devices given away in one
+burst, the steady state once more, the rest given away, and once more. In a steady state a few clients have one pod
+each: they create it, wait for its node, and delete it. Rounds of two sides alternate, each with processes of its own
+that are started for it.
 
 With --waiting the pods are there before the side starts, as after an outage. Latencies count from the start then, and
 a second line has the tenth of the pods that is bound first: how many per second from the first one on, and, under p50
@@ -38,6 +39,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 
 from throughput_load import REQUESTS, Load, Pods, clean, fill, for_each, furnish, steady, wait_for_all
 from throughput_sides import Process, Side, all_seconds, control_plane, development_cluster, side_of, writes
+
+IDLE = 0.05
+"""Seconds of processor time in a second, below which a side has nothing to do."""
+START_SECONDS = 30
+"""That a side has for its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ class Round:
 
     async def _phases(self, pods: Pods, load: Load) -> None:
         await fill(pods, load, load.sharing)  # until the side is at work
+        await self._started()
         full = load.capacity * load.sharing - load.clients - load.sharing
         if load.sharing > 1:
             await self._phase("fill", pods, fill(pods, load, full))
@@ -124,6 +131,14 @@ class Round:
                 made,
             )
         )
+
+    async def _started(self) -> None:
+        """Wait until the side is idle: what its start costs belongs to no pod."""
+        for _ in range(START_SECONDS):
+            before = self._seconds()
+            await asyncio.sleep(1)
+            if self._seconds() - before < IDLE:
+                return
 
     def _seconds(self) -> float:
         return sum(process.seconds() for process in self._processes)
