@@ -5,6 +5,7 @@ Their gate is off by default, so a second operator has it.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -57,6 +58,17 @@ def names(answer: Object) -> list[str]:
     return [each["poolName"] for each in answer.get("pools") or []]
 
 
+async def ask_of_all(scene: Scene, count: int) -> Object:
+    """The answer of an operator that has seen so many pools: it hears of slices by a watch."""
+    numbers = itertools.count()
+
+    async def look() -> Object | None:
+        answer = await ask(scene, f"all-{next(numbers)}")
+        return answer if answer["poolCount"] == count else None
+
+    return await until(f"{count} pools are seen", look)
+
+
 async def furnish(scene: Scene) -> None:
     """Two pools of a node each, one of both nodes, one of two slices on different nodes; ten devices each."""
     first, second = scene.node_names[:2]
@@ -79,7 +91,7 @@ async def test_e2e_111_112_113_114_115_116_118_119_int_047_049_050_pools_are_cou
     """One test, because the pools take longest."""
     await furnish(scene)
     first, second = scene.node_names[:2]
-    answer = await ask(scene, "all-pools")
+    answer = await ask_of_all(scene, 4)
     assert (answer["poolCount"], names(answer)) == (4, ["all", "apart", "one", "two"])
     assert [pool.get("nodeName") for pool in answer["pools"]] == [None, None, first, second]
     counted = [(pool["totalDevices"], pool["allocatedDevices"], pool["generation"]) for pool in answer["pools"]]
@@ -107,7 +119,7 @@ async def test_prj_005_a_permanently_incomplete_pool_is_answered_with_what_is_mi
     """The answer takes five seconds: the rest of the pool may just be published."""
     pool = {"name": "half", "generation": 1, "resourceSliceCount": 2}
     await scene.create_slice(nodeName=scene.node_names[0], pool=pool, devices=[{"name": "dev"}])
-    (found,) = (await ask(scene, "incomplete"))["pools"]
+    (found,) = (await ask_of_all(scene, 1))["pools"]
     text = f"pool {scene.driver_name}/half is incomplete: observed 1/2 slices at generation 1"
     assert found["validationError"] == text
     assert "totalDevices" not in found
