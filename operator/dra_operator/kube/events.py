@@ -3,9 +3,9 @@
 No decision depends on events: they are written in the background, never waited for, and lost rather than retried. The
 same message about the same object is one Event with a count. Each object may cause a burst of events and then only one
 every few minutes, so that a pod that fails ten times a second does not flood the cluster. What the object itself shows
-(``SHOWN``: a placed pod has its node and its condition) is written ten times a
-second at most, after a burst of a hundred. Otherwise ten thousand pods placed at once would cost a write more each, and
-the events that say why others still wait would queue behind.
+(``SHOWN``: a placed pod has its node and its condition) is written ten times a second at most, after a burst of 25.
+Otherwise ten thousand pods placed at once would cost a write more each, and the events that say why others still wait
+would queue behind.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 BURST = 25
 REFILL = 300.0  # seconds until an object may cause one more event
 SHOWN = frozenset({EventReason.SCHEDULED})
-SHOWN_BURST = 100
+SHOWN_BURST = 25
 SHOWN_REFILL = 0.1  # seconds until there may be one more event of such a reason
 MEMORY = 4096  # objects and messages remembered
 BACKLOG = 1000  # events that may wait to be written
