@@ -30,6 +30,21 @@ def mark_deleted(obj: Obj) -> None:
     obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
 
+def without_echoes(world: World) -> None:
+    """Keep back the events of claims that the view knows by answers, as the reader of watches does."""
+
+    def is_echo(event: str, obj: Obj) -> bool:
+        meta = obj["metadata"]
+        key, uid, version = f"{meta['namespace']}/{meta['name']}", meta["uid"], meta["resourceVersion"]
+        return event != "DELETED" and world.cluster.claims.knows(key, uid, version)
+
+    world.api.events = [
+        (event, kind, obj)
+        for event, kind, obj in world.api.events
+        if kind != RESOURCE_CLAIMS or not is_echo(event, obj)
+    ]
+
+
 def calls(world: World) -> list[tuple[str, str, str | None]]:
     return [(call.verb, call.plural, call.sub) for call in world.api.calls if call.plural != "events"]
 
@@ -68,6 +83,26 @@ async def test_an_orphaned_claim_gives_its_devices_back_and_stays(world: World, 
     assert not claim["status"].get("allocation")
     assert not claim["status"].get("reservedFor")
     assert not claim["metadata"].get("finalizers")
+
+
+async def test_a_claim_ends_although_the_watch_showed_it_with_its_consumer_last(world: World, placed: Obj) -> None:
+    """The garbage collector marks it while its release is under way, and the write of the finalizer fails."""
+    lost = [ERRORS["no answer"]()]
+
+    def meanwhile(call: Call) -> Exception | None:
+        if call[:3] == ("patch", "resourceclaims", "status"):
+            world.api.change(RESOURCE_CLAIMS, f"ns/{placed['metadata']['name']}", mark_deleted)
+            world.bring_events()
+        return lost.pop() if lost and call[:3] == ("patch", "resourceclaims", None) else None
+
+    world.api.before = meanwhile
+    world.controllers.append(lambda _: without_echoes(world))
+    world.start()
+    async with world.running():
+        world.api.drop(PODS, "ns/pod")
+        await world.quiet()
+    assert lost == []
+    assert world.api.of(RESOURCE_CLAIMS) == []
 
 
 async def test_a_claim_that_went_with_its_finalizer_is_not_asked_for_again(world: World, placed: Obj) -> None:

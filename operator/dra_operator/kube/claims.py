@@ -213,7 +213,10 @@ class ClaimWriter:
             found["finalizers"] = [name for name in found.get("finalizers") or () if name != FINALIZER]
             return True
 
-        self._took(await self._rewrite(claim, edit, known=self._fresh.pop(meta.uid, None)))
+        known = self._fresh.pop(meta.uid, None)
+        if known is not None and known["metadata"]["resourceVersion"] != claim.metadata.resource_version:
+            known = None  # older than the view: it may have consumers that are not there any more
+        self._took(await self._rewrite(claim, edit, known=known))
 
     async def clear(self, claim: ResourceClaim, consumer: str) -> ResourceClaim:
         """Deallocate a claim that only ``consumer`` uses, and with which it cannot run.

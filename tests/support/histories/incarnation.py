@@ -122,12 +122,13 @@ class Incarnation:
             task.cancel()
 
     def received(self, resource: Resource, event: str, obj: Object, raw: Obj) -> None:
-        """What a watch or a list brings, read and as the server sent it."""
+        """What a watch or a list brings, read and as the server sent it; as such echoes of answers do not get here."""
         if event == "DELETED":
             self.control.remove(KINDS[resource], obj.key, obj.metadata.uid)
         else:
             self.audit.saw(resource, obj.metadata.resource_version)
-            self.control.put(obj, raw)
+            store, meta = self.control.cluster.store_of(KINDS[resource]), obj.metadata
+            self.control.put(obj, None if store.knows(obj.key, meta.uid, meta.resource_version) else raw)
 
     @property
     def is_at_rest(self) -> bool:
