@@ -113,9 +113,14 @@ def _pods(seed: int, kind: str) -> set[str]:
     return {step.subject for step in script_of(seed).steps if step.what == "add pod" and kind in step.subject}
 
 
+def _is_restored(seed: int) -> bool:
+    """Whether the history has a restore, of which in few steps one is left that an operator without fault fails at."""
+    return any(step.what == "restore" for step in script_of(seed).steps)
+
+
 def test_an_operator_that_takes_a_lost_answer_for_a_no_is_found_out_and_the_history_told_in_a_few_steps() -> None:
     with mock.patch.object(commit, "is_over", return_value=True):
-        seed = next(seed for seed in range(1000) if play(seed).findings)
+        seed = next(seed for seed in range(1000) if not _is_restored(seed) and play(seed).findings)
         script, strikes = shrunk(seed)
         assert len(script.steps) + len(strikes) < 20
         assert play(seed, script, strikes).findings
