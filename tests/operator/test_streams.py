@@ -184,7 +184,7 @@ def test_changes_may_go_unseen_from_the_end_of_a_watch_until_the_next_one_has_ca
     streams.begin()  # Kopf is replaced
     seen.append(streams.sees(PODS))
     assert seen == [True, True, False, False, True, False]
-    assert streams.sees(NODES)  # which nobody expects to be watched
+    assert streams.sees(NODES)  # which is not expected to be watched
 
 
 def test_a_kind_is_heard_from_the_first_watch_on(streams: Streams, clock: Clock) -> None:

@@ -280,13 +280,13 @@ class Operator:
                 quarantine.deleted(key, uid)
             return
         try:
-            raw = from_served(resource, version, raw)
-            obj = convert(self.kinds[resource], raw)
+            current = from_served(resource, version, raw)
+            obj = convert(self.kinds[resource], current)
         except (DecodeError, ValueError, KeyError, TypeError) as error:
             quarantine.take(resource, raw, error)
             return
         self._parts.audit.saw(resource, obj.metadata.resource_version)
-        control.put(obj, raw)
+        control.put(obj, current)
         is_taken_in = control.cluster.store_of(type(obj)).get(obj.key) is obj
         if resource == RESOURCE_CLAIMS and is_taken_in and quarantine.mended(obj.key, obj.metadata.uid):
             control.look_again()  # it may hold less than before

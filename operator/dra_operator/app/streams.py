@@ -105,7 +105,7 @@ class Stream:
         return self.problem(now) is not None and now - max(self.life, self._begun) > self._limits.gap
 
     def is_broken(self, now: float) -> bool:
-        """Whether the watch ended, and none that followed has caught up yet. The first one is nobody's successor."""
+        """Whether the watch ended, and none that followed has caught up yet. The first one follows on none."""
         return self._was_watched and (self.watch is None or now - self._back_at < CATCH_UP)
 
     def problem(self, now: float) -> str | None:

@@ -66,7 +66,7 @@ class Server(FakeApi):
         super().__init__()
         self._weather, self._changed = weather, changed
         self._loop = asyncio.get_running_loop()
-        self._context = copy_context()  # nobody's process
+        self._context = copy_context()  # of no process
         self._steps = random.Random(1)
         self.life = 0
         """How often it was restored."""
