@@ -24,13 +24,13 @@ from .answers import may_have_happened
 from .changed import ClaimChanged
 from .claim_edits import add_consumers, add_finalizer, expect, this_very, with_consumer
 from .client import Client
+from .fresh import Fresh
 from .reservations import Reservations
 from .rewrite import Edit, rewrite
 
 Seen = Callable[[Struct], None]
 Gone = Callable[[ResourceClaim], None]
 UNSETTLED = 10_000  # claims remembered whose last write got no answer
-FRESH = 1000  # claims just created or deleted, kept as the server sent them until they are allocated or end
 
 
 class ClaimWriter:
@@ -43,7 +43,7 @@ class ClaimWriter:
         self._client, self._seen, self._gone, self._timestamp = client, seen, gone, timestamp
         self._reservations = Reservations(self._reserve_all)
         self._unsettled: OrderedDict[str, str] = OrderedDict()
-        self._fresh: OrderedDict[str, Object] = OrderedDict()  # saves the read before the first and the last update
+        self._fresh = Fresh()  # claims just created or deleted, until they are allocated or end
 
     def is_unsettled(self, claim: ResourceClaim) -> bool:
         """Whether a write of ours that got no answer may still change this version of the claim.
@@ -63,18 +63,13 @@ class ClaimWriter:
     async def create(self, body: Object) -> ResourceClaim:
         """A new claim. Raises Forbidden (quota, admin access), Invalid, ..."""
         raw = await self._client.create(RESOURCE_CLAIMS, body, body["metadata"]["namespace"])
-        self._keep(raw)
+        self._fresh.keep(raw)
         return self._took(raw)
 
     def came(self, claim: ResourceClaim, raw: Object) -> None:
         """Keep what the watch sent of a claim that is being deleted, until it ends."""
         if claim.metadata.deletion_timestamp is not None:
-            self._keep({**raw, "metadata": dict(raw["metadata"])})
-
-    def _keep(self, raw: Object) -> None:
-        self._fresh[raw["metadata"]["uid"]] = raw
-        if len(self._fresh) > FRESH:
-            self._fresh.popitem(last=False)
+            self._fresh.keep(raw)
 
     async def commit(
         self, claim: ResourceClaim, allocation: AllocationResult | None, consumer: ResourceClaimConsumerReference
@@ -98,7 +93,7 @@ class ClaimWriter:
     async def _allocate(
         self, claim: ResourceClaim, allocation: AllocationResult, finalizer: str, consumers: Sequence[Object]
     ) -> ResourceClaim:
-        known = self._fresh.pop(claim.metadata.uid, None)
+        known = self._fresh.take(claim)
         wanted = to_dict(allocation)
         known = await self._rewrite(
             claim, lambda raw: add_finalizer(expect(raw, claim, wanted), finalizer), known=known
@@ -204,7 +199,7 @@ class ClaimWriter:
                 self._gone(claim)
                 return
             claim = self._took(raw)
-            self._keep(raw)
+            self._fresh.keep(raw)
 
         def edit(raw: Object) -> bool:
             found = this_very(raw, claim)["metadata"]
@@ -213,10 +208,8 @@ class ClaimWriter:
             found["finalizers"] = [name for name in found.get("finalizers") or () if name != FINALIZER]
             return True
 
-        known = self._fresh.pop(meta.uid, None)
-        if known is not None and known["metadata"]["resourceVersion"] != claim.metadata.resource_version:
-            known = None  # older than the view: it may have consumers that are not there any more
-        self._took(await self._rewrite(claim, edit, known=known))
+        # an older one might have consumers that are not there any more
+        self._took(await self._rewrite(claim, edit, known=self._fresh.take(claim)))
 
     async def clear(self, claim: ResourceClaim, consumer: str) -> ResourceClaim:
         """Deallocate a claim that only ``consumer`` uses, and with which it cannot run.

@@ -14,6 +14,7 @@ from dra_kube import PODS, Object
 from .answers import may_have_happened
 from .changed import PodChanged
 from .client import Client
+from .fresh import Fresh
 from .gate import open_gate
 from .rewrite import rewrite
 
@@ -28,7 +29,6 @@ DISRUPTION = {
 
 
 UNANSWERED = 10_000  # pods remembered whose last write for placement got no answer
-FRESH = 1000  # pods that just came, kept as the server sent them until their claims are recorded
 
 
 class Unanswered(NamedTuple):
@@ -58,16 +58,14 @@ class PodWriter:
     ) -> None:
         self._client, self._seen, self._gone, self._now = client, seen, gone, now
         self._unanswered: OrderedDict[str, Unanswered] = OrderedDict()
-        self._fresh: OrderedDict[str, Object] = OrderedDict()  # saves the read before their claims are recorded
+        self._fresh = Fresh()  # pods that just came, until their claims are recorded
 
     def came(self, pod: Pod, raw: Object) -> None:
         """Keep what the watch sent of a pod that gets claims from templates, until they are recorded."""
         if pod.status.resource_claim_statuses is not None:
-            self._fresh.pop(pod.metadata.uid, None)
+            self._fresh.take(pod)
         elif any(entry.resource_claim_template_name is not None for entry in pod.spec.resource_claims or ()):
-            self._fresh[pod.metadata.uid] = dict(raw)
-            if len(self._fresh) > FRESH:
-                self._fresh.popitem(last=False)
+            self._fresh.keep(raw)
 
     def unanswered(self, pod: Pod) -> Unanswered | None:
         """The binding or the opening of the gate that got no answer, until ``settled``.
@@ -110,7 +108,7 @@ class PodWriter:
                 raise PodChanged(f"pod {pod.key} was replaced by another one of the same name")
             return _record(raw, claims)
 
-        known = self._fresh.pop(meta.uid, None)
+        known = self._fresh.take(pod)
         return self._took(
             await rewrite(self._client, PODS, meta.namespace, meta.name, edit, subresource="status", known=known)
         )
