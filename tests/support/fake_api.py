@@ -145,16 +145,10 @@ class FakeApi(FakeStore):
         return await self.request(call, lambda: self._bound(resource, name, namespace, body))
 
     async def delete(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        uid: str | None = None,
-        resource_version: str | None = None,
+        self, resource: Resource, name: str, namespace: str | None = None, **conditions: str | None
     ) -> Obj:
         call = Call("delete", resource.plural, None, name)
-        return await self.request(call, lambda: self.deleted(resource, name, namespace, uid, resource_version))
+        return await self.request(call, lambda: self.deleted(resource, name, namespace, **conditions))
 
     async def request(self, call: Call, effect: Effect) -> Obj:
         """Takes the request to the server, lets faults speak before and after its effect, and brings the answer."""
@@ -199,6 +193,7 @@ class FakeApi(FakeStore):
         resource: Resource,
         name: str,
         namespace: str | None = None,
+        *,
         uid: str | None = None,
         resource_version: str | None = None,
     ) -> Obj:

@@ -88,7 +88,7 @@ class Neighbours:
         alive = {pod["metadata"]["uid"] for pod in self.server.of(PODS)}
         if owners and not any(owner["uid"] in alive for owner in owners):
             with suppress(NotFound, Conflict):
-                self.server.deleted(RESOURCE_CLAIMS, obj["metadata"]["name"], "ns", obj["metadata"]["uid"])
+                self.server.deleted(RESOURCE_CLAIMS, obj["metadata"]["name"], "ns", uid=obj["metadata"]["uid"])
 
 
 def _is_for_the_other(pod: Obj) -> bool:

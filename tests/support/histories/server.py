@@ -163,23 +163,16 @@ class Server(FakeApi):
         self.managed = {}
         self.life += 1
 
-    def deleted(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> Obj:
+    def deleted(self, resource: Resource, name: str, namespace: str | None = None, **conditions: str | None) -> Obj:
         """As the fake's; a pod that has its node is only marked, and removed by its kubelet."""
         if resource == PODS and self.find(resource, namespace, name)["spec"].get("nodeName"):
             pod = copied(self.find(resource, namespace, name))
-            if uid in (None, pod["metadata"]["uid"]):
+            if conditions.get("uid") in (None, pod["metadata"]["uid"]):
                 if "deletionTimestamp" in pod["metadata"]:
                     return pod
                 pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
                 return self.store("MODIFIED", resource, pod)
-        return super().deleted(resource, name, namespace, uid, resource_version)
+        return super().deleted(resource, name, namespace, **conditions)
 
     def store(self, event: str, resource: Resource, obj: Obj) -> Obj:
         """Revisions have gaps, as in a cluster that has other objects, too."""
