@@ -482,11 +482,14 @@ async def test_a_new_device_is_offered_after_a_second_at_most(
 ) -> None:
     """The page promises that it is published within two; the other one is for the API server."""
     config = msgspec.structs.replace(read("devices: [{name: s, paths: ['/dev/ttyUSB*']}]"), node_name="worker-1")
-    waited = []
+    waited, sleep, looking = [], asyncio.sleep, asyncio.current_task()
 
     async def wait(seconds: float) -> None:
-        waited.append(seconds)
-        host.serial_adapter("ttyUSB0")
+        if asyncio.current_task() is looking:  # and not another test's thread with an event loop of its own
+            waited.append(seconds)
+            host.serial_adapter("ttyUSB0")
+        else:
+            await sleep(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", wait)
     resources = Hotplug(config, partial(scan, config, host)).resources()
