@@ -93,7 +93,7 @@ class Sending:
         is_known = True
         try:
             seconds = min(self._timeout * _SHARE, self._guard() / 2)
-            target = f"{path}?{urlencode({**query, 'timeout': f'{seconds:.3f}s'})}"
+            target = f"{path}?{f'{urlencode(query)}&' if query else ''}timeout={seconds:.3f}s"
             request = _head(method, target, {"Host": self._host, **headers, "Content-Length": str(len(body))}) + body
             if self._guard() < seconds:
                 raise NotSent("the write was delayed for too long and was not sent")

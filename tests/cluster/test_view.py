@@ -9,7 +9,7 @@ import pytest
 from dra_api.codec import convert
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
-from dra_api.resource import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice
+from dra_api.resource import AllocationResult, Device, DeviceClass, ResourceClaim, ResourceClaimStatus, ResourceSlice
 from dra_operator.allocator import DeviceId, Inventory
 from dra_operator.cluster import (
     EVERYTHING,
@@ -27,6 +27,7 @@ from dra_operator.cluster import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 FINALIZERS = ["resource.kubernetes.io/delete-protection"]
 DRIVER = "gpu.example.com"
@@ -75,7 +76,8 @@ def from_template(name: str, version: int = 1, recorded: str | None = None, **mo
     statuses = [{"name": "e", "resourceClaimName": recorded}] if recorded else []
     entries = [{"name": "e", "resourceClaimTemplateName": "tmpl"}]
     more["spec"] = {**more.get("spec", {}), "resourceClaims": entries}
-    return pod(name, version, **more, status={"resourceClaimStatuses": statuses, **more.pop("status", {})})
+    more["status"] = {"resourceClaimStatuses": statuses, **more.get("status", {})}
+    return pod(name, version, **more)
 
 
 def node(name: str, version: int = 1, **more: Any) -> Node:
@@ -99,7 +101,7 @@ def place(*pods: str) -> set[Key]:
 def test_a_newer_version_wins_whatever_the_order() -> None:
     cluster = make_cluster()
     cluster.put(claim("c", 9, "dev-0"))
-    assert cluster.put(claim("c", 10)) != ()
+    cluster.put(claim("c", 10))
     assert cluster.put(claim("c", 9, "dev-0")) == ()
     assert cluster.claims.get("ns/c") == claim("c", 10)
 
@@ -107,7 +109,8 @@ def test_a_newer_version_wins_whatever_the_order() -> None:
 def test_versions_are_compared_as_numbers() -> None:
     cluster = make_cluster()
     cluster.put(claim("c", 99))
-    assert cluster.put(claim("c", 100, "dev-0")) != ()
+    cluster.put(claim("c", 100, "dev-0"))
+    assert cluster.claims.get("ns/c") == claim("c", 100, "dev-0")
 
 
 def test_an_answer_that_arrives_after_the_deletion_does_not_bring_the_object_back() -> None:
@@ -310,12 +313,82 @@ def test_a_pod_replaced_under_its_name_lets_go_of_the_old_ones_claims() -> None:
     assert Key("claim", "ns/old") in cluster.put(pod("p", 5, "new", uid="two"))
 
 
-def test_every_claim_is_looked_at_and_a_deleted_one_wakes_the_pods_that_want_it_back() -> None:
+def users(name: str, uid: str, resource: str = "pods") -> dict[str, Any]:
+    return {"reservedFor": [{"resource": resource, "name": name, "uid": uid}]}
+
+
+OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
+AT_REST: dict[str, dict[str, Any]] = {
+    "made for a pod": {"ownerReferences": [OWNER]},
+    "reserved for a pod": {"status": users("p", "uid-p")},
+    "made for another kind": {"ownerReferences": [{**OWNER, "kind": "Job"}]},
+    "of no pod": {},
+}
+TO_BE_LOOKED_AT: dict[str, dict[str, Any]] = {
+    "deleted": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+    "made for a pod that is gone": {"ownerReferences": [{**OWNER, "name": "gone"}]},
+    "made for a predecessor": {"ownerReferences": [{**OWNER, "uid": "uid-former"}]},
+    "made for a finished pod": {"ownerReferences": [{**OWNER, "name": "done", "uid": "uid-done"}]},
+    "reserved for a predecessor": {"status": users("p", "former")},
+    "reserved for something else": {"status": users("g", "g", "groups")},
+    "reserved for a finished pod": {
+        "status": {"reservedFor": [{"resource": "pods", "name": "done", "uid": "uid-done"}]}
+    },
+    "immediate": {"annotations": {"dra.kopf.dev/allocate": "immediate"}},
+    "immediate once": {"finalizers": ["dra.kopf.dev/immediate"]},
+    "for extended resources": {
+        "ownerReferences": [OWNER],
+        "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+    },
+}
+
+
+@pytest.mark.parametrize("state", [*AT_REST, *TO_BE_LOOKED_AT])
+def test_a_claim_is_looked_at_unless_its_pods_are_there_and_it_is_to_stay(state: str) -> None:
     cluster = make_cluster()
     cluster.put(from_template("p", recorded="c"))
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
-    assert Key("claim", "ns/c") in cluster.put(claim("c", 2, ownerReferences=[owner]))
+    cluster.put(pod("done", status={"phase": "Succeeded"}))
+    more = dict(AT_REST.get(state) or TO_BE_LOOKED_AT.get(state, {}))
+    status = more.pop("status", {})
+    found = structs.replace(claim("c", 2, **more), status=convert(ResourceClaimStatus, status))
+    assert (Key("claim", "ns/c") in cluster.put(found)) == (state in TO_BE_LOOKED_AT)
+
+
+@pytest.mark.parametrize("state", ["made for a pod", "reserved for a pod"])
+@pytest.mark.parametrize("end", ["deleted", "finished"])
+def test_the_end_of_its_pod_has_a_claim_looked_at(state: str, end: str) -> None:
+    cluster = make_cluster()
+    cluster.put(from_template("p", recorded="c"))
+    more = dict(AT_REST[state])
+    status = more.pop("status", {})
+    cluster.put(structs.replace(claim("c", 2, **more), status=convert(ResourceClaimStatus, status)))
+    finished = from_template("p", 3, recorded="c", status={"phase": "Failed"})
+    keys = cluster.remove(Pod, "ns/p") if end == "deleted" else cluster.put(finished)
+    assert Key("claim", "ns/c") in keys
+
+
+def test_a_deleted_claim_wakes_the_pods_that_want_it_back() -> None:
+    cluster = make_cluster()
+    cluster.put(from_template("p", recorded="c"))
+    cluster.put(claim("c", 2, ownerReferences=[OWNER]))
     assert Key("pod", "ns/p") in cluster.remove(ResourceClaim, "ns/c")
+
+
+def test_a_pod_is_tried_once_its_claims_are_recorded() -> None:
+    """Not before: nothing could be said of it, and nothing else can help it."""
+    cluster = make_cluster()
+    assert cluster.put(from_template("p", 1)) == (Key("pod", "ns/p"),)
+    assert cluster.put(node("n")) == ()
+    assert cluster.waiting["ns/p"].reason == "claim-unmade"
+    assert Key("place", "ns/p") in cluster.put(from_template("p", 2, recorded="c"))
+
+
+def test_a_pod_that_names_a_claim_which_is_missing_is_tried_to_say_so() -> None:
+    cluster = make_cluster()
+    entries = [{"name": "own", "resourceClaimName": "c"}, {"name": "e", "resourceClaimTemplateName": "tmpl"}]
+    assert Key("place", "ns/p") in cluster.put(pod("p", spec={"resourceClaims": entries}))
+    cluster.put(claim("c"))
+    assert cluster.put(pod("q", spec={"resourceClaims": entries})) == (Key("pod", "ns/q"),)
 
 
 def test_a_claim_allocated_for_a_running_pod_without_reservation_is_reserved() -> None:
@@ -339,7 +412,7 @@ def test_a_change_of_a_claims_finalizers_wakes_no_waiting_pod() -> None:
     cluster = make_cluster()
     cluster.put(claim("c", 1))
     cluster.put(pod("p", 1, "c"))
-    assert cluster.put(claim("c", 2, finalizers=["x"])) == (Key("claim", "ns/c"),)
+    assert cluster.put(claim("c", 2, finalizers=["x"])) == ()
 
 
 def test_our_own_condition_on_a_pod_wakes_no_pod() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 
 import msgspec
 import pytest
 from dra_api.nesting import TOO_DEEP
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_operator.app import tracing
-from dra_operator.app.known import KnownEvents, Version, unknown_items
+from dra_operator.app.known import PERIOD, KnownEvents, Version, unknown_items
 from hypothesis import given
 from hypothesis import strategies as st
 from live_cluster import LiveCluster
@@ -59,9 +61,20 @@ EVENTS = {
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_only_known_versions_become_bookmarks(event: str) -> None:
+def test_a_known_version_becomes_a_bookmark_and_no_other(event: str) -> None:
     came, passed_on = EVENTS[event]
-    assert KnownEvents(knows).passed_on(came) == (passed_on or came)
+    assert KnownEvents(knows, time.monotonic).passed_on(came) == (passed_on or came)
+
+
+def test_a_bookmark_comes_once_a_second_and_no_more() -> None:
+    now = 10.0
+    reader = KnownEvents(knows, lambda: now)
+    known, new = line("MODIFIED", pod("old")), line("ADDED", pod("new"))
+    assert reader.passed_on(known + new + known) == bookmark("1") + new
+    now = 10.9
+    assert reader.passed_on(known) == b""
+    now = 11.1
+    assert reader.passed_on(known + known) == bookmark("1")
 
 
 def deep(name: str) -> bytes:
@@ -73,7 +86,7 @@ def deep(name: str) -> bytes:
 def test_an_object_that_nests_too_deep_for_python_keeps_its_name_and_its_status_only() -> None:
     content = deep("new")
     cut = {"kind": "ResourceClaim", "metadata": pod("new")["metadata"], "spec": TOO_DEEP, "status": {"a": 1}}
-    event = KnownEvents(knows).passed_on(b'{"type":"ADDED","object":%s}\n' % content)
+    event = KnownEvents(knows, time.monotonic).passed_on(b'{"type":"ADDED","object":%s}\n' % content)
     assert json.loads(event) == {"type": "ADDED", "object": cut}
     page = unknown_items(b'{"kind":"L","items":[%s,%s]}' % (content, json.dumps(pod("other")).encode()), knows)
     assert json.loads(page)["items"] == [cut, pod("other")]
@@ -82,7 +95,7 @@ def test_an_object_that_nests_too_deep_for_python_keeps_its_name_and_its_status_
 def test_what_never_closes_passes_as_it_is() -> None:
     for text in (b'{"items":' + b"[" * 30_000, b'{"type":"ADDED","object":' + b"[" * 30_000):
         assert unknown_items(text, knows) == text
-        assert KnownEvents(knows).passed_on(text + b"\n") == text + b"\n"
+        assert KnownEvents(knows, time.monotonic).passed_on(text + b"\n") == text + b"\n"
 
 
 @given(st.lists(st.sampled_from(sorted(EVENTS))), st.data())
@@ -90,13 +103,14 @@ def test_pieces_of_any_size_give_the_same_lines(events: list[str], data: st.Data
     stream = b"".join(EVENTS[event][0] for event in events)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
     pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    reader = KnownEvents(knows)
+    ticks = itertools.count(step=PERIOD)
+    reader = KnownEvents(knows, lambda: next(ticks))
     got = b"".join(map(reader.passed_on, pieces)) + reader.end()
     assert got == b"".join(EVENTS[event][1] or EVENTS[event][0] for event in events)
 
 
 def test_an_event_that_the_end_cut_off_is_passed_on_as_it_came() -> None:
-    reader = KnownEvents(knows)
+    reader = KnownEvents(knows, time.monotonic)
     whole = line("MODIFIED", pod("old"))
     assert (reader.passed_on(whole[:40]), reader.end(), reader.end()) == (b"", whole[:40], b"")
 

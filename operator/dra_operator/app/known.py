@@ -2,9 +2,9 @@
 
 Most events are echoes: the operator listed the object before Kopf did, or wrote it and took the answer in. Kopf would
 start a task for each and call a handler, and the view would drop it. So this module filters what Kopf reads. It
-removes known versions from a list. In a watch it turns them into bookmarks, which say where the watch continues after
-an interruption and have no handler, and so it does with deletions that the answer to a write has already shown. All
-else passes unchanged and in order: errors, unknown versions, and lines that cannot be read.
+removes known versions from a list, and from a watch, and so it does with deletions that the answer to a write has
+already shown. Once a second one of them becomes a bookmark, which says where the watch continues after an interruption
+and has no handler. All else passes unchanged and in order: errors, unknown versions, and lines that cannot be read.
 
 One kind of line is changed. An object that nests deeper than Python's decoders go would end Kopf's watch of all others.
 It gets a text in the place of its spec, so that the operator finds it malformed.
@@ -12,6 +12,7 @@ It gets a text in the place of its spec, so that the operator finds it malformed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Self
 
@@ -19,6 +20,8 @@ import msgspec
 from dra_api.meta import ObjectMeta
 from dra_api.nesting import TOO_DEEP, shallow, was_cut
 
+PERIOD = 1.0
+"""Seconds between two bookmarks. After an interruption what came since the last one comes again, and is known."""
 BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%s"}}}\n'
 
 
@@ -62,11 +65,12 @@ _PAGE, _ITEMS = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.Decod
 
 
 class KnownEvents:
-    """The events of one watch, as they come in pieces of any size."""
+    """The events of one watch, as they come in pieces of any size. ``clock`` gives seconds."""
 
-    def __init__(self, knows: Knows) -> None:
-        self._knows = knows
+    def __init__(self, knows: Knows, clock: Callable[[], float]) -> None:
+        self._knows, self._clock = knows, clock
         self._rest = b""
+        self._marked_at = -math.inf
 
     def passed_on(self, chunk: bytes) -> bytes:
         """What Kopf gets of the lines that are complete now."""
@@ -87,9 +91,13 @@ class KnownEvents:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return line + b"\n"
         is_change = event.type in ("ADDED", "MODIFIED", "DELETED")
-        if is_change and self._knows(version, event.type == "DELETED", event.object):
-            return BOOKMARK % version.resource_version.encode()
-        return line + b"\n"
+        if not is_change or not self._knows(version, event.type == "DELETED", event.object):
+            return line + b"\n"
+        now = self._clock()
+        if now - self._marked_at < PERIOD:
+            return b""
+        self._marked_at = now
+        return BOOKMARK % version.resource_version.encode()
 
 
 def unknown_items(page: bytes, knows: Knows) -> bytes:

@@ -123,14 +123,14 @@ class _Lessened:
 
 
 class _Reported:
-    """The content of a watch: each chunk that is read is a sign of life; known versions become bookmarks."""
+    """The content of a watch: each chunk that is read is a sign of life; known versions are left out."""
 
     def __init__(
         self, response: aiohttp.ClientResponse, stream: Stream, streams: Streams, knows: Knows, is_ours: bool
     ) -> None:
         self._is_ours = is_ours
         self._watch, self._content, self._stream, self._streams = response, response.content, stream, streams
-        self._events = KnownEvents(knows)
+        self._events = KnownEvents(knows, streams.clock)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)

@@ -11,7 +11,14 @@ from datetime import datetime
 
 from dra_api.core import Namespace, Node, Pod
 from dra_api.extended_resources import classes_by_resource, may_be_devices
-from dra_api.references import ClaimUse, claims_of_pod, pod_is_done
+from dra_api.references import (
+    ClaimNotCreatedYet,
+    ClaimReferenceError,
+    ClaimUse,
+    claim_name,
+    claims_of_pod,
+    pod_is_done,
+)
 from dra_api.resource import (
     AllocationResult,
     DeviceClass,
@@ -93,6 +100,23 @@ class State:
         """The claims that the pod uses, each with the claim itself if it exists; unresolvable entries are left out."""
         for use in claims_of_pod(pod):
             yield use, self.claims.get(f"{pod.metadata.namespace}/{use.name}")
+
+    def lacks_generated_claim(self, pod: Pod) -> bool:
+        """Whether the pod cannot be tried, and no more be said of it, before a claim from a template is recorded in it.
+
+        Another claim that is missing has to be told of, if its entry comes first.
+        """
+        for entry in pod.spec.resource_claims or ():
+            try:
+                name, _ = claim_name(pod, entry)
+            except ClaimNotCreatedYet:
+                return True
+            except ClaimReferenceError:
+                return False
+            claim = self.claims.get(f"{pod.metadata.namespace}/{name}") if name is not None else None
+            if name is not None and (claim is None or claim.metadata.deletion_timestamp is not None):
+                return False
+        return False
 
     def _volume_users(self, claim: str) -> Iterator[str]:
         """UIDs of the pods with a node, or on their way to one, that use a PersistentVolumeClaim."""

@@ -19,6 +19,7 @@ from dra_api.references import (
     is_for_extended_resources,
     is_owned_by,
     is_reserved_for,
+    owning_pod,
     pod_is_done,
 )
 from dra_api.resource import (
@@ -31,7 +32,7 @@ from dra_api.resource import (
     ResourceSlice,
 )
 
-from dra_operator.placement import Elsewhere, Place, counts_alike
+from dra_operator.placement import ANNOTATION, HOLD, Elsewhere, Place, counts_alike
 
 from .contention import ANY, drivers_in
 from .duplicates import duplicates
@@ -57,7 +58,8 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
             keys.append(Key("pod", new.key))
         if new.spec.node_name and (old is None or gone is not None or not old.spec.node_name):
             keys += _made_in_vain(cluster, new)
-        if new.key in cluster.waiting and (gone is not None or _may_place_differently(old, new)):
+        is_other = gone is not None or _may_place_differently(old, new)
+        if is_other and new.key in cluster.waiting and not cluster.lacks_generated_claim(new):
             keys.append(Key("place", new.key))
     return tuple(keys)
 
@@ -91,7 +93,7 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     """
     old, new = change
     keys: list[Key] = []
-    if new is not None:
+    if new is not None and claim_needs_work(cluster, new):
         keys.append(Key("claim", new.key))
     key = new.key if new is not None else old.key if old is not None else ""
     if new is not None and (owner := cluster.owner_of(new)) is not None and _has_duplicates(cluster, owner):
@@ -216,6 +218,25 @@ def pod_needs_work(cluster: State, pod: Pod) -> bool:
         if pod.spec.node_name and unreserved:
             return True
     return _has_duplicates(cluster, pod)
+
+
+def claim_needs_work(cluster: State, claim: ResourceClaim) -> bool:
+    """Whether the claim may have to be held, released or deleted (claim-controller.md 6 and 7).
+
+    Not while all that it is reserved for, and the pod that it was made for, are there: their end wakes it.
+    """
+    meta = claim.metadata
+    is_immediate = ANNOTATION in (meta.annotations or {}) or HOLD in (meta.finalizers or ())
+    if is_immediate or meta.deletion_timestamp is not None or is_for_extended_resources(claim):
+        return True
+    users = [(consumer.name, consumer.uid) for consumer in claim.status.reserved_for or ()]
+    if (owner := owning_pod(claim)) is not None:
+        users.append((owner.name, owner.uid))
+    return any(not _is_there(cluster.pods.get(f"{meta.namespace}/{name}"), uid) for name, uid in users)
+
+
+def _is_there(pod: Pod | None, uid: str) -> bool:
+    return pod is not None and pod.metadata.uid == uid and not pod_is_done(pod)
 
 
 def classes_of(claim: ResourceClaim | ResourceClaimTemplateSpec) -> Iterator[str]:

@@ -43,7 +43,7 @@ from .key import NOTHING, Keys
 from .state import State, extended_resources
 from .store import Change, Store
 from .template import ClaimTemplate
-from .wake_conditions import EVERYTHING, WakeConditions
+from .wake_conditions import EVERYTHING, UNMADE, WakeConditions
 
 T = TypeVar("T", bound=Object)
 
@@ -185,7 +185,7 @@ class Cluster(State):
         self.pods_by_template.file(key, (f"{namespace}/{name}" for name in templates if name))
         self.pods_by_volume_claim.file(key, () if pod_is_done(pod) else (use.key for use in volume_uses(pod)))
         if self.waits_for_us(pod):
-            self.waiting.setdefault(key, EVERYTHING)
+            self.waiting.setdefault(key, UNMADE if self.lacks_generated_claim(pod) else EVERYTHING)
             self.pods_by_resource.file(key, extended_resources(pod))
         else:
             self._wait_no_more(key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dra_operator.placement import Hint
+from dra_operator.placement import Hint, ObstacleKind
 
 from .contention import ANY
 
@@ -37,6 +37,7 @@ class WakeConditions(NamedTuple):
 EVERYTHING = WakeConditions(nodes=True, room=True, devices=True, freed=frozenset({ANY}), leftovers=False, volumes=True)
 """An attempt that meets a leftover ends at once, so no pod waits for one to go while its attempt is under way."""
 NONE = WakeConditions(nodes=False, room=False, devices=False, freed=frozenset(), leftovers=False, volumes=False)
+UNMADE = NONE._replace(reason=ObstacleKind.CLAIM_UNMADE.value)
 ANOTHER_WRITE = EVERYTHING._replace(reason="another-write")
 BEING_BOUND = NONE._replace(reason="being-bound")
 FAILED = NONE._replace(reason="error")

@@ -30,6 +30,8 @@ class _Written:
     resource_version: str
     seen: float = math.inf
     """When the watch brought it."""
+    is_awaited: bool = False
+    """Whether a pod was told to wait for that."""
 
 
 class Confirmations:
@@ -53,14 +55,14 @@ class Confirmations:
             self._written[uid].seen = self._clock()
 
     def seen(self, claim: ResourceClaim) -> bool:
-        """The watch brought this version of a claim; whether it is the first that shows an allocation of ours."""
+        """The watch brought this version of a claim; whether a pod waits for that: it shows an allocation of ours."""
         uid, version = claim.metadata.uid, claim.metadata.resource_version
         self._shown[uid] = version
         written = self._written.get(uid)
         if written is None or written.seen < math.inf or not _is_at_least(version, written.resource_version):
             return False
         written.seen = self._clock()
-        return True
+        return written.is_awaited
 
     def listed(self, as_of: float) -> list[str]:
         """The view has all claims as of this time; the keys of the claims that waited for that, or a later one."""
@@ -96,6 +98,8 @@ class Confirmations:
         if self._as_of >= due:
             return 0.0
         if now < due:
+            if written is not None:
+                written.is_awaited = True
             return due - now
         self._unlisted[claim.key] = None
         self.asked.set()
