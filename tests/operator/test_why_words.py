@@ -140,8 +140,22 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         pod(schedulingGates=[{"name": "one"}, {"name": "dra.kopf.dev/allocate"}]),
         [],
         [
-            "pod ns/web waits for its scheduling gates to be removed: one; the operator allocates its devices when "
-            "dra.kopf.dev/allocate is the last one"
+            "pod ns/web waits for its scheduling gates to be removed: one; then the operator allocates its devices and "
+            "removes dra.kopf.dev/allocate"
+        ],
+    ),
+    "it waits for its turn at our gate, and Volcano waits for ours": (
+        pod(
+            schedulingGates=[
+                {"name": "scheduling.volcano.sh/queue-allocation-gate"},
+                {"name": "dra.kopf.dev/allocate"},
+                {"name": "one"},
+            ]
+        ),
+        [],
+        [
+            "pod ns/web waits for its scheduling gates to be removed: one; then the operator allocates its devices and "
+            "removes dra.kopf.dev/allocate; scheduling.volcano.sh/queue-allocation-gate is removed after that"
         ],
     ),
     "it waits at our gate": (

@@ -16,6 +16,7 @@ from dra_operator.placement import (
     ANNOTATION,
     GATE,
     IMMEDIATE,
+    OPENED_LAST,
     Case,
     Demand,
     Fits,
@@ -106,9 +107,11 @@ def _ahead(
 
 def _gated_by_others(pod: Pod) -> str:
     gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
-    others = ", ".join(name for name in gates if name != GATE)
-    then = f"; the operator allocates its devices when {GATE} is the last one" if GATE in gates else ""
-    return f"pod {pod.key} waits for its scheduling gates to be removed: {others}{then}"
+    after_ours = OPENED_LAST if GATE in gates else frozenset()
+    first = ", ".join(name for name in gates if name != GATE and name not in after_ours)
+    then = f"; then the operator allocates its devices and removes {GATE}" if GATE in gates else ""
+    last = "".join(f"; {name} is removed after that" for name in gates if name in after_ours)
+    return f"pod {pod.key} waits for its scheduling gates to be removed: {first}{then}{last}"
 
 
 def _not_ours(cluster: Cluster, pod: Pod, concerns: Concerns) -> str:

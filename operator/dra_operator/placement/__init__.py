@@ -9,7 +9,7 @@ from .elsewhere import Allocations
 from .examination import Case, Examination, GettingReady, NotTried, Stolen, WriteUnderWay, examine, is_alone
 from .extended import ExtendedClaim, ExtendedResources
 from .filters import NodeFilter
-from .gate import GATE, GATED, has_gate, is_at_gate, reach
+from .gate import GATE, GATED, OPENED_LAST, has_gate, is_at_gate, reach
 from .hints import Elsewhere, Hint, PodsChange, RepellerGone, Turn
 from .immediate import (
     ANNOTATION,
@@ -51,6 +51,7 @@ __all__ = [
     "NO_BINDINGS",
     "NO_VOLUMES",
     "OF_VOLUMES",
+    "OPENED_LAST",
     "POD_SLOTS",
     "STRATEGIES",
     "Allocations",
