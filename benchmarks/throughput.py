@@ -7,7 +7,7 @@
 A round of one side: when its start is over, a steady state on the empty cluster, half of the devices given away in one
 burst, the steady state once more, the rest given away, and once more. In a steady state a few clients have one pod
 each: they create it, wait for its node, and delete it. Rounds of two sides alternate, each with processes of its own
-that are started for it.
+that are started for it. Ctrl-C ends the measurement with what the rounds so far gave.
 
 With --waiting the pods are there before the side starts, as after an outage. Latencies count from the start then, and
 a second line has the tenth of the pods that is bound first: how many per second from the first one on, and, under p50
@@ -144,9 +144,8 @@ class Round:
         return sum(process.seconds() for process in self._processes)
 
 
-async def measure(kubeconfig: Path, sides: Sequence[Side], load: Load, rounds: int) -> list[Result]:
-    """All rounds."""
-    results: list[Result] = []
+async def measure(kubeconfig: Path, sides: Sequence[Side], load: Load, rounds: int, results: list[Result]) -> None:
+    """All rounds; each adds to ``results`` when it is over."""
     async with Api(connection(kubeconfig)) as api:
         await furnish(api, load)
         for number in range(1, rounds + 1):
@@ -155,7 +154,6 @@ async def measure(kubeconfig: Path, sides: Sequence[Side], load: Load, rounds: i
                 await one.run(load)
                 results += one.results
                 print(f"round {number}, {side.name}: {one.results[-1].rate:.0f} pods/s at the end", file=sys.stderr)
-    return results
 
 
 def table(results: Sequence[Result]) -> Iterator[str]:
@@ -167,7 +165,7 @@ def table(results: Sequence[Result]) -> Iterator[str]:
         for side in sides:
             yield _line(phase, side, [result for result in results if (result.phase, result.side) == (phase, side)])
         if len(sides) == 2:
-            pairs = list(zip(*([r for r in results if (r.phase, r.side) == (phase, s)] for s in sides), strict=True))
+            pairs = list(zip(*([r for r in results if (r.phase, r.side) == (phase, s)] for s in sides), strict=False))
             rate = statistics.median(ours.rate / theirs.rate for ours, theirs in pairs)
             p50 = statistics.median(ours.p50 / theirs.p50 for ours, theirs in pairs)
             yield f"| {phase} | *{sides[0]} / {sides[1]}* | {rate:.2f} | {p50:.2f} | | | | | | |"
@@ -234,7 +232,13 @@ def main() -> int:
             sides = [side_of(text, kubeconfig, options.binaries) for text in options.sides or ["operator"]]
         except ValueError as error:
             parser.error(str(error))
-        results = asyncio.run(measure(kubeconfig, sides, load, options.rounds))
+        results: list[Result] = []
+        code = 0
+        try:
+            asyncio.run(measure(kubeconfig, sides, load, options.rounds, results))
+        except KeyboardInterrupt:
+            print("interrupted: this is what the rounds before gave", file=sys.stderr)
+            code = 130
     print("\n".join(table(results)))
     for side in dict.fromkeys(result.side for result in results):
         last = next(result for result in reversed(results) if result.side == side)
@@ -242,7 +246,7 @@ def main() -> int:
         print("\n".join(f"  {number:6.2f}  {what}" for what, number in sorted(last.by_verb.items())))
     if options.json:
         Path(options.json).write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
-    return 0
+    return code
 
 
 if __name__ == "__main__":
