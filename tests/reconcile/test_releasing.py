@@ -122,6 +122,52 @@ async def test_a_claim_that_went_with_its_finalizer_is_not_asked_for_again(world
     assert calls(world) == [("patch", "resourceclaims", "status"), ("patch", "resourceclaims", None)]
 
 
+async def test_a_pod_that_waits_with_a_shared_claim_gets_it_without_a_conflict(world: World, make: type[Make]) -> None:
+    """The finalizer stays on the claim: its removal would come between the pod's decision and its write."""
+    world.furnish()
+    world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
+    containers = [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]
+    world.api.add(PODS, make.pod("first", claims=[make.use("shared")], containers=containers))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        world.api.add(PODS, make.pod("second", claims=[make.use("shared")], containers=containers))
+        await world.quiet()
+        world.api.calls.clear()
+        world.api.drop(PODS, "ns/first")
+        await world.quiet()
+        made = [call for call in calls(world) if call[0] != "get"]
+        assert made == [
+            ("patch", "resourceclaims", "status"),
+            ("update", "resourceclaims", "status"),
+            ("create", "pods", "binding"),
+        ]
+        assert [entry["name"] for entry in world.api[RESOURCE_CLAIMS, "ns/shared"]["status"]["reservedFor"]] == [
+            "second"
+        ]
+        world.api.drop(PODS, "ns/second")
+        await world.quiet()
+        assert not world.api[RESOURCE_CLAIMS, "ns/shared"]["metadata"].get("finalizers")
+
+
+async def test_a_shared_claim_whose_last_pod_never_ran_can_be_deleted(world: World, make: type[Make]) -> None:
+    world.furnish()
+    world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
+    world.api.add(PODS, make.pod("first", claims=[make.use("shared")]))
+    world.start()
+    async with world.running():
+        await world.quiet()
+        world.api.add(PODS, make.pod("second", claims=[make.use("shared")], nodeSelector={"none": "such"}))
+        await world.quiet()
+        world.api.drop(PODS, "ns/first")
+        await world.quiet()
+        world.api.drop(PODS, "ns/second")
+        await world.quiet()
+        world.api.change(RESOURCE_CLAIMS, "ns/shared", mark_deleted)
+        await world.quiet()
+        assert world.api.of(RESOURCE_CLAIMS) == []
+
+
 async def test_a_consumer_that_the_view_does_not_have_yet_keeps_its_devices(world: World, placed: Obj) -> None:
     key = f"ns/{placed['metadata']['name']}"
     other = {"resource": "pods", "name": "other", "uid": "uid-other"}

@@ -86,6 +86,8 @@ class ClaimReleaser:
             if frees and claim.status.allocation is not None and FINALIZER in (claim.metadata.finalizers or ()):
                 claim = self._released(claim, await self._claims.release(claim, (), deallocate=True))
         if frees and claim.status.allocation is None and FINALIZER in (claim.metadata.finalizers or ()):
+            if claim.metadata.deletion_timestamp is None and any(self._cluster.awaiting(claim)):
+                return claim  # its next allocation needs the finalizer, and would conflict with the removal
             claim = await self._claims.let_go(claim)
         return claim
 
