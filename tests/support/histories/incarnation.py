@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from dra_api.core import Node, Pod
 from dra_api.meta import Object
@@ -55,10 +55,21 @@ AUDITS = 300.0  # seconds between two sweeps
 
 
 class _WatchedAudit(Audit):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._failed: set[Resource] = set()
+
     @property
     def is_due(self) -> bool:
-        """Whether an audit was asked for that has not begun."""
-        return any(called.is_set() for called in self._calls.values())
+        """Whether an audit was asked for that has not begun, or that is to be repeated."""
+        return bool(self._failed) or any(called.is_set() for called in self._calls.values())
+
+    async def _compare(self, resource: Resource) -> bool:
+        self._failed.add(resource)
+        is_done = await super()._compare(resource)
+        if is_done:
+            self._failed.discard(resource)
+        return is_done
 
 
 class Incarnation:

@@ -145,6 +145,11 @@ _UNMADE = "claim not made"
 _NUMBERS = re.compile(r"; (\d+) of (\d+) match(?:es)?, (\d+|all) in use")
 
 
+def _keeps_pods_out(node: Obj) -> bool:
+    spec = node.get("spec") or {}
+    return bool(spec.get("taints") or spec.get("unschedulable"))
+
+
 def wish_of(store: FakeStore, pod: Obj) -> Wish | None:
     """What a waiting pod needs; None: first of all a claim, which the operator owes it."""
     recorded = {
@@ -153,7 +158,8 @@ def wish_of(store: FakeStore, pod: Obj) -> Wish | None:
     devices, says = _extended(pod), set()
     on = _nodes_of_volumes(store, pod) or None  # a volume that is not made yet can be anywhere
     if devices and not store.of(DEVICE_CLASSES):
-        earlier = "|nodes are available" if rules_of(pod) else ""  # what keeps the pod from a node may be said instead
+        keeps_out = rules_of(pod) or any(_keeps_pods_out(node) for node in store.of(NODES))
+        earlier = "|nodes are available" if keeps_out else ""  # that may be said instead
         says.add(f"Insufficient {EXTENDED}|cannot fit resource {EXTENDED}|the cluster has no nodes{earlier}")
     for entry in pod["spec"].get("resourceClaims") or ():
         name = entry.get("resourceClaimName") or recorded.get(entry["name"])
