@@ -108,10 +108,11 @@ async def test_the_end_of_an_old_instance_forgets_what_the_new_one_reported(
     services = (*DRA, HEALTH)
     old = await registered(manager.plugins, make_plugin(DRIVER, services=services), services)
     new = await registered(manager.plugins, make_plugin(DRIVER, services=services, instance="-new"), services)
-    for plugin in (old, new):
-        await plugin.health.report({})
     health = manager.plugins.health
+    await old.health.report({})
     await becomes(lambda: health.get(DRIVER, "pool", "device-0").status == "Healthy")
+    await new.health.report({}, {"device": "device-1"})
+    await becomes(lambda: health.get(DRIVER, "pool", "device-1").status == "Healthy")
     manager.pods_changed = told.append
     await manager.plugins.deregister(DRIVER, str(old.service_socket))
     assert health.get(DRIVER, "pool", "device-0").status == "Unknown"
