@@ -51,6 +51,7 @@ from .ending import Ending
 from .errors import CommitFailed, CommitRefused, PodVanished
 from .logbook import devices_in, tell
 from .metrics import PlacementMetrics
+from .recording import Recording
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Writing(NamedTuple):
     metrics: PlacementMetrics
     confirmations: Confirmations
     volumes: VolumeWriter
+    recording: Recording
 
 
 class Commit:
@@ -76,7 +78,7 @@ class Commit:
 
     def __init__(self, cluster: Cluster, writing: Writing, ending: Ending, wake: Callable[[Keys], None]) -> None:
         self._cluster, self._ending, self._wake = cluster, ending, wake
-        self._claims, self._pods, self._metrics, self._confirmations, self._volumes = writing
+        self._claims, self._pods, self._metrics, self._confirmations, self._volumes, self._recording = writing
         self._reserved: list[ResourceClaim] = []
         self._extended: ResourceClaim | None = None
         self._unknown: set[str] = set()
@@ -110,6 +112,7 @@ class Commit:
             claims = [await self._reserve(entry, claim) for entry, claim in self._pod_claims]
             claims += await self._serve_extended_resources()
             await self._bind_volumes()
+            await self._recording.over(self._pod)
             if not may_end(claims):
                 return False
             self._action = self._ending.action(self._plan.node)
@@ -220,14 +223,15 @@ class Commit:
             await self._volumes.select_node(claim, node)
 
     def _check_recorded(self) -> None:
-        """The kubelet goes by the claims that the pod records; another controller may have recorded others."""
+        """The kubelet goes by the claims that the pod records: recording may have failed, or another controller may
+        have recorded others."""
         pod = self._cluster.pods.get(self._pod.key)
         if pod is None or pod.metadata.uid != self._pod.metadata.uid:
             return  # the server knows better
         recorded = {use.name for use in claims_of_pod(pod)}
         for entry, claim in self._pod_claims:
             if entry is not None and claim.metadata.name not in recorded:
-                raise ClaimChanged(f"pod {pod.key} records another claim than {claim.metadata.name} by now")
+                raise ClaimChanged(f"pod {pod.key} does not record claim {claim.metadata.name}")
 
     async def _undo(self, *, vanished: bool) -> None:
         """The reverse of everything done (4.6). A pod that vanished uses none of its claims any more."""

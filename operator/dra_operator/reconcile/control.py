@@ -47,6 +47,7 @@ from .placing import Placing
 from .pool_status import PoolReporter
 from .queue import Rank, WorkQueue
 from .queues import WorkQueues
+from .recording import Recording
 from .release import ClaimReleaser
 from .right_of_way import RightOfWay
 from .taint_rules import RuleReporter
@@ -114,17 +115,19 @@ class Control:
         allocated_at = stamp if cluster.features.binding_conditions else lambda: None
         self._claims = claims = ClaimWriter(client, self._take_in, self._gone, allocated_at)
         self._pods = pods = PodWriter(client, self._take_in, self._gone, stamp)
-        self.generator = ClaimGenerator(
-            cluster, claims, pods, self.events, ClaimMetrics(registry), self.concerns, legacy_names=legacy_claim_names
-        )
         hold = ClaimHold(claims, self.events, self.queues.add)
         lingering = Lingering(self.queues.of("claim"), clock)
+        recording = Recording(lambda pod: lingering.is_ample and cluster.waits_for_us(pod), self._plan)
+        made = ClaimMetrics(registry)
+        self.generator = ClaimGenerator(
+            cluster, claims, pods, self.events, made, self.concerns, recording, legacy_names=legacy_claim_names
+        )
         self.releaser = ClaimReleaser(cluster, claims, pods, hold, lingering, self.concerns)
         self._grace = pace.grace
         self._sees_pods = sees_pods
         self._confirmations = Confirmations(self._is_contested, clock, pace.grace)
         volumes, counted = VolumeWriter(client, self._take_in), PlacementMetrics(registry, cluster.scheduler_name)
-        writing = Writing(claims, pods, counted, self._confirmations, volumes)
+        writing = Writing(claims, pods, counted, self._confirmations, volumes, recording)
         first, place = RightOfWay(cluster, clock, pace.grace), self.queues.of("place")
         means = Placing(cluster, writing, self.events, place, self.queues.add, now, pace, first, lingering)
         self.placer = PodPlacer(means, allocator, self.concerns)
@@ -195,6 +198,10 @@ class Control:
     def listed(self, as_of: float) -> None:
         """The view has all claims as they were on the server at this time of the loop, or later."""
         self._look_at_users(self._confirmations.listed(as_of), after=0.0)
+
+    def _plan(self, pod: Pod) -> None:
+        """Have the pod planned now."""
+        self.queues.add((Key("place", pod.key),))
 
     def _is_contested(self, allocation: AllocationResult) -> bool:
         """Whether another scheduler may have taken the same device: it has pods that want some, or may have."""

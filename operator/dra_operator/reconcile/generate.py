@@ -33,6 +33,7 @@ from .errors import GenerationFailed
 from .logbook import tell
 from .metrics import ClaimMetrics
 from .names import generated_name, legacy_name
+from .recording import Recording
 from .repair import ClaimRepair
 
 logger = logging.getLogger(__name__)
@@ -52,11 +53,12 @@ class ClaimGenerator:
         events: EventRecorder,
         metrics: ClaimMetrics,
         concerns: Concerns,
+        recording: Recording,
         *,
         legacy_names: bool = False,
     ) -> None:
         self._cluster, self._claims, self._pods = cluster, claims, pods
-        self._legacy_names = legacy_names
+        self._recording, self._legacy_names = recording, legacy_names
         self._events, self._metrics, self._concerns = events, metrics, concerns
         self._repair = ClaimRepair(cluster, claims, pods)
 
@@ -87,7 +89,8 @@ class ClaimGenerator:
             if name is not None:
                 found[entry.name] = name
         if found:
-            pod = await self._pods.record_claims(pod, found)
+            with self._recording.of(pod, found):
+                pod = await self._pods.record_claims(pod, found)
         if pod.spec.node_name:
             await self._reserve(pod)
 

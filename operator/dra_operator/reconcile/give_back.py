@@ -36,7 +36,7 @@ class GiveBack:
     def __init__(self, placing: Placing, report: WaitingReport) -> None:
         self._placing, self._report = placing, report
         self._cluster = placing.cluster
-        self._claims, self._pods, self._metrics, self._confirmations, _ = placing.writing
+        self._claims, self._pods, self._metrics, self._confirmations, *_ = placing.writing
 
     async def settle(self, key: str) -> None:
         """Allocations of an earlier attempt whose write was not answered: find out what became of them.

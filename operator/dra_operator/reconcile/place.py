@@ -101,6 +101,7 @@ class PodPlacer:
         pod = self._cluster.applicant(key)
         if pod is None or not self._is_ours(pod) or self._cluster.is_bound(pod):
             return Decided()
+        pod = self._placing.writing.recording.foreseen(pod)
         if self._placing.writing.pods.unanswered(pod) is not None:
             return Decided(partial(self._give_back.ask, pod, self._ending(pod)), clears_up=True)
         if attempt is None or not attempt.is_of(self._cluster):
