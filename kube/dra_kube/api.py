@@ -118,7 +118,10 @@ class Api:
         field_manager: str | None = None,
         force: bool = False,
     ) -> Object:
-        """Change the object; ``apply`` needs a ``field_manager``. A patch must have the shape of the served version."""
+        """Change the object; ``apply`` needs a ``field_manager``. A patch must have the shape of the served version.
+
+        With ``metadata.uid`` in the patch, raises Conflict for any other object of the name. Raises NotFound.
+        """
         query = {
             key: value
             for key, value in (("fieldManager", field_manager), ("force", "true" if force else None))

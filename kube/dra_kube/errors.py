@@ -14,7 +14,8 @@
         ├── Unauthorized          401
         ├── Forbidden             403
         ├── NotFound              404
-        ├── Conflict              409, the object was changed in between: read again, try again
+        ├── Conflict              409, the object was changed in between: read again, try again; also 422 if the patch
+        │   │                     names the uid of a predecessor
         │   └── AlreadyExists     409, reason AlreadyExists
         ├── Gone                  410, a resourceVersion or continue token is too old: list again
         ├── Invalid               422, validation; ``causes`` name the fields
@@ -98,7 +99,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409"""
+    """409, or 422 if the patch names the uid of a predecessor."""
 
 
 class AlreadyExists(Conflict):
@@ -144,4 +145,7 @@ def error_of(code: int, status: dict[str, Any], fallback: str = "", retry_after:
     if kind is Conflict and reason == "AlreadyExists":
         kind = AlreadyExists
     message = message if isinstance(message, str) and message else fallback
-    return kind(code, reason, message, details if isinstance(details, dict) else None, retry_after)
+    error = kind(code, reason, message, details if isinstance(details, dict) else None, retry_after)
+    if kind is Invalid and {cause.get("field") for cause in error.causes} == {"metadata.uid"}:
+        return Conflict(code, reason, message, error.details, retry_after)
+    return error

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import envtest
 import pytest
@@ -20,6 +21,7 @@ from dra_kube import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    Conflict,
     Forbidden,
     Invalid,
     NotFound,
@@ -135,6 +137,25 @@ async def test_int_003_004_what_is_written_in_one_version_is_read_in_all(scene: 
     pod = await scene.create_pod(scene.pod())
     assert pod["spec"]["resourceClaims"] == [{"name": "my-claim", "resourceClaimName": "external-claim"}]
     assert pod["spec"]["containers"][0]["resources"]["claims"] == [{"name": "my-claim"}]
+
+
+@control_plane
+@pytest.mark.parametrize("kind", ["merge", "apply"])
+async def test_a_patch_for_a_claim_that_was_made_again_is_a_conflict(
+    scene: Scene, kind: Literal["merge", "apply"]
+) -> None:
+    """The server says that the field is immutable; no writer of ours may take that for a fault of what it writes."""
+    made = [await scene.create_claim("again", CLAIM)]
+    await scene.api.delete(RESOURCE_CLAIMS, "again", scene.namespace)
+    made.append(await scene.create_claim("again", CLAIM))
+    old, new = ({"name": "again", "uid": each["metadata"]["uid"], "labels": {"a": "b"}} for each in made)
+    manager = "test" if kind == "apply" else None
+    patch = partial(
+        scene.api.patch, RESOURCE_CLAIMS, "again", namespace=scene.namespace, kind=kind, field_manager=manager
+    )
+    with pytest.raises(Conflict, match=r"uid.*immutable"):
+        await patch(patch={"metadata": old})
+    assert (await patch(patch={"metadata": new}))["metadata"]["labels"] == {"a": "b"}
 
 
 @control_plane

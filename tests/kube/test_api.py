@@ -95,6 +95,27 @@ async def test_a_status_becomes_the_exception_of_its_code_and_keeps_message_and_
     assert caught.value.retry_after == 3
 
 
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        (["metadata.uid"], dra_kube.Conflict),
+        (["metadata.uid", "metadata.uid"], dra_kube.Conflict),
+        (["metadata.uid", "spec.x"], dra_kube.Invalid),
+        ([], dra_kube.Invalid),
+    ],
+)
+async def test_a_patch_with_the_uid_of_another_object_is_a_conflict(
+    serve: Serve, fields: list[str], error: type[dra_kube.ApiError]
+) -> None:
+    """Servers name the field once or twice, and call the patch invalid: they compare the uid like any other field."""
+    causes = [{"field": field} for field in fields]
+    status = {"kind": "Status", "reason": "Invalid", "message": "m", "details": {"causes": causes}}
+    api = await serve({"PATCH /api/v1/namespaces/default/pods/p": answer(status, 422)})
+    with pytest.raises(error, match="m") as caught:
+        await api.patch(PODS, "p", {"metadata": {"uid": "predecessor"}}, "default")
+    assert (type(caught.value), caught.value.code) == (error, 422)
+
+
 async def test_an_error_page_that_is_no_status_still_says_what_came_back(serve: Serve) -> None:
     async def proxy_page(request: web.Request) -> web.Response:
         return web.Response(status=502, text="<html>bad gateway</html>")
