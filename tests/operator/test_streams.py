@@ -123,10 +123,15 @@ async def test_kopf_is_replaced_when_the_task_that_watches_a_kind_is_gone(
         await site.ready()
 
 
+@pytest.mark.parametrize("withdrawn", [(), ("v1", "v1beta2")], ids=["v1", "v1beta1"])
 async def test_kopf_is_replaced_as_soon_as_kinds_are_served_again(
-    cluster: LiveCluster, proxy: FaultProxy, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
+    cluster: LiveCluster,
+    proxy: FaultProxy,
+    supervising: Supervising,
+    monkeypatch: pytest.MonkeyPatch,
+    withdrawn: tuple[str, ...],
 ) -> None:
-    """Kopf fails when they vanish; then it runs without them until they are back."""
+    """Kopf fails when they vanish; then it runs without them until they are back, be it in an older version."""
     monkeypatch.setattr(supervisor, "SERVED_LOOK", 0.1)
     await cluster.furnish()
     await cluster.add_template()
@@ -140,9 +145,12 @@ async def test_kopf_is_replaced_as_soon_as_kinds_are_served_again(
                 return RESOURCE_CLAIMS in site.operator.streams.unfound()
 
             await until("Kopf runs without claims", unfound)
-        await cluster.place("pod")
-        await site.ready()
-        assert site.metric("dra_operator_kopf_restarts_total", reason="renewal") == 1
+        gone = (Unserved(Target(group="resource.k8s.io", version=version)) for version in withdrawn)
+        with proxy.suffering(*gone):
+            await cluster.place("pod")
+            await site.ready()
+            assert site.metric("dra_operator_kopf_restarts_total", reason="renewal") == 1
+            await cluster.place("another")
 
 
 LIMITS = Limits(silence=90, gap=10, idle=20, start=60)

@@ -18,6 +18,7 @@ class ApiCall:
     resource: str
     namespace: str = ""
     name: str = ""
+    version: str = ""
 
     @property
     def is_write(self) -> bool:
@@ -34,14 +35,15 @@ def api_call(method: str, target: str) -> ApiCall:
     parts = [unquote(part) for part in url.path.strip("/").split("/")]
     depth = {"api": 2, "apis": 3}.get(parts[0], len(parts))
     group, rest = parts[1] if parts[0] == "apis" and len(parts) > 1 else "", parts[depth:]
+    version = parts[depth - 1] if parts[0] in ("api", "apis") and len(parts) >= depth else ""
     if not rest:
-        return ApiCall("get" if method == "GET" else method.lower(), group, url.path)
+        return ApiCall("get" if method == "GET" else method.lower(), group, url.path, version=version)
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
         namespace, rest = rest[1], rest[2:]
     plural, name, subresource = (*rest, "", "")[:3]
     resource = f"{plural}/{subresource}" if subresource else plural
-    return ApiCall(_verb(method, name, url.query), group, resource, namespace, name)
+    return ApiCall(_verb(method, name, url.query), group, resource, namespace, name, version)
 
 
 def _verb(method: str, name: str, query: str) -> str:

@@ -228,6 +228,11 @@ class Operator:
         """The kinds to watch, each with the version in which the server has it; between ``start`` and ``stop``."""
         return self._running.loader.served
 
+    def served_again(self, resource: Resource, version: str) -> None:
+        """A kind that the server had withdrawn is back: the next Kopf is to watch it, in this version."""
+        self._running.loader.served[resource] = version
+        self.streams.expect(resource, version)
+
     def deals_with(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:
         """Whether an event is over before Kopf hears of it.
 

@@ -129,9 +129,9 @@ class Streams:
         self.listeners: list[Listener] = []
 
     def expect(self, resource: Resource, version: str) -> None:
-        """From now on this kind should be watched, in this version."""
+        """From now on this kind should be watched, in this version; what is known about it in another one stays."""
         path = resource.path(version, None, None)
-        self._streams.setdefault(resource, Stream(path, self.clock(), self.limits))
+        self._streams.setdefault(resource, Stream(path, self.clock(), self.limits)).path = path
 
     def clear(self) -> None:
         """No kind is to be watched any more."""

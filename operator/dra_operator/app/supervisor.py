@@ -188,20 +188,27 @@ class Supervisor:
         return f"Kopf stopped asking for {', '.join(idle)}"
 
     async def _served_again(self) -> None:
-        """Wait until the server serves a kind again that Kopf did not find: it looks for kinds at its start only."""
-        while True:
-            await asyncio.sleep(SERVED_LOOK)
-            for resource in self.operator.streams.unfound():
-                if await self._is_served(resource) and resource in self.operator.streams.unfound():
-                    logger.info("the API server serves %s again", resource)
-                    return
+        """Wait until the server serves kinds again that Kopf did not find: it looks for kinds at its start only.
 
-    async def _is_served(self, resource: Resource) -> bool:
+        They may be back in another version, after an upgrade or a change of the server's ``--runtime-config``.
+        """
+        back: dict[Resource, str] = {}
+        while not back:
+            await asyncio.sleep(SERVED_LOOK)
+            versions = [(resource, await self._version_of(resource)) for resource in self.operator.streams.unfound()]
+            unfound = self.operator.streams.unfound()
+            back = {resource: version for resource, version in versions if version and resource in unfound}
+        for resource, version in back.items():
+            logger.info("the API server serves %s again, in version %s", resource, version)
+            self.operator.served_again(resource, version)
+
+    async def _version_of(self, resource: Resource) -> str:
+        """The version in which the server serves the kind now; empty for none, and if it cannot be asked."""
         try:
-            async with Api(self.connection) as api:
-                return await api.version_of(resource) == self.operator.served[resource]
+            async with Api(self.connection) as api:  # a new one, which remembers no version
+                return await api.version_of(resource)
         except KubeError:
-            return False
+            return ""
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Whether the work was done before a signal came. Raises the error of the work."""

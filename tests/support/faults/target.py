@@ -17,6 +17,7 @@ class Target:
     name: str = "*"
     client: str = "*"
     group: str = "*"
+    version: str = "*"
 
     def includes(self, client: str, call: ApiCall) -> bool:
         """Whether this client's request is meant."""
@@ -26,4 +27,5 @@ class Target:
             and fnmatchcase(call.name, self.name)
             and fnmatchcase(client, self.client)
             and fnmatchcase(call.group, self.group)
+            and fnmatchcase(call.version, self.version)
         )
