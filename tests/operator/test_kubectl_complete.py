@@ -63,6 +63,7 @@ async def test_names_come_from_the_cluster(
     given = ["why", "--kubeconfig", str(kubeconfig)]
     assert await complete(capsys, *given, "pod", "-n", "ns", "") == ["one", "other", "two", ":4"]
     assert await complete(capsys, *given, "--namespace=ns", "pod", "o") == ["one", "other", ":4"]
+    assert await complete(capsys, *given, "--namespace=ns", "po", "o") == ["one", "other", ":4"]
     assert await complete(capsys, *given, "pod", "") == [":4"]
     assert await complete(capsys, *given, "claim", "-n", "ns", "") == [":4"]
     assert await complete(capsys, *given, "-n", "n") == ["ns", ":4"]

@@ -77,6 +77,34 @@ async def test_a_pod_that_fits_says_where(
     assert "pod ns/pod would fit 2 of 2 nodes: node-0, node-1" in output
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["pod", "pod"], ["po", "pod"], ["pods", "pod"], ["Pod", "pod"], ["pod/pod"], ["pods/pod"]),
+        *(["resourceclaim", "claim"], ["resourceclaims/claim"], ["resourceclaim.resource.k8s.io/claim"]),
+        ["claims/claim"],
+    ],
+    ids=" ".join,
+)
+async def test_a_kind_is_written_as_kubectl_takes_and_prints_it(
+    words: list[str], cluster: LiveCluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.furnish(nodes=1, devices=1)
+    await add_claim(cluster, count=1)
+    await add_user(cluster)
+    code, output = await ask(capsys, kubeconfig, *words)
+    assert code == 0
+    assert "pod ns/pod would fit 1 of 1 node: node-0" in output
+
+
+@pytest.mark.parametrize("words", [["node", "n1"], ["node/n1"], ["pod/"], ["/pod"]], ids=" ".join)
+def test_a_kind_that_cannot_be_explained_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["why", *words])
+    assert ended.value.code == 2
+    assert "(choose from 'pod', 'claim')" in capsys.readouterr().err or "required: name" in capsys.readouterr().err
+
+
 async def test_a_permission_that_is_missing_is_named_with_its_role(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from typing import Final
 from dra_kube import NAMESPACES, PODS, RESOURCE_CLAIMS, Api, KubeError, Resource, connection, contexts, namespace_of
 
 from .console import finish
-from .kubectl import parser
+from .kubectl import kind_of, parser
 
 TIMEOUT: Final = 3.0  # seconds for an answer of the API server
 FILES, NO_FILES = ":0", ":4"
@@ -104,7 +104,7 @@ class Place:
 
 
 def _names(values: Values) -> list[str]:
-    kind = KINDS.get(values.get("kind", ""))
+    kind = KINDS.get(kind_of(values.get("kind", "")))
     namespace = values.get("namespace") or namespace_of(values.get("kubeconfig"), values.get("context"))
     return _listed(values, kind, namespace) if kind is not None else []
 
