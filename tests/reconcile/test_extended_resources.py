@@ -8,6 +8,7 @@ import pytest
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Forbidden, Unreachable
 from dra_operator.allocator import Features
 from dra_operator.cluster import Key
+from fake_api import Call
 from objects import Make
 from reconcile_world import World
 
@@ -114,6 +115,27 @@ async def test_a_claim_that_the_server_refuses_is_reported_on_the_pod_and_made_l
     assert "exceeded quota: gpus" in world.messages("FailedScheduling")[0]
     assert (created(world, "success"), created(world, "failure")) == (1, 1)
     assert node_of(world) == "node-0"
+
+
+@pytest.mark.parametrize("refused", [("create", None), ("update", "status")])
+async def test_attempts_that_the_server_refuses_alike_are_told_once(
+    refused: tuple[str, str | None], world: World, make: type[Make]
+) -> None:
+    furnish(world, make)
+    times = iter(range(4))
+
+    def refuse(call: Call) -> Exception | None:
+        if call.plural != "resourceclaims" or (call.verb, call.sub) != refused or (time := next(times, None)) is None:
+            return None
+        name = call.name or f"pod-extended-resources-bcdf{time + 4}"
+        return Forbidden(403, "Forbidden", f'resourceclaims.resource.k8s.io "{name}" is forbidden: exceeded quota')
+
+    world.api.before = refuse
+    await world.settle()
+    assert node_of(world) == "node-0"
+    assert next(times, None) is None
+    (told,) = world.messages("FailedScheduling")
+    assert '"pod-extended-resources-*" is forbidden: exceeded quota' in told
 
 
 @pytest.mark.parametrize("refused", [("patch", "status"), ("create", "binding")])

@@ -45,7 +45,7 @@ from dra_operator.cluster import Cluster, DeviceTaken, Keys
 from dra_operator.kube import ClaimChanged, ClaimWriter, ObjectChanged, PodWriter, VolumeWriter, may_have_happened
 from dra_operator.placement import ExtendedClaim, Plan, PodClaim, is_at_gate, is_stand_in, title
 
-from .claim_body import claim_for_extended_resources
+from .claim_body import claim_for_extended_resources, without_chance
 from .confirmation import Confirmations
 from .ending import Ending
 from .errors import CommitFailed, CommitRefused, PodVanished
@@ -132,8 +132,10 @@ class Commit:
 
     def _failure(self, error: Exception) -> CommitFailed:
         if isinstance(error, ApiError) and is_over(error) and not isinstance(error, _PASSING):
-            return CommitRefused(f"cannot {self._action}: the API server refused: {error}")
-        return CommitFailed(f"{title(self._pod)} to node {self._plan.node}: cannot {self._action}: {error}")
+            refused = f"cannot {self._action}: the API server refused: {error}"
+            return CommitRefused(without_chance(self._pod, refused))
+        failed = f"{title(self._pod)} to node {self._plan.node}: cannot {self._action}: {error}"
+        return CommitFailed(without_chance(self._pod, failed))
 
     async def _reserve(self, entry: str | None, claim: ResourceClaim) -> ResourceClaim:
         allocation = self._plan.allocations.get(claim.metadata.uid)

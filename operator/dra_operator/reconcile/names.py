@@ -6,6 +6,7 @@ example after a lost answer, meets the existing claim instead of making a second
 """
 
 import hashlib
+import re
 
 LONGEST_BASE = 57
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # those of the API server: without vowels, so that no words appear
@@ -16,6 +17,11 @@ def generated_name(base: str, pod_uid: str, entry: str, attempt: int) -> str:
     """The name for an entry's claim; another one for each attempt, for when a name is taken by something else."""
     digest = hashlib.sha256(f"{pod_uid}/{entry}/{attempt}".encode()).digest()
     return base + "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:_SUFFIX])
+
+
+def without_suffix(text: str, base: str) -> str:
+    """The text with ``base*`` for each name made from the base, so that two attempts that fail alike say the same."""
+    return re.sub(rf"{re.escape(base)}[a-z0-9]{{{_SUFFIX}}}\b", f"{base}*", text)
 
 
 def legacy_name(pod: str, entry: str) -> str:
