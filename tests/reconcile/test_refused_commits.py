@@ -14,6 +14,7 @@ from dra_kube import (
     Forbidden,
     Invalid,
     NotFound,
+    Resource,
     TooManyRequests,
 )
 from fake_api import Call
@@ -208,3 +209,58 @@ async def test_a_pod_that_another_writer_bound_elsewhere_keeps_nothing_here(worl
     assert not status.get("reservedFor")
     assert world.messages("Scheduled") == []
     assert world.cluster.loads.used("node-0") == {}
+
+
+async def test_a_shared_claim_whose_last_pod_cannot_be_bound_gives_its_device_back(
+    world: World, make: type[Make]
+) -> None:
+    """The other pod ends while the binding is under way: the claim stays reserved then, and keeps its device."""
+    furnish(world, make, devices=1)
+    world.api.add(RESOURCE_CLAIMS, make.claim("shared"))
+    world.api.add(PODS, make.pod("first", claims=[make.use("shared")]))
+    bind = world.api.create_subresource
+
+    def users() -> list[str]:
+        return [consumer["name"] for consumer in world.api[RESOURCE_CLAIMS, "ns/shared"]["status"]["reservedFor"]]
+
+    async def refuse(resource: Resource, name: str, subresource: str, body: Obj, namespace: str | None = None) -> Obj:
+        if name == "first":
+            return await bind(resource, name, subresource, body, namespace)
+        world.api.change(PODS, "ns/first", lambda pod: pod["status"].update(phase="Succeeded"))
+        async with asyncio.timeout(10):
+            while users() != ["second"]:
+                world.bring_events()
+                await world.tick()
+        world.api.drop(PODS, "ns/second")
+        raise REFUSALS["by a webhook"]
+
+    world.api.create_subresource = refuse  # type: ignore[method-assign]
+    world.start()
+    async with world.running():
+        await world.quiet()
+        world.api.add(PODS, make.pod("second", claims=[make.use("shared")]))
+        await world.quiet()
+    status = world.api[RESOURCE_CLAIMS, "ns/shared"]["status"]
+    assert not status.get("allocation")
+    assert not status.get("reservedFor")
+
+
+async def test_an_allocation_without_consumer_stays_when_its_first_pod_cannot_be_bound(
+    world: World, make: type[Make]
+) -> None:
+    """Another component made it (CC-05)."""
+    furnish(world, make, devices=1)
+    result = {"request": "req", "driver": "gpu.example.com", "pool": "node-0", "device": "dev-0"}
+    made = make.claim("claim", finalizers=[FINALIZER]) | {"status": {"allocation": {"devices": {"results": [result]}}}}
+    world.api.add(RESOURCE_CLAIMS, made)
+    world.api.add(PODS, make.pod(claims=[make.use("claim")]))
+    world.api.before = lambda call: REFUSALS["by a webhook"] if call.sub == "binding" else None
+    world.start()
+    async with world.running():
+        async with asyncio.timeout(10):
+            while not world.messages("FailedScheduling"):
+                world.bring_events()
+                await world.tick()
+    status = world.api[RESOURCE_CLAIMS, "ns/claim"]["status"]
+    assert status["allocation"] == made["status"]["allocation"]
+    assert not status.get("reservedFor")

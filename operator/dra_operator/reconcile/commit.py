@@ -10,7 +10,8 @@ The holdings keep each allocation until its write is over. What is over depends 
   server, and makes sure by a write of its own that an allocation which is not there can come no more (``settle``).
 
 What a commit itself has allocated and reserved it deallocates and lets go when a later step fails: a claim that were
-left allocated without a consumer would hold its devices for ever, should the pod vanish now.
+left allocated without a consumer would hold its devices for ever, should the pod vanish now. So would a shared claim
+whose other consumers ended meanwhile. A claim that had an allocation and no consumer before keeps its allocation.
 
 Claims of volumes come after the devices: what is begun with them is never taken back, so a pod that fails before has
 left no trace in storage. A crash in between loses nothing either: the next attempt finds the devices, goes to their
@@ -43,7 +44,7 @@ from dra_kube import (
 
 from dra_operator.cluster import Cluster, DeviceTaken, Keys
 from dra_operator.kube import ClaimChanged, ClaimWriter, ObjectChanged, PodWriter, VolumeWriter, may_have_happened
-from dra_operator.placement import ExtendedClaim, Plan, PodClaim, is_at_gate, is_stand_in, title
+from dra_operator.placement import ExtendedClaim, Plan, PodClaim, is_alone, is_at_gate, is_stand_in, title
 
 from .claim_body import claim_for_extended_resources, without_chance
 from .confirmation import Confirmations
@@ -241,8 +242,8 @@ class Commit:
         self._wake(self._cluster.forget_placed(self._pod))
         uid = self._pod.metadata.uid
         for claim in self._reserved:
-            ours = vanished or claim.metadata.uid in self._plan.allocations
-            await self._try_to_undo(claim, self._claims.release(claim, {uid}, deallocate=ours))
+            frees = vanished or claim.metadata.uid in self._plan.allocations or not is_alone(self._pod, claim)
+            await self._try_to_undo(claim, self._claims.release(claim, {uid}, deallocate=frees))
         self._confirmations.forget(self._reserved)
         if self._extended is not None:
             await self._try_to_undo(self._extended, self._claims.discard(self._extended, uid))
