@@ -248,7 +248,7 @@ async def test_while_a_pod_of_kube_scheduler_waits_with_it_that_one_decides(worl
         assert (device(world), users(world)) == ("b/dev-0", [])
 
 
-@pytest.mark.parametrize("end", ["goes", "is gated by another"])
+@pytest.mark.parametrize("end", ["goes", "is gated by another", "gets a node without its claims"])
 async def test_it_is_allocated_when_no_pod_waits_with_it_any_more(end: str, world: World, make: type[Make]) -> None:
     world.furnish("a")
     add(world, make)
@@ -260,7 +260,10 @@ async def test_it_is_allocated_when_no_pod_waits_with_it_any_more(end: str, worl
         await world.quiet()
         if gates is None:
             assert device(world) is None
-            world.api.drop(PODS, "ns/theirs")
+            if end == "goes":
+                world.api.drop(PODS, "ns/theirs")
+            else:
+                world.api.change(PODS, "ns/theirs", lambda pod: pod["spec"].update(nodeName="a"))
             await world.quiet()
     assert device(world) == "a/dev-0"
 

@@ -32,7 +32,7 @@ from dra_api.resource import (
     ResourceSlice,
 )
 
-from dra_operator.placement import ANNOTATION, HOLD, Elsewhere, Place, counts_alike
+from dra_operator.placement import ANNOTATION, HOLD, Elsewhere, Place, counts_alike, stand_in_key
 
 from .contention import ANY, drivers_in
 from .duplicates import duplicates
@@ -58,6 +58,7 @@ def on_pod(cluster: State, change: Change[Pod]) -> Keys:
             keys.append(Key("pod", new.key))
         if new.spec.node_name and (old is None or gone is not None or not old.spec.node_name):
             keys += _made_in_vain(cluster, new)
+            keys += _left_to_stand_ins(cluster, new)
         is_other = gone is not None or _may_place_differently(old, new)
         if is_other and new.key in cluster.waiting and not cluster.lacks_generated_claim(new):
             keys.append(Key("place", new.key))
@@ -266,6 +267,12 @@ def _claims_left_by(cluster: State, pod: Pod) -> Keys:
 def _made_in_vain(cluster: State, pod: Pod) -> Keys:
     """Claims for extended resources beside the one with which the pod got its node."""
     return tuple(Key("claim", claim.key) for claim in cluster.claims_owned_by(pod) if is_for_extended_resources(claim))
+
+
+def _left_to_stand_ins(cluster: State, pod: Pod) -> Keys:
+    """Stand-ins of immediate claims without devices: until the pod had its node they left the decision to it."""
+    stand_ins = (stand_in_key(claim) for _, claim in cluster.claims_of(pod) if claim is not None)
+    return _place(key for key in stand_ins if key in cluster.waiting)
 
 
 def _leftover_gone(cluster: State, claim: ResourceClaim) -> Keys:
