@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_operator.allocator import Features
 from dra_operator.reconcile import Concerns
 from fake_api import ERRORS, Nth
 from objects import Make, Obj
@@ -360,7 +361,9 @@ async def test_an_allocation_that_lands_late_is_outdated_before_its_device_is_gi
     assert device(world) is None
 
 
-async def test_a_device_that_another_scheduler_took_as_well_is_given_up(world: World, make: type[Make]) -> None:
+@pytest.mark.parametrize("device_taints", [True, False])
+async def test_a_device_that_another_scheduler_took_as_well_is_given_up(device_taints: bool, make: type[Make]) -> None:
+    world = World(Features(device_taints=device_taints))
     world.furnish("a", devices=2)
     world.api.add(RESOURCE_CLAIMS, make.claim("theirs"))
     world.api.add(PODS, make.pod("theirs", [make.use("theirs")], schedulerName="default-scheduler"))

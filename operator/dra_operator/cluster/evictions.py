@@ -49,12 +49,9 @@ def on_rule(cluster: State, change: Change[DeviceTaintRule]) -> Keys:
 
 def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     """The pods of a claim with tainted devices whose allocation, reservations or owner changed."""
-    if not cluster.features.device_taints:
-        return NOTHING
-    versions = [claim for claim in change if claim is not None]
-    cluster.claims_by_device.file(versions[0].key, _devices(change.new) if change.new is not None else ())
     if not has_evicting_taints(cluster) or _essence(change.old) == _essence(change.new):
         return NOTHING
+    versions = [claim for claim in change if claim is not None]
     return _users(cluster, (claim.key for claim in versions if is_tainted(cluster, claim)))
 
 

@@ -116,9 +116,8 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
 
 def _clashing(cluster: State, claim: ResourceClaim) -> Keys:
     """Who holds a device of the claim, too, and can still give way: waiting pods, and immediate claims."""
-    devices = cluster.holdings.clashes(claim)
-    holders = [claim.key, *(key for device in devices for key in cluster.claims_by_device.keys(device))]
-    users = (user for key in holders for user in cluster.pods_by_claim.keys(key)) if devices else ()
+    holders = (key for device in cluster.holdings.clashes(claim) for key in cluster.claims_by_device.keys(device))
+    users = (user for key in holders for user in cluster.pods_by_claim.keys(key))
     return _place(dict.fromkeys(user for user in users if user in cluster.waiting or user in cluster.stand_ins))
 
 

@@ -27,7 +27,7 @@ from dra_api.storage import (
 )
 from dra_api.volumes import volume_uses
 
-from dra_operator.allocator import Inventory
+from dra_operator.allocator import DeviceId, Inventory
 from dra_operator.placement import (
     STRATEGIES,
     LoadedNode,
@@ -244,11 +244,13 @@ class Cluster(State):
             key = old.key if old else ""
             self.claims_by_owner.file(key, ())
             self.claims_by_class.file(key, ())
+            self.claims_by_device.file(key, ())
         else:
             self.holdings.stored(new.metadata.uid, new.status.allocation)
             owner = owning_pod(new)
             self.claims_by_owner.file(new.key, (owner.uid,) if owner is not None else ())
             self.claims_by_class.file(new.key, triggers.classes_of(new))
+            self.claims_by_device.file(new.key, map(DeviceId.of, new.results))
         foreign.on_claim(self, change)
         return (*triggers.on_claim(self, change), *evictions.on_claim(self, change))
 
