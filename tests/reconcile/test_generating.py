@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -331,6 +332,26 @@ async def test_a_pod_with_a_preset_node_gets_its_allocated_claim_reserved(world:
     assert "status" not in world.api[RESOURCE_CLAIMS, "ns/free"]
     (consumer,) = world.api[RESOURCE_CLAIMS, "ns/taken"]["status"]["reservedFor"]
     assert consumer == {"resource": "pods", "name": "pod", "uid": world.api[PODS, "ns/pod"]["metadata"]["uid"]}
+
+
+async def test_a_claim_that_takes_no_more_consumers_is_no_bug_of_the_operator(
+    world: World, make: type[Make], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pod has its node already, so nothing but another pod's end can help: it is tried again, and told once."""
+    consumers = [{"apiGroup": "example.com", "resource": "jobs", "name": "j", "uid": str(n)} for n in range(256)]
+    full = make.claim("full", finalizers=[FINALIZER])
+    world.api.add(RESOURCE_CLAIMS, full | {"status": {"allocation": {"devices": {}}, "reservedFor": consumers}})
+    world.api.add(PODS, make.pod(claims=[make.use("full")], node="node-0"))
+    world.start()
+    async with world.running() as control:
+        while control.queues.of("pod").retries < 3:
+            world.bring_events()
+            await world.tick()
+        world.api.change(RESOURCE_CLAIMS, "ns/full", lambda claim: claim["status"]["reservedFor"].pop())
+        await world.quiet()
+    (told,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+    assert 'failed error="PodResourceClaim entry-0: claim ns/full has 256 consumers already' in told
+    assert world.api[RESOURCE_CLAIMS, "ns/full"]["status"]["reservedFor"][-1]["name"] == "pod"
 
 
 async def test_a_pod_being_deleted_on_its_node_keeps_its_claims(world: World, make: type[Make]) -> None:

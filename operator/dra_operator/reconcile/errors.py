@@ -3,7 +3,7 @@
 ::
 
     ReconcileError
-    ├── GenerationFailed     a claim could not be made or recorded for a pod
+    ├── GenerationFailed     a claim could not be made, recorded or reserved for a pod
     ├── PlacementFailed      the attempt to place a pod was aborted; nothing was written
     └── CommitFailed         a plan could not be written; what was taken for it is given back
         ├── CommitRefused    because the server refuses it, which only a person can change
@@ -17,7 +17,7 @@ class ReconcileError(Exception):
 
 
 class GenerationFailed(ReconcileError):
-    """No claim for a pod entry; the text goes into an event on the pod."""
+    """No claim for a pod entry, or no reservation of it."""
 
 
 class PlacementFailed(ReconcileError):

@@ -24,7 +24,7 @@ from dra_api.resource import FINALIZER, GROUP, POD_CLAIM_NAME_ANNOTATION, Resour
 from dra_kube import AlreadyExists, KubeError, NotFound, Object
 
 from dra_operator.cluster import ClaimTemplate, Cluster, counting_claim
-from dra_operator.kube import ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter
+from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter
 from dra_operator.placement import has_gate
 
 from .claim_body import claim_for_pod
@@ -187,7 +187,10 @@ class ClaimGenerator:
         return admin
 
     async def _reserve(self, pod: Pod) -> None:
-        """Reserve allocated claims for a pod that did not go through a scheduler (5.5). Allocates nothing."""
+        """Reserve allocated claims for a pod that did not go through a scheduler (5.5). Allocates nothing.
+
+        Raises GenerationFailed when a claim takes no more consumers, or is not what the view has any more.
+        """
         for entry in pod.spec.resource_claims or ():
             name, must_check_owner = claim_name(pod, entry)
             if name is None:
@@ -198,7 +201,10 @@ class ClaimGenerator:
             if must_check_owner:
                 check_owned_by(pod, claim)
             if claim.status.allocation is not None and not is_reserved_for(pod, claim):
-                await self._claims.reserve(claim, consumer_of(pod, None, entry))
+                try:
+                    await self._claims.reserve(claim, consumer_of(pod, None, entry))
+                except ClaimChanged as error:
+                    raise GenerationFailed(f"PodResourceClaim {entry.name}: {error}") from error
 
 
 def claim_from_template(pod: Pod, entry: str, template: ClaimTemplate) -> Object:
