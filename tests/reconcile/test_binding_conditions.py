@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from objects import Make, Obj
 from reconcile_world import World
 
@@ -169,3 +169,33 @@ async def test_how_long_a_device_may_take_can_be_set(
         world.control.look_again()
         await busy(world)
         assert node_of(world) == node
+
+
+@pytest.mark.parametrize("is_generated", [True, False], ids=["generated", "made by a person"])
+async def test_a_claim_that_is_deleted_while_its_pod_waits_goes_and_the_pod_gets_another(
+    is_generated: bool, world: World, make: type[Make]
+) -> None:
+    """Its reservation would keep the claim for ever, and so the pod from a new one."""
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    furnish(world, make)
+    if is_generated:
+        world.api.drop(PODS, "ns/pod")
+        world.api.drop(RESOURCE_CLAIMS, "ns/claim")
+        world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    else:
+        world.api.add(PODS, make.pod("other", claims=[make.use("claim")]))
+    world.start()
+    async with world.running():
+        await busy(world)
+        before = the_claim(world)
+        assert len(before["status"]["reservedFor"]) == 1 + (not is_generated)
+        world.api.deleted(RESOURCE_CLAIMS, before["metadata"]["name"], "ns")
+        await busy(world)
+        if not is_generated:
+            assert world.api.of(RESOURCE_CLAIMS) == []
+            world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+            await busy(world)
+        assert the_claim(world)["metadata"]["uid"] != before["metadata"]["uid"]
+        report(world, "attached")
+        await busy(world)
+        assert node_of(world) == "node-0"

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from dra_api.core import Pod
+from dra_api.references import is_reserved_for
 from dra_api.resource import FINALIZER, ResourceClaim
 from dra_kube import NotFound
 
@@ -118,8 +119,13 @@ class GiveBack:
         raise PlacementFailed(f"claim {claim.key} gave up {taken}, which another claim holds too")
 
     async def refuse(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> Result:
-        """No node takes the pod: say why, and give back what it holds in the wrong place (scheduling.md 4.3)."""
+        """No node takes the pod: say why, and give back what it holds in the wrong place (scheduling.md 4.3).
+
+        Claims that are being deleted it gives up, too: each would wait for the other for ever.
+        """
         await self._report.waits(pod, SCHEDULER_ERROR if decision.is_error else UNSCHEDULABLE, decision.message)
+        if ending := [claim for _, claim in self._cluster.claims_of(pod) if claim is not None and _ends(pod, claim)]:
+            await self._give_up(pod, ending, "it is being deleted")
         stuck = [held for held in claims if self._may_clear(pod, held.claim, decision)][:1]
         in_vain = [*decision.leftovers, *(held.claim for held in stuck if held.entry is None)]
         try:
@@ -159,6 +165,11 @@ class GiveBack:
         if current.metadata.uid == pod.metadata.uid and not current.spec.node_name:
             for claim in claims:
                 await self._claims.discard(claim, pod.metadata.uid)
+
+
+def _ends(pod: Pod, claim: ResourceClaim) -> bool:
+    """Whether the claim is being deleted, and waits for the pod."""
+    return claim.metadata.deletion_timestamp is not None and is_reserved_for(pod, claim)
 
 
 def _tell(pod: Pod, claim: ResourceClaim, because: str) -> None:
