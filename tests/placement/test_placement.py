@@ -180,6 +180,40 @@ def test_an_allocated_claim_decides_the_node() -> None:
     assert answer.unavailable == {"uid-c"}
 
 
+def bound_to(name: str) -> dict[str, Any]:
+    """The status of a claim whose devices only this node reaches."""
+    fields = [{"key": "metadata.name", "operator": "In", "values": [name]}]
+    return {"allocation": {"devices": {}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]}}}
+
+
+ON_NODES_IN_ZONE_Z = {
+    "allocation": {
+        "devices": {},
+        "nodeSelector": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}]}]
+        },
+    }
+}
+
+
+@pytest.mark.parametrize("status", [bound_to("c"), ON_NODES_IN_ZONE_Z], ids=["by name", "by label"])
+@pytest.mark.parametrize(("devices_of_b", "given_back"), [(["x"], {"uid-held"}), (["y"], set()), ([], set())])
+def test_a_claim_is_given_back_only_if_the_others_get_devices_where_it_is_not(
+    status: dict[str, Any], devices_of_b: list[str], given_back: set[str]
+) -> None:
+    held, missing = claim("held", wants(), status=status), claim("open", wants(selector="x"))
+    answer = decide(pod(), [held, missing], [node("a"), node("b")], allocator(a=["y"], b=devices_of_b))
+    assert isinstance(answer, NoPlace)
+    assert answer.unavailable == given_back
+
+
+def test_giving_a_claim_back_in_vain_is_no_reason_to_hide_what_is_missing() -> None:
+    held, missing = claim("held", wants(), status=ON_NODES_IN_ZONE_Z), claim("open", wants(selector="x"))
+    answer = decide(pod(), [held, missing], [node("a")], allocator(a=["y"]))
+    assert isinstance(answer, NoPlace)
+    assert answer.message.startswith('0/1 nodes are available: 1 cannot satisfy claim ns/open request "r" (needs 1')
+
+
 def test_all_claims_get_devices_on_one_node_or_none_does() -> None:
     devices = allocator(a=["x"], b=["x", "x"])
     answer = decide(pod(), [claim("c", wants()), claim("d", wants())], [node("a"), node("b")], devices)

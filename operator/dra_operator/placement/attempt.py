@@ -86,7 +86,7 @@ class Attempt:
         nodes = len(self._nodes)
         demands: list[tuple[Demand, Candidates]] = []
         if self._allocations.nodes is not None:
-            self._refuse_unpinned(nodes - len(self._asked))
+            yield from self._refuse_unpinned(nodes - len(self._asked))
         elif len(self._asked) < nodes:
             demands = [(demand, demand.candidates) for demand in self._demands.all() if demand.candidates is not None]
             yield from self._ask_some(demands)
@@ -140,8 +140,7 @@ class Attempt:
         answer = yield from self._question.ask(state)
         self._answered(name, answer)
         self._take_in(state, answer)
-        yield from self._pause(self._question.steps)
-        self._question.steps = 0
+        yield from self._take_pause()
 
     def _take_in(self, state: LoadedNode, answer: NodeAnswer) -> None:
         match answer:
@@ -164,6 +163,11 @@ class Attempt:
             case _:
                 assert_never(answer)
 
+    def _take_pause(self) -> Work:
+        """For what asking has cost."""
+        yield from self._pause(self._question.steps)
+        self._question.steps = 0
+
     def _pause(self, steps: int) -> Work:
         self._steps += steps
         if self._steps >= SLICE:
@@ -172,24 +176,26 @@ class Attempt:
 
     # --- nodes that were not asked ---
 
-    def _refuse_unpinned(self, others: int) -> None:
-        """Nodes where allocated claims cannot be used. Giving devices back helps if the pod can run on one."""
+    def _refuse_unpinned(self, others: int) -> Work:
+        """Nodes where allocated claims cannot be used. Giving devices back helps if all else fits on one of them."""
         if not others:
             return
         self._reasons.add(UNAVAILABLE, others)
+        for demand in self._demands.all():
+            yield from self._look_up(demand)
         missing = set(self._allocations.bound)
-        for state in self._nodes:
+        for name in [state.name for state in self._nodes if self._demands.may_fit(state.name)]:
             if not missing:
                 return
-            stuck = {uid for uid in missing if not self._allocations.is_usable(uid, state.name)}
-            if not stuck:
+            state = self._nodes.get(name)
+            if state is None or all(self._allocations.is_usable(uid, name) for uid in missing):
                 continue
-            obstacle = self._question.filter.obstacle(state, self._demands.on(state).served)
-            if obstacle is None:
-                self._unavailable |= stuck
-                missing -= stuck
-            else:
-                self._elsewhere.add(obstacle.kind)
+            answer = yield from self._question.ask(state)
+            if isinstance(answer, Obstructed):
+                self._elsewhere.add(answer.obstacle.kind)
+                self._unavailable |= answer.elsewhere
+                missing -= answer.elsewhere
+            yield from self._take_pause()
 
     def _ask_some(self, demands: Sequence[tuple[Demand, Candidates]]) -> Work:
         closest = [name for _, candidates in demands if (name := candidates.closest()) is not None]

@@ -50,11 +50,9 @@ class Question:
         obstacle = self.filter.obstacle(state, demand.served)
         if obstacle is not None:
             return Obstructed(obstacle)
-        elsewhere = self._elsewhere(state, demand)
-        if elsewhere:
-            return Obstructed(Obstacle(ObstacleKind.CLAIM_ELSEWHERE), frozenset(elsewhere))
+        elsewhere = frozenset(self._elsewhere(state, demand))
         if not demand.claims:
-            return Fits(Plan(state.name, {}, demand.served, volumes=self._bindings(state)))
+            return _obstructed(elsewhere) or Fits(Plan(state.name, {}, demand.served, volumes=self._bindings(state)))
         decision = self._allocator.search(state.node, demand.program, self._usage)
         began: Elapsed = None
         while (outcome := decision.advance(SLICE)) is None:
@@ -63,14 +61,16 @@ class Question:
             if elapsed is not None and began is not None and elapsed - began > self._filter_timeout:
                 return Undecided("timed out trying to allocate devices")
         self.steps += outcome.steps + DECISION_STEPS
-        return self._answer(state, demand, outcome)
+        return self._answer(state, demand, outcome, elsewhere)
 
     def _bindings(self, state: LoadedNode) -> Bindings:
         found = self._volumes.bindings(state.node)
         return NO_BINDINGS if isinstance(found, Obstacle) else found  # the filter has asked before
 
-    def _answer(self, state: LoadedNode, demand: Demand, outcome: Outcome) -> NodeAnswer:
+    def _answer(self, state: LoadedNode, demand: Demand, outcome: Outcome, elsewhere: frozenset[str]) -> NodeAnswer:
         if isinstance(outcome, Allocated):
+            if (obstructed := _obstructed(elsewhere)) is not None:
+                return obstructed
             allocations = demand.allocations(outcome.results)
             plan = Plan(state.name, allocations, demand.served, demand.extended, self._bindings(state))
             return Fits(plan, outcome.score)
@@ -84,6 +84,11 @@ class Question:
         """UIDs of the claims that the pod has already and that are of no use to it on the node."""
         outdated = {self._made.metadata.uid} if self._made is not None and demand.is_outdated else set()
         return self.allocations.elsewhere(state.node) | outdated
+
+
+def _obstructed(elsewhere: frozenset[str]) -> Obstructed | None:
+    """By allocated claims. They are the last obstacle of a node: giving them back is of use where all else fits."""
+    return Obstructed(Obstacle(ObstacleKind.CLAIM_ELSEWHERE), elsewhere) if elsewhere else None
 
 
 def settled(asking: Generator[Pause, Elapsed, NodeAnswer]) -> NodeAnswer:
