@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -120,8 +121,9 @@ async def test_room_that_was_held_for_devices_wakes_others_when_the_pod_vanishes
 @both
 @pytest.mark.parametrize("end", ["broken", "never"])
 async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(
-    end: str, kind: str, world: World, make: type[Make]
+    end: str, kind: str, world: World, make: type[Make], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     furnish(world, make, kind)
     world.start()
     async with world.running():
@@ -134,10 +136,16 @@ async def test_a_device_that_is_never_ready_is_given_back_and_another_one_used(
         else:
             world.now = LATER
             world.control.look_again()
+        name = the_claim(world)["metadata"]["name"]
         await busy(world)
         assert node_of(world) == "node-1"
     claim = the_claim(world)
     assert claim["status"]["allocation"]["devices"]["results"][0]["pool"] == "node-1"
+    failure = f"failed: claim={name}, reason=R, message=m" if end == "broken" else f"timeout: claim={name}"
+    told = f"0/2 nodes are available: 2 resourceclaim not available on the node; device binding {failure}"
+    assert world.messages("FailedScheduling") == [told]
+    if kind == "claim":
+        assert f'claim released claim=ns/claim pod=ns/pod because="device binding {failure}"' in caplog.text
 
 
 async def test_a_pod_that_vanishes_while_it_is_planned_again_leaves_no_load(world: World, make: type[Make]) -> None:

@@ -43,6 +43,7 @@ class Attempt:
     def __init__(self, case: Case, filter_timeout: float, answered: Answered) -> None:
         self._answered = answered
         self._nodes, self._allocator, self._usage = case.nodes, case.allocator, case.usage
+        self._failed = "; ".join(readiness.text for readiness in case.failed.values())
         self._question = Question(case, filter_timeout)
         self._allocations, self._demands = self._question.allocations, self._question.demands
         self._ideal = 0
@@ -97,7 +98,7 @@ class Attempt:
             self._refuse_excluded(demand, candidates)
         kinds = self._elsewhere.union(obstacle.kind for obstacle in self._reasons.obstacles)
         return NoPlace(
-            self._reasons.line(nodes),
+            "; ".join(filter(None, (self._reasons.line(nodes), self._failed))),
             self._reasons.main,
             short_of_room=not kinds.isdisjoint(ENDS_WITH_ANOTHER_POD),
             hints=self._question.neighbours.hints(frozenset(kinds)),

@@ -21,6 +21,12 @@ SHOWN = 4
 LONGEST = 1024  # characters of an event's message
 
 
+def _rank(refusal: Refusal) -> tuple[tuple[int, ...], str]:
+    """For the closest node; of nodes that are equally close the first by name, whichever was asked first: a line that
+    changed with the order of the nodes would be news at each attempt."""
+    return tuple(-each for each in refusal.closeness), refusal.node
+
+
 class Reasons:
     """The nodes' answers, counted as they come."""
 
@@ -40,7 +46,7 @@ class Reasons:
         self._refused[request] += 1
         self._lines.setdefault(request, Counter())[refusal.line()] += 1
         best = self._best.get(request)
-        if best is None or refusal.closeness > best.closeness:
+        if best is None or _rank(refusal) < _rank(best):
             self._best[request] = refusal
 
     def refuse_others(self, claim: RefusedClaim, request: str, nodes: int) -> None:

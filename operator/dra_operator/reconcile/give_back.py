@@ -133,8 +133,7 @@ class GiveBack:
                 await self._discard(pod, in_vain)
             elif stuck:
                 await self._claims.clear(stuck[0].claim, pod.metadata.uid)
-                _tell(pod, stuck[0].claim, "the pod cannot run where it is allocated")
-                self._count_lost(stuck[0].claim)
+                self._tell_stuck(pod, stuck[0].claim)
         except (ClaimChanged, NotFound) as error:
             raise PlacementFailed(str(error)) from error
         if decision.is_error:
@@ -154,8 +153,9 @@ class GiveBack:
         is_stuck = claim.metadata.uid in decision.unavailable and is_alone(pod, claim)
         return is_stuck and (not is_immediate(claim) or self._placing.readiness(claim).is_lost)
 
-    def _count_lost(self, claim: ResourceClaim) -> None:
+    def _tell_stuck(self, pod: Pod, claim: ResourceClaim) -> None:
         readiness = self._placing.readiness(claim)
+        _tell(pod, claim, readiness.text if readiness.is_lost else "the pod cannot run where it is allocated")
         if readiness.is_lost:
             self._metrics.awaited(claim, readiness.state, self._placing.clock())
 
