@@ -70,7 +70,10 @@ async def test_a_pod_that_fits_says_where(
     await cluster.furnish(nodes=2, devices=1)
     await add_user(cluster)
     code, output = await ask(capsys, kubeconfig, "pod", "pod")
-    assert (code, output) == (0, 'pod ns/pod is not tried: resourceclaim "claim" not found\n')
+    assert (code, output) == (
+        0,
+        'pod ns/pod is not tried: resourceclaim "claim" not found: create it, or correct resourceClaimName\n',
+    )
     await add_claim(cluster, count=1)
     code, output = await ask(capsys, kubeconfig, "pod", "pod")
     assert code == 0

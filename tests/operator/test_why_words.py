@@ -12,11 +12,13 @@ from dra_api.core import Node, Pod
 from dra_api.meta import Object
 from dra_api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_operator.allocator import Allocator, Inventory
-from dra_operator.cluster import Cluster
+from dra_operator.cluster import ClaimTemplate, Cluster
 from dra_operator.commands.why import why_claim, why_pod
 from placement_lab import Attributes, wants
 
 ENTRY = [{"name": "gpu", "resourceClaimName": "c"}]
+FROM_TEMPLATE = {"name": "gpu", "resourceClaimTemplateName": "t"}
+REFUSED = {"type": "PodScheduled", "status": "False"}
 TIME = "2030-01-01T00:00:00Z"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GIVEN = {"devices": {"results": [{"request": "r", "driver": "drv", "pool": "n1", "device": "a"}]}}
@@ -48,9 +50,16 @@ def meta(name: str, **more: Any) -> dict[str, Any]:
     return {"namespace": "ns", "name": name, "uid": f"uid-{name}", "resourceVersion": "1", **more}
 
 
-def pod(entries: Iterable[Any] = ENTRY, phase: str = "", about: dict[str, Any] | None = None, **spec: Any) -> Pod:
+def pod(
+    entries: Iterable[Any] = ENTRY,
+    phase: str = "",
+    about: dict[str, Any] | None = None,
+    status: dict[str, Any] | None = None,
+    **spec: Any,
+) -> Pod:
     spec = {"schedulerName": "dra-scheduler", "resourceClaims": list(entries), **spec}
-    return convert(Pod, {"metadata": meta("web", **(about or {})), "spec": spec, "status": {"phase": phase}})
+    status = {"phase": phase, **(status or {})}
+    return convert(Pod, {"metadata": meta("web", **(about or {})), "spec": spec, "status": status})
 
 
 def claim(status: object = None, about: dict[str, Any] | None = None, **request: Any) -> ResourceClaim:
@@ -189,7 +198,69 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             "pod ns/web would fit 1 of 1 node: n1",
         ],
     ),
-    "its claim does not exist": (pod(), [], ['pod ns/web is not tried: resourceclaim "c" not found']),
+    "its claim does not exist": (
+        pod(),
+        [],
+        ['pod ns/web is not tried: resourceclaim "c" not found: create it, or correct resourceClaimName'],
+    ),
+    "its template does not exist": (
+        pod([FROM_TEMPLATE]),
+        [],
+        [
+            'pod ns/web is not tried: pod "ns/web": ResourceClaim not created yet',
+            "  entry gpu: ResourceClaimTemplate ns/t does not exist: create it, or correct resourceClaimTemplateName",
+        ],
+    ),
+    "its claim is still to be made": (
+        pod([FROM_TEMPLATE]),
+        [convert(ClaimTemplate, {"metadata": meta("t"), "spec": {}})],
+        [
+            'pod ns/web is not tried: pod "ns/web": ResourceClaim not created yet',
+            "  entry gpu: kube-controller-manager, or else the operator, makes the claim from ResourceClaimTemplate "
+            "ns/t; events of the pod (FailedResourceClaimCreation) say why if they cannot",
+        ],
+    ),
+    "its generated claim was deleted": (
+        pod([FROM_TEMPLATE], status={"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "made"}]}),
+        [],
+        ['pod ns/web is not tried: resourceclaim "made" not found; it is made again'],
+    ),
+    "no node has room": (
+        pod([], containers=[{"name": "c", "resources": {"requests": {"cpu": "9", "memory": "1Gi"}}}]),
+        [convert(Node, {"metadata": {"name": "n2"}, "status": {"allocatable": {"cpu": "7500m", "memory": "2Gi"}}})],
+        [
+            "pod ns/web would fit 0 of 2 nodes",
+            "  n1, n2: Insufficient cpu",
+            "    the pod asks for 9; n2 has the most free: 7500m of 7500m",
+        ],
+    ),
+    "no node has the memory": (
+        pod([], containers=[{"name": "c", "resources": {"requests": {"memory": "3Gi"}}}]),
+        [],
+        [
+            "pod ns/web would fit 0 of 1 node",
+            "  n1: Insufficient memory",
+            "    the pod asks for 3Gi; n1 has the most free: 0 of 0",
+        ],
+    ),
+    "it fits, but a write was refused": (
+        pod(status={"conditions": [{**REFUSED, "reason": "SchedulerError", "message": "cannot allocate: a quota"}]}),
+        [claim()],
+        [
+            "pod ns/web would fit 1 of 1 node: n1",
+            "  nothing holds it back as it seems, but its condition says SchedulerError: cannot allocate: a quota",
+            "  if that stays, look at the operator's log, and give this command the operator's settings "
+            "(--feature-gates)",
+        ],
+    ),
+    "it fits, and the API server says that it was gated": (
+        pod(status={"conditions": [{**REFUSED, "reason": "SchedulingGated", "message": "gates"}]}),
+        [claim()],
+        [
+            "pod ns/web would fit 1 of 1 node: n1",
+            "  nothing holds it back any more; if it stays, look at the operator's log",
+        ],
+    ),
     "its class does not exist": (
         pod(),
         [
@@ -218,7 +289,11 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
     "its claim is allocated elsewhere": (
         pod(),
         [claim({"allocation": {**GIVEN, "nodeSelector": ELSEWHERE}})],
-        ["pod ns/web would fit 0 of 1 node", "  n1: resourceclaim not available on the node"],
+        [
+            "pod ns/web would fit 0 of 1 node",
+            "  n1: resourceclaim not available on the node",
+            "    claim c: allocated (drv/n1/a), not reserved",
+        ],
     ),
     "its device is being attached": (
         pod(),
@@ -236,6 +311,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
             "device binding failed: claim=c, reason=Loose, message=no cable",
             "pod ns/web would fit 0 of 1 node",
             "  n1: resourceclaim not available on the node",
+            "    claim c: allocated (drv/n1/a), reserved for web",
         ],
     ),
     "its claim is full": (

@@ -34,7 +34,7 @@ def test_a_claim_that_two_entries_name_is_there_once() -> None:
 @pytest.mark.parametrize(
     ("entries", "claims", "text", "being_made"),
     [
-        (NAMED, [], 'resourceclaim "c" not found', False),
+        (NAMED, [], 'resourceclaim "c" not found: create it, or correct resourceClaimName', False),
         (NAMED, [claim("c", metadata={"deletionTimestamp": "2030-01-01T00:00:00Z"})], "is being deleted", False),
         ([{"name": "gpu", "resourceClaimTemplateName": "t"}], [], "not created yet", True),
     ],

@@ -318,7 +318,7 @@ def test_the_answer_is_that_of_asking_every_node(cluster: list[tuple[int, bool, 
 OWNED = {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "pod", "uid": "uid-pod", "controller": True}]}
 USE = {"name": "e", "resourceClaimName": "c"}
 NOT_READY: dict[str, tuple[ResourceClaim | None, str]] = {
-    "is not there": (None, 'resourceclaim "c" not found'),
+    "is not there": (None, 'resourceclaim "c" not found: create it, or correct resourceClaimName'),
     "is being deleted": (
         claim("c", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
         'resourceclaim "c" is being deleted',

@@ -129,11 +129,11 @@ def test_pods_without_claims_of_volumes_ask_nothing() -> None:
 
 ONCE = {"accessModes": ["ReadWriteOncePod"]}
 OF_POD: dict[str, tuple[Sequence[Obj], Shelf, str]] = {
-    "missing": (uses("data"), Shelf(), 'persistentvolumeclaim "data" not found'),
+    "missing": (uses("data"), Shelf(), 'persistentvolumeclaim "data" not found: create it, or correct claimName'),
     "the second one missing": (
         uses("data", "more"),
         Shelf.of(volume_claim(volume="pv"), volume()),
-        'persistentvolumeclaim "more" not found',
+        'persistentvolumeclaim "more" not found: create it, or correct claimName',
     ),
     "being deleted": (
         uses("data"),

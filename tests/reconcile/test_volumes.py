@@ -91,7 +91,7 @@ WAKING: dict[str, tuple[Sequence[Obj], Sequence[Obj], str, Change]] = {
     "its claim is there": (
         uses("data"),
         [volume()],
-        'persistentvolumeclaim "data" not found',
+        'persistentvolumeclaim "data" not found: create it, or correct claimName',
         add(volume_claim(volume="pv")),
     ),
     "its claim is bound": (

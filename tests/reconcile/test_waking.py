@@ -158,7 +158,7 @@ class OneDriver:
 @pytest.mark.parametrize(
     ("gone", "says"),
     [
-        ((RESOURCE_CLAIMS, "ns/claim"), 'resourceclaim "claim" not found'),
+        ((RESOURCE_CLAIMS, "ns/claim"), 'resourceclaim "claim" not found: create it, or correct resourceClaimName'),
         ((DEVICE_CLASSES, "gpu"), "device class gpu does not exist"),
     ],
 )

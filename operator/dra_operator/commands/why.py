@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 
 from dra_api.core import Node, Pod
@@ -10,7 +10,7 @@ from dra_api.references import pod_is_done
 from dra_api.resource import ResourceClaim
 from dra_api.times import format_time
 
-from dra_operator.allocator import Allocator, DeviceId, Refusal
+from dra_operator.allocator import Allocator, Refusal
 from dra_operator.cluster import Cluster, evictions
 from dra_operator.placement import (
     ANNOTATION,
@@ -21,7 +21,10 @@ from dra_operator.placement import (
     Demand,
     Fits,
     Lacking,
+    LoadedNode,
     NoPlace,
+    NotTried,
+    ObstacleKind,
     Obstructed,
     Plan,
     Question,
@@ -37,8 +40,9 @@ from dra_operator.placement import (
     total,
 )
 from dra_operator.reconcile import Concerns
-from dra_operator.wording import counted, listed
+from dra_operator.wording import counted
 
+from .obstacle_report import about, holding, unmade
 from .refusal_report import grouped, holders, names
 
 
@@ -51,7 +55,7 @@ def why_pod(
     elif pod.spec.node_name:
         yield f"pod {pod.key} is assigned to node {pod.spec.node_name}"
         for use, claim in cluster.claims_of(pod):
-            yield f"  claim {use.name}: {_holding(claim)}"
+            yield f"  claim {use.name}: {holding(claim)}"
         yield from _eviction(cluster, pod, now)
     elif pod.spec.scheduling_gates and not is_at_gate(pod):
         yield _gated_by_others(pod)
@@ -68,7 +72,7 @@ def why_claim(
     cluster: Cluster, allocator: Allocator, claim: ResourceClaim, now: datetime, concerns: Concerns | None = None
 ) -> Iterator[str]:
     """Lines about one claim."""
-    yield f"claim {claim.key}: {_holding(claim)}"
+    yield f"claim {claim.key}: {holding(claim)}"
     if claim.metadata.deletion_timestamp is not None:
         users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ())
         waits = f"waits for its consumers to end: {users}" if users else "waits for its finalizers"
@@ -132,20 +136,12 @@ def _eviction(cluster: Cluster, pod: Pod, now: datetime) -> Iterator[str]:
         yield f"  due to be deleted {when}: {eviction}"
 
 
-def _holding(claim: ResourceClaim | None) -> str:
-    if claim is None:
-        return "does not exist"
-    if claim.status.allocation is None:
-        return "not allocated"
-    devices = ", ".join(str(DeviceId.of(result)) for result in claim.results) or "no devices"
-    users = ", ".join(consumer.name for consumer in claim.status.reserved_for or ())
-    return f"allocated ({devices}), " + (f"reserved for {users}" if users else "not reserved")
-
-
 def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime, *, places: bool) -> Iterator[str]:
     found = examine(pod, cluster.snapshot(allocator, now))
     if not isinstance(found, Case):
         yield f"{title(pod)} {found.text}"
+        if isinstance(found, NotTried) and found.obstacle.kind is ObstacleKind.CLAIM_UNMADE:
+            yield from (f"  {line}" for line in unmade(cluster, pod))
         return
     for binding in found.failed.values():
         yield f"{title(pod)} gives its devices back and is placed again: {binding.text}"
@@ -161,8 +157,8 @@ def _why_waiting(cluster: Cluster, allocator: Allocator, pod: Pod, now: datetime
 
 def _node_by_node(cluster: Cluster, case: Case, *, places: bool) -> Iterator[str]:
     good: list[str] = []
-    texts: dict[str, list[str]] = {}
-    pods: dict[str, Mapping[str, int] | None] = {}
+    texts: dict[str, list[LoadedNode]] = {}
+    obstructed: dict[str, list[Obstructed]] = {}
     refusals: dict[Demand, list[tuple[Node, Refusal]]] = {}
     question = Question(case)
     for state in case.nodes:
@@ -172,28 +168,34 @@ def _node_by_node(cluster: Cluster, case: Case, *, places: bool) -> Iterator[str
         elif isinstance(answer, Lacking):
             refusals.setdefault(answer.demand, []).append((state.node, answer.refusal))
         else:
-            texts.setdefault(answer.text, []).append(state.name)
+            texts.setdefault(answer.text, []).append(state)
             if isinstance(answer, Obstructed):
-                pods[answer.text] = question.neighbours.counts(answer.obstacle)
+                obstructed.setdefault(answer.text, []).append(answer)
     pod, nodes = case.pod, len(case.nodes)
     yield f"{title(pod)} would fit {len(good)} of {counted(nodes, 'node')}" + (f": {names(good)}" if good else "")
     for reason, where in texts.items():
-        yield f"  {names(where)}: {reason}"
-        if (domains := pods.get(reason)) is not None:
-            yield f"    pods that count: {_by_domain(domains)}"
+        yield f"  {names([state.name for state in where])}: {reason}"
+        if answers := obstructed.get(reason):
+            elsewhere = frozenset[str]().union(*(answer.elsewhere for answer in answers))
+            lines = about(answers[0].obstacle, case, question, where, elsewhere)
+            yield from (f"    {line}" for line in lines)
     held = holders(cluster.claims)
     for demand, members in refusals.items():
         yield from (f"  {line}" for line in grouped(members, case.allocator.inventory, demand.program, held))
     under_way = list(_under_way(case))
     yield from under_way
     if good and not case.failed and places and not under_way:
-        yield "  nothing holds it back any more; if it stays, look at the operator's log"
+        yield from (f"  {line}" for line in _free_to_go(pod))
 
 
-def _by_domain(pods: Mapping[str, int]) -> str:
-    """``3 in zone-a, 1 in zone-b``: topology domains, the fullest first."""
-    fullest = sorted(pods.items(), key=lambda item: (-item[1], item[0]))
-    return listed((f"{count} in {domain}" for domain, count in fullest), most=6) or "none"
+def _free_to_go(pod: Pod) -> Iterator[str]:
+    """The operator may know better: a write was refused, or it has other settings than this command was given."""
+    said = [each for each in pod.status.conditions or () if (each.type, each.status) == ("PodScheduled", "False")]
+    if not said or said[0].reason == "SchedulingGated":  # which the API server says
+        yield "nothing holds it back any more; if it stays, look at the operator's log"
+        return
+    yield f"nothing holds it back as it seems, but its condition says {said[0].reason}: {said[0].message}"
+    yield "if that stays, look at the operator's log, and give this command the operator's settings (--feature-gates)"
 
 
 def _under_way(case: Case) -> Iterator[str]:

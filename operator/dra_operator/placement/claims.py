@@ -79,9 +79,9 @@ def ready_claims(pod: Pod, find: Callable[[str], ResourceClaim | None]) -> list[
             continue
         claim = find(f"{pod.metadata.namespace}/{name}")
         if claim is None:
-            missing = Obstacle(ObstacleKind.CLAIM_MISSING, name)
             # A deleted generated claim is made again, so there is nothing to report.
-            raise NotReady(Obstacle(ObstacleKind.CLAIM_UNMADE, name, text(missing)) if must_check_owner else missing)
+            gone = Obstacle(ObstacleKind.CLAIM_UNMADE, name, f'resourceclaim "{name}" not found; it is made again')
+            raise NotReady(gone if must_check_owner else Obstacle(ObstacleKind.CLAIM_MISSING, name))
         if claim.metadata.deletion_timestamp is not None:
             raise NotReady(Obstacle(ObstacleKind.CLAIM_DELETED, name))
         if must_check_owner:

@@ -38,7 +38,7 @@ _TEXTS: Final[dict[ObstacleKind, str]] = {
     ObstacleKind.TOO_FEW_DEVICES: "cannot satisfy {subject} (too few free devices match)",
     ObstacleKind.CLAIM_REFERENCE: "{detail}",
     ObstacleKind.CLAIM_UNMADE: "{detail}",
-    ObstacleKind.CLAIM_MISSING: 'resourceclaim "{subject}" not found',
+    ObstacleKind.CLAIM_MISSING: 'resourceclaim "{subject}" not found: create it, or correct resourceClaimName',
     ObstacleKind.CLAIM_DELETED: 'resourceclaim "{subject}" is being deleted',
     ObstacleKind.CLAIM_FULL: (
         f"claim {{subject}} is used by {RESERVED_FOR_LIMIT} pods, the most that can share one claim: "
@@ -55,7 +55,7 @@ _TEXTS: Final[dict[ObstacleKind, str]] = {
         "the pod uses PersistentVolumeClaims, and {subject} cannot be seen: "
         "allow dra-operator to list and watch them (manifests/operator/rbac.yaml)"
     ),
-    ObstacleKind.VOLUME_CLAIM_MISSING: 'persistentvolumeclaim "{subject}" not found',
+    ObstacleKind.VOLUME_CLAIM_MISSING: 'persistentvolumeclaim "{subject}" not found: create it, or correct claimName',
     ObstacleKind.VOLUME_CLAIM_UNMADE: (
         'waiting for ephemeral volume controller to create the persistentvolumeclaim "{subject}"'
     ),
