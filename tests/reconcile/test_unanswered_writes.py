@@ -199,6 +199,29 @@ async def test_a_binding_that_was_carried_out_without_an_answer_is_reported(worl
     assert sum(map(is_binding, world.api.calls)) == 1
 
 
+async def test_a_successor_on_the_same_node_is_not_taken_for_the_pod_whose_binding_got_no_answer(
+    world: World, make: type[Make]
+) -> None:
+    furnish(world, make, nodes=1, devices=1)
+    world.api.add(PODS, make.pod())
+    world.start()
+
+    def replace_pod(call: Call) -> Exception | None:
+        if not is_binding(call):
+            return None
+        world.api.drop(PODS, "ns/pod")
+        world.api.add(PODS, make.pod(node="node-0"))
+        world.api.events.clear()  # the watch is late
+        return Unreachable("cut")
+
+    world.api.before = replace_pod
+    async with world.running():
+        while not bound(world):
+            await world.tick()
+        await world.quiet()
+    assert world.messages("Scheduled") == []
+
+
 async def test_a_binding_that_lands_late_finds_another_version_of_the_pod(world: World, make: type[Make]) -> None:
     """Its pod has lost its node and its devices meanwhile, and would run without them."""
     furnish(world, make, nodes=1, devices=1)

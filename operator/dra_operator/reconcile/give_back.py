@@ -67,7 +67,7 @@ class GiveBack:
         with suppress(NotFound):
             current = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
             is_same = current.metadata.uid == pod.metadata.uid
-            is_done = is_same and not is_at_gate(current) if is_at_gate(pod) else current.spec.node_name == node
+            is_done = is_same and (not is_at_gate(current) if is_at_gate(pod) else current.spec.node_name == node)
             if unanswered is not None and is_same and current.metadata.resource_version == unanswered.resource_version:
                 tried, times = ending.action(node or ""), counted(unanswered.times, "time")
                 why = f"cannot {tried} ({times}): {unanswered.error}; tried again with growing pauses"
