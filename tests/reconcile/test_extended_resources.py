@@ -173,6 +173,22 @@ async def test_a_second_claim_whose_creation_was_never_answered_does_not_stay(wo
     assert claim["status"]["allocation"]
 
 
+async def test_a_pod_is_not_bound_after_a_recording_that_landed_late_named_another_claim(
+    world: World, make: type[Make]
+) -> None:
+    """The kubelet would wait for ever for the claim of the first attempt, which was deleted."""
+    furnish(world, make)
+    late = [Call("patch", "pods", "status", "pod")]
+    world.api.landing = lambda call: bool(late) and call == late[0] and bool(late.pop())
+    world.api.before = lambda call: next(iter(world.api.land()), None) if call.sub == "binding" else None
+    await world.settle()
+    assert not late
+    assert node_of(world) == "node-0"
+    (claim,) = world.api.of(RESOURCE_CLAIMS)
+    assert extended_status(world)["resourceClaimName"] == claim["metadata"]["name"]
+    assert [consumer["name"] for consumer in claim["status"]["reservedFor"]] == ["pod"]
+
+
 async def test_a_node_with_a_device_plugin_wants_no_claim_and_no_trace_of_an_earlier_one(
     world: World, make: type[Make]
 ) -> None:

@@ -16,6 +16,7 @@ from dra_operator.kube import EventReason, PodWriter
 from .ending import News
 from .errors import BoundElsewhere, PodVanished
 from .logbook import tell
+from .recorded import check_recorded
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +38,17 @@ class Bind:
         return News(pod, EventReason.SCHEDULED, f"Successfully assigned {pod.key} to {node}")
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
-        """See ``Ending``. Raises BoundElsewhere and PodVanished."""
+        """See ``Ending``. Raises BoundElsewhere, PodVanished and ClaimChanged."""
         current = self._cluster.pods.get(pod.key)
+        if current is not None and current.metadata.uid == pod.metadata.uid:
+            pod = current
         with span("bind", pod=pod.key, node=node):
-            await self._bind(current if current is not None and current.metadata.uid == pod.metadata.uid else pod, node)
+            await self._bind(pod, node, claims)
         self._cluster.assume_bound(pod)
         tell(logger, logging.INFO, "pod bound", pod=pod.key, node=node)
 
-    async def _bind(self, pod: Pod, node: str) -> None:
-        """Bind this version of the pod, or the newer one that the server has."""
+    async def _bind(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
+        """Bind this version of the pod, or the newer one that the server has, if that records its claims as well."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 await self._pods.bind(pod, node)
@@ -57,6 +60,7 @@ class Bind:
                     return
                 if attempt == ATTEMPTS:
                     raise
+                check_recorded(current, claims)
                 pod = current
             else:
                 return

@@ -30,7 +30,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from dra_api.core import Pod, PodExtendedResourceClaimStatus
-from dra_api.references import claims_of_pod, consumer_of, is_reserved_for, pod_as_consumer
+from dra_api.references import consumer_of, is_reserved_for, pod_as_consumer
 from dra_api.resource import AllocationResult, ResourceClaim
 from dra_kube import (
     ApiError,
@@ -52,6 +52,7 @@ from .ending import Ending
 from .errors import CommitFailed, CommitRefused, PodVanished
 from .logbook import devices_in, tell
 from .metrics import PlacementMetrics
+from .recorded import check_recorded
 from .recording import Recording
 
 logger = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class Commit:
             if not may_end(claims):
                 return False
             self._action = self._ending.action(self._plan.node)
-            self._check_recorded()
+            self._check_recorded(claims)
             await self._ending.write(self._pod, self._plan.node, claims)
         except Exception as error:
             if is_over(error):
@@ -225,16 +226,10 @@ class Commit:
             self._action = f"select node {node} for PersistentVolumeClaim {claim.key}"
             await self._volumes.select_node(claim, node)
 
-    def _check_recorded(self) -> None:
-        """The kubelet goes by the claims that the pod records: recording may have failed, or another controller may
-        have recorded others."""
+    def _check_recorded(self, claims: Sequence[ResourceClaim]) -> None:
         pod = self._cluster.pods.get(self._pod.key)
-        if pod is None or pod.metadata.uid != self._pod.metadata.uid:
-            return  # the server knows better
-        recorded = {use.name for use in claims_of_pod(pod)}
-        for entry, claim in self._pod_claims:
-            if entry is not None and claim.metadata.name not in recorded:
-                raise ClaimChanged(f"pod {pod.key} does not record claim {claim.metadata.name}")
+        if pod is not None and pod.metadata.uid == self._pod.metadata.uid:  # otherwise the server knows better
+            check_recorded(pod, claims)
 
     async def _undo(self, *, vanished: bool) -> None:
         """The reverse of everything done (4.6). A pod that vanished uses none of its claims any more."""
