@@ -20,6 +20,7 @@ from dra_operator.cluster import Key
 from dra_operator.reconcile import Line, WorkQueue
 from dra_operator.reconcile.errors import CommitFailed, CommitRefused
 from dra_operator.reconcile.failures import Failures
+from fake_api import Call
 from objects import Make
 from prometheus_client import CollectorRegistry
 from reconcile_world import World
@@ -131,6 +132,25 @@ async def test_devices_that_are_given_back_because_the_binding_failed_are_logged
     with pytest.raises(CommitRefused):
         await furnished.attempt("ns/pod")
     assert [what for what, _ in lines(caplog)] == ["claim allocated", "claim released", "pod refused"]
+
+
+@pytest.mark.parametrize("write", [("update", "pods", "status"), ("patch", "pods", "status")], ids=["names", "reason"])
+async def test_a_pod_that_goes_before_its_status_is_written_is_no_warning(
+    write: tuple[str, str, str | None], furnished: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    furnished.api.drop(RESOURCE_SLICES, "node-gpu.example.com")
+    furnished.api.add(PODS, Make.pod(claims=[Make.FROM_TEMPLATE]))
+    gone: list[Call] = []
+
+    def vanish(call: Call) -> None:
+        if call[:3] == write and not gone:
+            gone.append(call)
+            furnished.api.drop(PODS, "ns/pod")
+
+    furnished.api.before = vanish
+    await furnished.settle()
+    assert gone
+    assert lines(caplog, logging.WARNING) == []
 
 
 def held_back() -> CommitFailed:

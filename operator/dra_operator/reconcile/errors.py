@@ -8,7 +8,7 @@
     └── CommitFailed         a plan could not be written; what was taken for it is given back
         ├── CommitRefused    because the server refuses it, which only a person can change
         ├── BoundElsewhere   because another writer gave the pod another node
-        └── PodVanished      because the pod was deleted meanwhile
+        └── PodVanished      because the pod was deleted meanwhile; also where nothing was planned
 """
 
 

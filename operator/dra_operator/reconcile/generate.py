@@ -8,6 +8,7 @@ already is found by its owner and annotation, so a crash between creating and re
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from dra_api.codec import DecodeError
 from dra_api.core import Pod, PodResourceClaim
@@ -29,7 +30,7 @@ from dra_operator.placement import has_gate
 
 from .claim_body import claim_for_pod
 from .concerns import Concerns
-from .errors import GenerationFailed
+from .errors import GenerationFailed, PodVanished
 from .logbook import tell
 from .metrics import ClaimMetrics
 from .names import generated_name, legacy_name
@@ -90,9 +91,15 @@ class ClaimGenerator:
                 found[entry.name] = name
         if found:
             with self._recording.of(pod, found):
-                pod = await self._pods.record_claims(pod, found)
+                pod = await self._record(pod, found)
         if pod.spec.node_name:
             await self._reserve(pod)
+
+    async def _record(self, pod: Pod, found: Mapping[str, str]) -> Pod:
+        try:
+            return await self._pods.record_claims(pod, found)
+        except NotFound as error:
+            raise PodVanished(str(error)) from error
 
     async def _claim_for(self, pod: Pod, entry: PodResourceClaim) -> str | None:
         """The name of the claim that has to be recorded for the entry; None if everything is in order (5.4)."""

@@ -23,7 +23,7 @@ from dra_operator.wording import counted
 
 from .dispatcher import Result
 from .ending import Ending
-from .errors import PlacementFailed
+from .errors import PlacementFailed, PodVanished
 from .logbook import devices_in, tell
 from .placing import Placing
 from .report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
@@ -64,7 +64,7 @@ class GiveBack:
         """
         unanswered, node = self._pods.unanswered(pod), self._cluster.loads.node_of(pod.metadata.uid)
         is_done = False
-        with suppress(NotFound):
+        with suppress(NotFound, PodVanished):
             current = await self._pods.read(pod.metadata.namespace, pod.metadata.name)
             is_same = current.metadata.uid == pod.metadata.uid
             is_done = is_same and (not is_at_gate(current) if is_at_gate(pod) else current.spec.node_name == node)

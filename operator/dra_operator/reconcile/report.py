@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 
 from dra_api.core import Pod
+from dra_kube import NotFound
 
 from dra_operator.cluster import Cluster
 from dra_operator.kube import EventReason, EventRecorder, PodWriter
 from dra_operator.placement import GATED, claim_behind, is_at_gate, is_stand_in
 
 from .announced import Announced
+from .errors import PodVanished
 from .logbook import tell
 
 logger = logging.getLogger(__name__)
@@ -27,7 +29,10 @@ class WaitingReport:
         self._announced = Announced()
 
     async def waits(self, pod: Pod, reason: str, message: str) -> None:
-        """Report the reason, unless the pod shows it already. Raises KubeError when the condition cannot be written."""
+        """Report the reason, unless the pod shows it already.
+
+        Raises KubeError when the condition cannot be written, and PodVanished.
+        """
         if is_stand_in(pod):
             self._tell_of_claim(pod, message)
             return
@@ -41,7 +46,10 @@ class WaitingReport:
                 return
         tell(logger, logging.INFO, "pod refused", pod=pod.key, reason=reason, why=message)
         self._events.post(pod, EventReason.FAILED_SCHEDULING, message)
-        await self._pods.report_waiting(pod, reason, message)
+        try:
+            await self._pods.report_waiting(pod, reason, message)
+        except NotFound as error:
+            raise PodVanished(str(error)) from error
 
     def forget(self, pod: Pod) -> None:
         """It has what it waited for: the same reason is news again."""
