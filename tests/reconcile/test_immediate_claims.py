@@ -380,6 +380,26 @@ async def test_a_device_that_another_scheduler_took_as_well_is_given_up(device_t
     assert (device(world, "theirs"), device(world)) == ("a/dev-0", "a/dev-1")
 
 
+async def test_a_device_that_is_held_twice_is_given_up_when_the_pod_that_runs_with_it_ends(
+    world: World, make: type[Make]
+) -> None:
+    world.furnish("a", devices=2)
+    add(world, make)
+    world.api.add(PODS, make.pod("ours", [make.use("claim")]))
+    await world.settle()
+    world.api.add(RESOURCE_CLAIMS, make.claim("theirs"))
+    world.api.add(PODS, make.pod("theirs", [make.use("theirs")], schedulerName="default-scheduler"))
+    serve_as_kube_scheduler(world, "theirs", "a", "theirs")
+    world.start()
+    async with world.running():
+        world.bring_events()
+        await world.control.queues.idle()
+        assert (device(world, "theirs"), device(world)) == ("a/dev-0", "a/dev-0"), "the pod runs"
+        world.api.change(PODS, "ns/ours", lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.quiet()
+    assert (device(world, "theirs"), device(world)) == ("a/dev-0", "a/dev-1")
+
+
 async def test_it_is_the_concern_of_allocation(world: World, make: type[Make]) -> None:
     world.furnish("a")
     add(world, make)

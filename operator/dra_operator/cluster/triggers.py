@@ -109,7 +109,7 @@ def on_claim(cluster: State, change: Change[ResourceClaim]) -> Keys:
     had = old.status.allocation if old is not None else None
     if had is not None and (new is None or new.status.allocation is None or not _is_same(old, new)):
         keys += devices_freed(cluster, had)
-    if new is not None and had is None and new.status.allocation is not None:
+    if new is not None and new.status.allocation is not None and (had is None or _is_left(old, new)):
         keys += _clashing(cluster, new)
     return tuple(keys)
 
@@ -299,12 +299,16 @@ def _matters_to_users(old: ResourceClaim | None, new: ResourceClaim) -> bool:
     One more consumer helps no other pod; one less may, because a claim takes so many and no more, and because devices
     in the wrong place are only given back when their last user asks for that.
     """
-    if old is None or not _is_same(old, new):
+    if old is None or not _is_same(old, new) or _is_left(old, new):
         return True
     before, now = old.status, new.status
-    if old.metadata.deletion_timestamp != new.metadata.deletion_timestamp or before.devices != now.devices:
-        return True
-    return before.allocation != now.allocation or not _uids(before) <= _uids(now)
+    is_going = old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+    return is_going or before.devices != now.devices or before.allocation != now.allocation
+
+
+def _is_left(old: ResourceClaim | None, new: ResourceClaim) -> bool:
+    """Whether a consumer gave the claim up."""
+    return old is not None and not _uids(old.status) <= _uids(new.status)
 
 
 def _uids(status: ResourceClaimStatus) -> set[str]:
