@@ -153,6 +153,27 @@ async def test_in_a_firm_queue_no_change_ends_a_back_off_early() -> None:
     assert queue.is_quiet
 
 
+@pytest.mark.parametrize("is_known_while", ["it is held", "a worker has it"])
+async def test_the_back_off_of_an_object_ends_with_the_object(is_known_while: str) -> None:
+    queue = WorkQueue(Backoff(Clock(), Waits(first=1.0)), firm=True)
+    queue.add([A])
+    for _ in range(3):
+        await queue.get()
+        queue.retry(A)
+        queue.forget(A)
+        assert queue.depth == 1
+    assert queue.failures(A) == 0
+    await queue.get()
+    if is_known_while == "a worker has it":
+        queue.forget(A)
+        assert queue.retry(A) == 1.0
+    else:
+        queue.done(A, rest=1000.0)
+        queue.forget(A)
+        assert queue.is_quiet
+    queue.close()
+
+
 async def test_a_pause_that_the_server_asks_for_is_kept() -> None:
     queue = WorkQueue(Backoff(Clock(), Waits()))
     queue.add([A])

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES
 from dra_operator.cluster import check
+from dra_operator.reconcile import Waits
+from fake_api import ERRORS
 from objects import Make
 from reconcile_world import World
 
@@ -37,3 +42,29 @@ async def test_fifteen_pods_are_replaced_by_others_of_the_same_name(
         check(world.cluster)
     assert [world.api[PODS, f"ns/{name}"]["spec"].get("nodeName") for name in names] == ["node-0"] * 15
     assert world.cluster.loads.used("node-0")["pods"] == 15 * 10**9
+
+
+@pytest.mark.parametrize("deletion", ["is shown", "is not shown"])
+async def test_a_pod_does_not_wait_for_the_back_off_of_its_predecessor(
+    deletion: str, world: World, make: type[Make]
+) -> None:
+    """A person may have made it anew to mend what failed."""
+    world.furnish()
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    world.pace = replace(world.pace, placement_retries=Waits(first=1000.0))
+    world.api.before = lambda call: ERRORS["forbidden"]() if call.sub == "binding" else None
+    world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+    world.start()
+    async with world.running() as control:
+        async with asyncio.timeout(30):
+            while not control.queues.of("place").retries:
+                world.bring_events()
+                await world.tick()
+        world.api.before = lambda call: None
+        world.bring_events()
+        world.api.drop(PODS, "ns/pod")
+        if deletion == "is not shown":
+            world.api.events.clear()
+        world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
+        await world.quiet()
+    assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"

@@ -218,11 +218,23 @@ class Control:
         """An object is gone."""
         if uid and kind is ResourceClaim:
             self._confirmations.gone(uid)
+        pod = self.cluster.pods.get(key) if kind is Pod else None
         self.queues.add(self.cluster.remove(kind, key, uid))
+        self._forget_failures(pod)
 
     def _take_in(self, obj: Object) -> None:
         """An object is there, as the watch brought it or as the server answered one of our requests."""
+        before = self.cluster.pods.get(obj.key) if isinstance(obj, Pod) else None
         self.queues.add(self.cluster.put(obj))
+        self._forget_failures(before)
+
+    def _forget_failures(self, pod: Pod | None) -> None:
+        """If the pod is gone by now, a successor of its name does not wait for its back-off."""
+        if pod is None:
+            return
+        current = self.cluster.pods.get(pod.key)
+        if current is None or current.metadata.uid != pod.metadata.uid:
+            self.queues.of("place").forget(Key("place", pod.key))
 
     def hold(self, uid: str, allocation: AllocationResult | None) -> None:
         """Count devices for a claim that cannot be read; None gives them back."""

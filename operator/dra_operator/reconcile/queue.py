@@ -12,7 +12,8 @@ Where a key can be::
 
 A key is *held* after a failure (its back-off) or after it took more than its share of time (its rest). In a ``firm``
 queue nothing ends that early: the failure of one pod often wakes others, whose failures would wake the first. In other
-queues a change of the object ends it, because the change may be the remedy.
+queues a change of the object ends it, because the change may be the remedy. It ends in every queue when the object is
+gone: its successor of the same name has not failed yet.
 """
 
 from __future__ import annotations
@@ -143,6 +144,13 @@ class WorkQueue:
         self._postponed.add(key)
         self._push(key, level)
         self._notice()
+
+    def forget(self, key: Key) -> None:
+        """The object of the key is gone: end its back-off and its rest."""
+        self._backoff.succeeded(key)
+        if (hold := self._held.pop(key, None)) is not None:
+            hold.cancel()
+            self._hold_over(key)
 
     def failures(self, key: Key) -> int:
         """How often the key failed in a row."""
