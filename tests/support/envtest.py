@@ -85,6 +85,21 @@ def configured_api_server(
         _none_ended(plane.servers)
 
 
+@contextmanager
+def scheduling_api_server(binaries: Path, folder: Path) -> Iterator[Path]:
+    """An API server with kube-scheduler alone, as fast as it can: no controllers, and nodes are never tainted."""
+    without = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"
+    with _control_plane(binaries, folder, [without, "--authorization-mode=RBAC"]) as plane:
+        client = {"kubeconfig": str(plane.kubeconfig), "qps": 5000, "burst": 5000}
+        settings = {"leaderElection": {"leaderElect": False}, "clientConnection": client}
+        config = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", **settings}
+        (folder / "scheduler.yaml").write_text(yaml.safe_dump(config))
+        flags = [f"--config={folder / 'scheduler.yaml'}", "--secure-port=0"]
+        with _server(folder, binaries / "kube-scheduler", flags) as scheduler:
+            yield plane.kubeconfig
+            _none_ended([*plane.servers, scheduler])
+
+
 @dataclass(frozen=True)
 class _ControlPlane:
     """``key`` signs the tokens of service accounts."""
