@@ -43,12 +43,11 @@ class FeatureGates(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.device_binding_conditions and self.device_status
 
     @classmethod
-    def of(cls, gates: Mapping[str, bool]) -> FeatureGates:
+    def of(cls, gates: Mapping[str, object]) -> FeatureGates:
         """The defaults with these gates changed, by their Kubernetes names. Raises UnknownGate."""
         names = sorted(field.encode_name for field in msgspec.structs.fields(cls))
         if unknown := sorted(gates.keys() - set(names)):
             raise UnknownGate(f"unknown feature gates {', '.join(unknown)}; known are {', '.join(names)}")
-        try:
-            return msgspec.convert(dict(gates), cls)
-        except msgspec.ValidationError as error:
-            raise UnknownGate(f"feature gates: {error}") from error
+        if wrong := sorted(name for name, value in gates.items() if not isinstance(value, bool)):
+            raise UnknownGate(f"neither true nor false: {', '.join(wrong)}")
+        return msgspec.convert(dict(gates), cls)

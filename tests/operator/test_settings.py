@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from dra_operator.allocator import Features
 from dra_operator.app import run_command
-from dra_operator.app.command_line import CommandLine
+from dra_operator.app.command_line import CommandLine, strangers
 from dra_operator.app.operator import Options
 from dra_operator.app.run_command import options_of
 from dra_operator.app.settings import OperatorSettings, Setting, described, value_of
@@ -124,10 +124,28 @@ def test_a_variable_names_the_file(write: Callable[[str], str], monkeypatch: pyt
     assert read().metrics_port == 8080
 
 
-def test_other_variables_are_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kubernetes sets such for each Service."""
-    monkeypatch.setenv("DRA_OPERATOR_SERVICE_HOST", "10.0.0.1")
+@pytest.mark.parametrize(
+    ("variable", "is_strange"),
+    [
+        *(("DRA_OPERATOR_FEATURE_GATE", True), ("DRA_OPERATOR_METRICS", True), ("DRA_OPERATOR_REPORT", True)),
+        *(("DRA_OPERATOR_FEATURE_GATES", False), ("DRA_OPERATOR_CONFIG", False), ("DRA_PLUGIN_X", False)),
+        # Kubernetes sets such for each Service
+        *(("DRA_OPERATOR_SERVICE_HOST", False), ("DRA_OPERATOR_METRICS_SERVICE_PORT_WEB", False)),
+        *(("DRA_OPERATOR_PORT", False), ("DRA_OPERATOR_METRICS_PORT_8080_TCP_ADDR", False)),
+    ],
+)
+def test_a_variable_that_looks_like_a_setting_and_is_none_is_told(variable: str, *, is_strange: bool) -> None:
+    assert strangers(["PATH", variable]) == ([variable] if is_strange else [])
+
+
+def test_variables_that_are_no_settings_change_nothing_and_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DRA_OPERATOR_FEATURE_GATE", "DRADeviceTaintRules=true")
     assert read() == OperatorSettings()
+    assert run_command.main(["--kubeconfig", str(tmp_path / "none")]) == 2
+    warning = "environment variable DRA_OPERATOR_FEATURE_GATE is no setting, and has no effect; --help lists all"
+    assert warning in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -143,6 +161,11 @@ def test_other_variables_are_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> No
         (
             ["--feature-gates", "X=true"],
             "--feature-gates: 'X=true' from flag --feature-gates is wrong (the operator does",
+        ),
+        (
+            ["--feature-gates", "DRADeviceTaints,DRAAdminAccess=yes"],
+            "--feature-gates: 'DRADeviceTaints,DRAAdminAccess=yes' from flag --feature-gates is wrong (neither true "
+            "nor false: DRAAdminAccess, DRADeviceTaints); allowed: NAME=true or NAME=false, separated by commas",
         ),
         (
             ["--leader-elect=perhaps"],
@@ -216,14 +239,24 @@ def test_a_wrong_entry_of_a_file_is_named(
     assert complaint(capsys, "--config", file) == said.replace("FILE", file)
 
 
-@pytest.mark.parametrize("text", ["- a list\n", "metrics-port: [1, 2]\n", "scheduler-name: {\n"])
-def test_a_file_that_is_no_mapping_of_values_is_refused(
-    text: str, write: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a list\n", "The config file doesn't appear to contain 'key: value' pairs"),
+        (
+            "metrics-port: [1, 2]\n",
+            "metrics-port: [1, 2] from file FILE is a list; write one value, as on the command line",
+        ),
+        ("scheduler-name: {\n", "Couldn't parse config file: while parsing a flow"),
+    ],
+)
+def test_a_file_that_is_no_mapping_of_values_is_refused_with_its_name(
+    text: str, said: str, write: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        read("--config", write(text))
-    assert ended.value.code == 2
-    assert "Traceback" not in capsys.readouterr().err
+    file = write(text)
+    line = complaint(capsys, "--config", file)
+    assert line.startswith(said.replace("FILE", file))
+    assert file in line
 
 
 @pytest.mark.parametrize(

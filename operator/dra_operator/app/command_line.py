@@ -6,9 +6,10 @@ of them, so that all sources have the same rules and the same complaints.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NoReturn, TextIO
 
 import configargparse
 
@@ -18,6 +19,33 @@ DESCRIPTION = """Run the operator until SIGINT or SIGTERM. A flag has precedence
 one over the file of --config, which is YAML with the names of the flags as keys."""
 
 
+_OF_SERVICES: Final = re.compile(r"DRA_OPERATOR_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)")
+"""What Kubernetes sets in a pod for Services whose names begin with dra-operator."""
+
+
+class _SettingsFile(configargparse.YAMLConfigFileParser):  # type: ignore[misc]
+    """Says in one line what is wrong with the file, with its name."""
+
+    def parse(self, stream: TextIO) -> dict[str, str]:
+        try:
+            values: dict[str, Any] = super().parse(stream)
+        except configargparse.ConfigFileParserException as error:
+            raise configargparse.ConfigFileParserException(" ".join(str(error).split())) from error
+        for key, value in values.items():
+            if not isinstance(value, str):
+                raise configargparse.ConfigFileParserException(
+                    f"{key}: {value} from file {stream.name} is a list; write one value, as on the command line"
+                )
+        return values
+
+
+def strangers(variables: Iterable[str]) -> list[str]:
+    """The names that look like a setting's variable and are none: misspelt, or of another version."""
+    known = {"DRA_OPERATOR_CONFIG", *(setting.variable for setting in described())}
+    ours = (name for name in variables if name.startswith("DRA_OPERATOR_") and name not in known)
+    return sorted(name for name in ours if not _OF_SERVICES.fullmatch(name))
+
+
 class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
     """The arguments of ``dra-operator run``; made from the declarations of the settings."""
 
@@ -25,7 +53,7 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
         super().__init__(
             prog="dra-operator run",
             description=DESCRIPTION,
-            config_file_parser_class=configargparse.YAMLConfigFileParser,
+            config_file_parser_class=_SettingsFile,
             add_config_file_help=False,
             add_env_var_help=False,
         )

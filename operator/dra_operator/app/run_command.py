@@ -7,6 +7,7 @@ settings (no kubeconfig, a port in use).
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from dra_operator.intake.gates import features_of
 from dra_operator.reconcile import Pace, Turns, Waits, concerns_of
 
-from .command_line import CommandLine
+from .command_line import CommandLine, strangers
 from .leader import CannotElect, Leader, lease_name
 from .logs import configure_logs
 from .metrics import LeaderGauge
@@ -39,11 +40,15 @@ from .settings import OperatorSettings, RetrySettings
 from .supervisor import OperatorFailed, Supervisor
 from .tracing import RIGHTS
 
+logger = logging.getLogger(__name__)
+
 
 def main(words: Sequence[str]) -> int:
     """Run until SIGINT or SIGTERM; returns the exit code."""
     settings = CommandLine().settings(words)
     configure_logs(settings.verbosity, settings.log_format)
+    for name in strangers(os.environ):
+        logger.warning("environment variable %s is no setting, and has no effect; --help lists all", name)
     start_traces("dra-operator")
     # Or each counter and histogram has another series, with the time at which it was made.
     disable_created_metrics()  # type: ignore[no-untyped-call]
