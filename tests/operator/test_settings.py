@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -146,6 +147,14 @@ def test_variables_that_are_no_settings_change_nothing_and_are_warned_of(
     assert run_command.main(["--kubeconfig", str(tmp_path / "none")]) == 2
     warning = "environment variable DRA_OPERATOR_FEATURE_GATE is no setting, and has no effect; --help lists all"
     assert warning in capsys.readouterr().err
+
+
+def test_among_json_lines_the_reason_of_the_end_is_one_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run_command.main(["--log-format", "json", "--kubeconfig", str(tmp_path / "none")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    said = json.loads(line)
+    assert said["level"] == "error"
+    assert said["message"].startswith("no usable API server settings in ")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from dra_kube import (
     Connection,
@@ -47,6 +48,7 @@ def main(words: Sequence[str]) -> int:
     """Run until SIGINT or SIGTERM; returns the exit code."""
     settings = CommandLine().settings(words)
     configure_logs(settings.verbosity, settings.log_format)
+    fail = partial(_fail, settings.log_format)
     for name in strangers(os.environ):
         logger.warning("environment variable %s is no setting, and has no effect; --help lists all", name)
     start_traces("dra-operator")
@@ -57,19 +59,19 @@ def main(words: Sequence[str]) -> int:
     try:
         asyncio.run(_supervise(settings, connection()))
     except CannotElect as error:
-        return _fail(str(error), 1)
+        return fail(str(error), 1)
     except (ConnectionSettingsError, CannotServe) as error:
-        return _fail(str(error), 2)
+        return fail(str(error), 2)
     except Unreachable as error:
-        return _fail(f"the API server cannot be used: {error}; is it running, and is the kubeconfig the right one?", 1)
+        return fail(f"the API server cannot be used: {error}; is it running, and is the kubeconfig the right one?", 1)
     except Forbidden as error:
-        return _fail(f"{error}; {RIGHTS}", 1)
+        return fail(f"{error}; {RIGHTS}", 1)
     except Unauthorized as error:
-        return _fail(f"the API server refuses the credentials: {error}; renew them in the kubeconfig", 1)
+        return fail(f"the API server refuses the credentials: {error}; renew them in the kubeconfig", 1)
     except KubeError as error:
-        return _fail(f"the API server cannot be used: {error}", 1)
+        return fail(f"the API server cannot be used: {error}", 1)
     except OperatorFailed as error:
-        return _fail(str(error), 1)
+        return fail(str(error), 1)
     return 0
 
 
@@ -124,6 +126,10 @@ def _waits(given: RetrySettings) -> Waits:
     return Waits(given.first, given.longest, given.rate, given.burst)
 
 
-def _fail(text: str, code: int) -> int:
-    print(f"dra-operator: {text}", file=sys.stderr)
+def _fail(log_format: str, text: str, code: int) -> int:
+    """The reason is the last line, for people; among JSON lines it is one of them, so that it is collected, too."""
+    if log_format == "json":
+        logger.error(text)
+    else:
+        print(f"dra-operator: {text}", file=sys.stderr)
     return code
