@@ -22,6 +22,7 @@ setting, the value, where the value came from, and what is allowed. All times ar
 
 Kubernetes gives each pod variables for the Services in its namespace. A Service `dra-operator-metrics` would bring
 `DRA_OPERATOR_METRICS_PORT=tcp://...`, hence `enableServiceLinks: false` in `manifests/operator`.
+The operator warns of any other variable that begins with `DRA_OPERATOR_` and is no setting, for it may be misspelt.
 
 `-v` stands for `--verbosity 1`, `-vv` for `--verbosity 2`.
 
