@@ -126,6 +126,11 @@ async def test_it_waits_for_devices_says_why_once_and_has_them_when_they_come(wo
         world.control.look_again()
         await world.quiet()
         assert len(world.messages("FailedAllocation")) == 1
+        world.api.drop(RESOURCE_CLAIMS, "ns/claim")
+        await world.quiet()
+        add(world, make)
+        await world.quiet()
+        assert world.messages("FailedAllocation") == [message] * 2, "another claim of the name has an event of its own"
         world.api.change(RESOURCE_SLICES, "a-gpu.example.com", lambda old: old.update(make.slice("a", 1)))
         await world.quiet()
     assert device(world) == "a/dev-0"

@@ -53,10 +53,10 @@ class WaitingReport:
 
     def forget(self, pod: Pod) -> None:
         """It has what it waited for: the same reason is news again."""
-        self._announced.forget(pod.key)
+        self._announced.forget(pod.metadata.uid)
 
     def _tell_of_claim(self, pod: Pod, message: str) -> None:
         claim = self._cluster.claims.get(claim_behind(pod))
-        if claim is not None and self._announced.is_news(pod.key, message):
+        if claim is not None and self._announced.is_news(pod.metadata.uid, message):
             tell(logger, logging.INFO, "claim refused", claim=claim.key, why=message)
             self._events.post(claim, EventReason.FAILED_ALLOCATION, message)
