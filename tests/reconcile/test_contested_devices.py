@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from dra_api.codec import convert
 from dra_api.core import Pod
-from dra_kube import PODS, RESOURCE_CLAIMS, ServerError, Unreachable
+from dra_kube import PODS, RESOURCE_CLAIMS, Resource, ServerError, Unreachable
 from dra_operator.app import last_look
 from dra_operator.cluster import InvariantViolated
-from fake_api import Call
-from objects import Make
+from dra_operator.reconcile import Waits
+from fake_api import ERRORS, Call
+from objects import Make, Obj
 from reconcile_world import World
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -331,3 +334,48 @@ async def test_a_claim_that_one_of_its_pods_runs_with_stays(world: World, make: 
     with pytest.raises(InvariantViolated, match="given to claim ns/theirs and to claim ns/ours"):
         await world.settle()
     assert device_of(world, "ours") == "dev-0"
+
+
+async def test_a_pod_that_shares_a_claim_waits_although_the_one_that_allocated_it_was_refused(
+    world: World, make: type[Make]
+) -> None:
+    """The one gives the claim up, the other keeps its devices, which the watch has not shown yet."""
+    world.pace = replace(world.pace, placement_retries=Waits(first=1000.0))
+    world.furnish(devices=4)
+    add_foreign(world, make)
+    add_ours(world, make)
+    world.start()
+    update = world.api.update
+
+    def users() -> list[str]:
+        return [consumer["name"] for consumer in world.api[RESOURCE_CLAIMS, "ns/shared"]["status"]["reservedFor"]]
+
+    def come(name: str, *claims: str) -> None:
+        added = world.api.add(PODS, make.pod(name, claims=[make.use(claim) for claim in claims]))
+        world.control.put(convert(Pod, added))
+
+    async def refuse(resource: Resource, body: Obj, subresource: str | None = None) -> Obj:
+        if body["metadata"]["name"] != "refused":
+            return await update(resource, body, subresource)
+        come("second", "shared")
+        async with asyncio.timeout(10):
+            while users() != ["first", "second"]:
+                await world.tick()
+        raise ERRORS["forbidden"]()
+
+    async with world.running():
+        await world.quiet()
+        assert lists_of_claims(world), "what was allocated before this list counts as confirmed"
+        for name in ("shared", "refused"):
+            world.api.add(RESOURCE_CLAIMS, make.claim(name))
+        world.bring_events()
+        world.api.update = refuse  # type: ignore[method-assign]
+        come("first", "shared", "refused")
+        async with asyncio.timeout(10):
+            while not device_of(world, "shared") or users() != ["second"]:
+                await world.tick()
+        await idle(world)
+        assert node_of(world, "second") is None, "another scheduler may have taken the device, too"
+        world.api.drop(PODS, "ns/first")
+        await world.quiet()
+    assert node_of(world, "second") == "node-0"

@@ -239,7 +239,7 @@ class Commit:
         for claim in self._reserved:
             frees = vanished or claim.metadata.uid in self._plan.allocations or not is_alone(self._pod, claim)
             await self._try_to_undo(claim, self._claims.release(claim, {uid}, deallocate=frees))
-        self._confirmations.forget(self._reserved)
+        self._confirmations.given_up(self._reserved)
         if self._extended is not None:
             await self._try_to_undo(self._extended, self._claims.discard(self._extended, uid))
 

@@ -35,10 +35,19 @@ class _Written:
 
 
 class Confirmations:
-    """``wrote`` our allocations, ``seen`` what the watch brings, ``listed`` all claims; ``wait`` before binding."""
+    """``wrote`` our allocations, ``seen`` what the watch brings, ``listed`` all claims; ``wait`` before binding.
 
-    def __init__(self, contested: Callable[[AllocationResult], bool], clock: Callable[[], float], grace: float) -> None:
-        self._contested, self._clock, self._grace = contested, clock, grace
+    ``holds``: whether the claim of a UID has devices.
+    """
+
+    def __init__(
+        self,
+        contested: Callable[[AllocationResult], bool],
+        holds: Callable[[str], bool],
+        clock: Callable[[], float],
+        grace: float,
+    ) -> None:
+        self._contested, self._holds, self._clock, self._grace = contested, holds, clock, grace
         self._began = clock()
         self._written: dict[str, _Written] = {}
         self._shown: dict[str, str] = {}
@@ -71,9 +80,13 @@ class Confirmations:
         return keys
 
     def forget(self, claims: Iterable[ResourceClaim]) -> None:
-        """The pod of the claims is bound, or they are given back."""
+        """A pod is bound with the claims."""
         for claim in claims:
             self._written.pop(claim.metadata.uid, None)
+
+    def given_up(self, claims: Iterable[ResourceClaim]) -> None:
+        """A pod gave the claims up. Other pods may share one, which then still has devices, and wait with it."""
+        self.forget(claim for claim in claims if not self._holds(claim.metadata.uid))
 
     def gone(self, uid: str) -> None:
         """The claim does not exist any more."""

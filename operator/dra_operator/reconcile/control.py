@@ -125,7 +125,7 @@ class Control:
         self.releaser = ClaimReleaser(cluster, claims, pods, hold, lingering, self.concerns)
         self._grace = pace.grace
         self._sees_pods = sees_pods
-        self._confirmations = Confirmations(self._is_contested, clock, pace.grace)
+        self._confirmations = Confirmations(self._is_contested, cluster.holdings.holds, clock, pace.grace)
         volumes, counted = VolumeWriter(client, self._take_in), PlacementMetrics(registry, cluster.scheduler_name)
         writing = Writing(claims, pods, counted, self._confirmations, volumes, recording)
         first, place = RightOfWay(cluster, clock, pace.grace), self.queues.of("place")

@@ -109,7 +109,7 @@ class GiveBack:
         except (ClaimChanged, NotFound) as error:
             raise PlacementFailed(str(error)) from error
         finally:
-            self._confirmations.forget([claim])
+            self._confirmations.given_up([claim])
         if left.status.allocation is not None:
             raise PlacementFailed(
                 f"claim {claim.key} has {taken}, which another claim holds too, and other pods wait, too"
@@ -145,7 +145,7 @@ class GiveBack:
             with suppress(NotFound, ClaimChanged):
                 await self._claims.release(claim, {pod.metadata.uid}, deallocate=True)
                 _tell(pod, claim, because)
-        self._confirmations.forget(claims)
+        self._confirmations.given_up(claims)
         self._placing.wake(self._cluster.forget_placed(pod))
 
     def _may_clear(self, pod: Pod, claim: ResourceClaim, decision: NoPlace) -> bool:
