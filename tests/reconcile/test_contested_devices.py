@@ -93,6 +93,19 @@ async def test_a_pod_is_bound_after_its_allocation_has_come_back_on_the_watch(wo
         assert node_of(world) == "node-0"
 
 
+async def test_a_pod_with_extended_resources_is_not_said_to_wait_for_binding_conditions(
+    world: World, make: type[Make]
+) -> None:
+    """It waits until its allocation is confirmed."""
+    world.furnish(devices=2)
+    add_foreign(world, make)
+    amounts = {"deviceclass.resource.kubernetes.io/gpu": "1"}
+    world.api.add(PODS, make.pod("ours", containers=[make.asking("main", **amounts)]))
+    await world.settle()
+    assert node_of(world) == "node-0"
+    assert world.messages("BindingConditionsPending") == []
+
+
 @pytest.mark.parametrize("contested", [True, False])
 async def test_the_moment_of_our_own_event_counts_where_another_scheduler_allocates(
     contested: bool, world: World, make: type[Make]
