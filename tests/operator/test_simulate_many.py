@@ -71,7 +71,7 @@ def test_nodes_that_answer_alike_are_reported_once(capsys: pytest.CaptureFixture
         "  3 other nodes give as many devices: n09, n10, n11",
         "nodes n00, n01, n02, n03: the pod cannot run there: node(s) were unschedulable",
     ]
-    assert report[8] == "node n04: does not fit (selector)"
+    assert report[8] == "node n04: does not fit (too few devices match)"
     assert report[-2:] == [
         "  3 other nodes fail for the same reason: n05, n06, n07",
         "summary: 1 pod: fits 1",

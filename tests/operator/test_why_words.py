@@ -18,6 +18,7 @@ from placement_lab import Attributes, wants
 
 ENTRY = [{"name": "gpu", "resourceClaimName": "c"}]
 FROM_TEMPLATE = {"name": "gpu", "resourceClaimTemplateName": "t"}
+GATED = "Scheduling is blocked due to non-empty scheduling gates"
 REFUSED = {"type": "PodScheduled", "status": "False"}
 TIME = "2030-01-01T00:00:00Z"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -145,6 +146,29 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         [],
         ["pod ns/web waits for its scheduling gates to be removed: one, two"],
     ),
+    "its gate is misspelt": (
+        pod(schedulingGates=[{"name": "dra.kopf.dev/alocate"}]),
+        [],
+        [
+            "pod ns/web waits for its scheduling gates to be removed: dra.kopf.dev/alocate; dra.kopf.dev/alocate is no "
+            "gate of the operator, which removes only dra.kopf.dev/allocate"
+        ],
+    ),
+    "it waits at our gate, fits, and was refused": (
+        pod(
+            schedulerName="",
+            schedulingGates=[{"name": "dra.kopf.dev/allocate"}],
+            status={"conditions": [{**REFUSED, "reason": "SchedulingGated", "message": "cannot open the gate: no"}]},
+        ),
+        [claim()],
+        [
+            AT_GATE,
+            "pod ns/web would fit 1 of 1 node: n1",
+            "  nothing holds it back as it seems, but its condition says SchedulingGated: cannot open the gate: no",
+            "  if that stays, look at the operator's log, and give this command the operator's settings "
+            "(--feature-gates)",
+        ],
+    ),
     "it waits for its turn at our gate": (
         pod(schedulingGates=[{"name": "one"}, {"name": "dra.kopf.dev/allocate"}]),
         [],
@@ -254,7 +278,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         ],
     ),
     "it fits, and the API server says that it was gated": (
-        pod(status={"conditions": [{**REFUSED, "reason": "SchedulingGated", "message": "gates"}]}),
+        pod(status={"conditions": [{**REFUSED, "reason": "SchedulingGated", "message": GATED}]}),
         [claim()],
         [
             "pod ns/web would fit 1 of 1 node: n1",
@@ -382,7 +406,7 @@ CLAIMS: dict[str, tuple[ResourceClaim, list[Object], list[str]]] = {
         [
             "claim ns/c: not allocated",
             "  pod ns/web would fit 0 of 1 node",
-            "    node n1: does not fit (selector)",
+            "    node n1: does not fit (too few devices match)",
             '      claim ns/c request "r" needs 2 devices',
             "        the node has 1 device",
             "        1 matches the selectors",
@@ -404,7 +428,7 @@ CLAIMS: dict[str, tuple[ResourceClaim, list[Object], list[str]]] = {
             "claim ns/c: not allocated",
             "  is to be allocated at once",
             "  claim ns/c would fit 0 of 1 node",
-            "    node n1: does not fit (selector)",
+            "    node n1: does not fit (too few devices match)",
             '      claim ns/c request "r" needs 2 devices',
             "        the node has 1 device",
             "        1 matches the selectors",

@@ -130,7 +130,7 @@ class Refusal:
 
     def explain(self, more: Iterable[str] = ()) -> str:
         """All details on several lines, followed by what the caller adds."""
-        lines = [f"node {self.node}: does not fit ({self.rule.value})"]
+        lines = [f"node {self.node}: does not fit ({self._rule})"]
         lines.append(f"  {self.claim.named(self.request)} {self._needed}{self.detail}")
         lines.append(f"    the node has {counted(self.devices, 'device') if self.devices else self._none}")
         if self.devices:
@@ -141,6 +141,11 @@ class Refusal:
         if self.fix:
             lines.append(f"  nearest fix: {self.fix}")
         return "\n".join(lines)
+
+    @property
+    def _rule(self) -> str:
+        """Where devices match, the selectors are not to blame."""
+        return "too few devices match" if self.rule is Rule.SELECTOR and self.matching else self.rule.value
 
     @property
     def _needed(self) -> str:

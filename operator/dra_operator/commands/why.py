@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Final
 
 from dra_api.core import Node, Pod
 from dra_api.references import pod_is_done
@@ -44,6 +45,9 @@ from dra_operator.wording import counted
 
 from .obstacle_report import about, holding, unmade
 from .refusal_report import grouped, holders, names
+
+_SAID_OF_GATES: Final = "Scheduling is blocked due to non-empty scheduling gates"
+"""What the API server writes into the condition of a pod with gates; the operator says more, with the same reason."""
 
 
 def why_pod(
@@ -115,7 +119,9 @@ def _gated_by_others(pod: Pod) -> str:
     first = ", ".join(name for name in gates if name != GATE and name not in after_ours)
     then = f"; then the operator allocates its devices and removes {GATE}" if GATE in gates else ""
     last = "".join(f"; {name} is removed after that" for name in gates if name in after_ours)
-    return f"pod {pod.key} waits for its scheduling gates to be removed: {first}{then}{last}"
+    alike = [name for name in gates if name != GATE and name.startswith(GATE.partition("/")[0])]
+    misspelt = "".join(f"; {name} is no gate of the operator, which removes only {GATE}" for name in alike)
+    return f"pod {pod.key} waits for its scheduling gates to be removed: {first}{then}{last}{misspelt}"
 
 
 def _not_ours(cluster: Cluster, pod: Pod, concerns: Concerns) -> str:
@@ -191,7 +197,7 @@ def _node_by_node(cluster: Cluster, case: Case, *, places: bool) -> Iterator[str
 def _free_to_go(pod: Pod) -> Iterator[str]:
     """The operator may know better: a write was refused, or it has other settings than this command was given."""
     said = [each for each in pod.status.conditions or () if (each.type, each.status) == ("PodScheduled", "False")]
-    if not said or said[0].reason == "SchedulingGated":  # which the API server says
+    if not said or said[0].message == _SAID_OF_GATES:
         yield "nothing holds it back any more; if it stays, look at the operator's log"
         return
     yield f"nothing holds it back as it seems, but its condition says {said[0].reason}: {said[0].message}"
