@@ -192,9 +192,27 @@ async def test_a_leader_whose_server_is_away_stops_writing_and_goes_on_with_what
         assert only.writes(refused) == []
     await cluster.bound("pod")
     await until("the only one is ready", only.is_ready)
-    assert "in sync" in only.command.output
     assert only.command.output.count("in sync") == 1
+    await only.command.says("the Lease kube-system/dra-operator-dra-scheduler is renewed again")
+    assert only.command.output.count("cannot renew the Lease") == 1, "reading and writing it fail alike"
     assert await only.command.end(signal.SIGTERM) == 0
+
+
+async def test_one_that_stands_by_tells_when_it_cannot_read_the_lease_and_when_it_can_again(
+    pair: tuple[Operator, Operator], site: Site
+) -> None:
+    _, second = pair
+    with site.proxy.suffering(Refuse(Target(client="second", resource="leases"), code=503)):
+        await second.command.says("standing by, cannot use the Lease kube-system/dra-operator-dra-scheduler")
+        since = now()
+
+        async def is_refused_again() -> bool:
+            return len(list(site.proxy.journal.find(Target(client="second"), since))) > 1
+
+        await until("it was refused again", is_refused_again)
+    await second.command.says("the Lease kube-system/dra-operator-dra-scheduler is answered again")
+    assert second.command.output.count("cannot use the Lease") == 1
+    assert (await second.probe("/readyz?exclude=leading"))[0] == 200
 
 
 async def test_a_deleted_lease_is_written_again(

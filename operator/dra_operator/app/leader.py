@@ -76,6 +76,7 @@ class Leader:
         self._namespace = namespace
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
+        self._error: type[KubeError] | None = None
         self._stands_by = ""
         self._is_lost = asyncio.Event()
 
@@ -137,9 +138,9 @@ class Leader:
         except KubeError as error:
             if is_first and not isinstance(error, Unreachable | ServerError | TooManyRequests):
                 raise self._explained(error) from error
-            self._tell(logging.WARNING, f"standing by, cannot use the {self._where}: {error}")
+            self._is_in_trouble(error, f"standing by, cannot use the {self._where}: {error}")
             return False
-        self._trouble = ""
+        self._is_answered("answered")
         was, self._stands_by = self._stands_by, ""
         if not leads:
             self._stands_by = f"standing by, the leader is {self._election.holder or 'not known yet'}"
@@ -156,11 +157,10 @@ class Leader:
                 except LeaseLost:
                     raise
                 except KubeError as error:
-                    self._tell(
-                        logging.WARNING, f"cannot renew the {self._where}, writes wait once it is overdue: {error}"
-                    )
+                    why = f"cannot renew the {self._where}, writes wait once it is overdue: {error}"
+                    self._is_in_trouble(error, why)
                 else:
-                    self._tell(logging.INFO, "")
+                    self._is_answered("renewed")
         except Exception as error:
             self._trouble = str(error) or repr(error)
             self._is_lost.set()
@@ -171,11 +171,16 @@ class Leader:
             await asyncio.wait((self._task,))
             self._task = None
 
-    def _tell(self, level: int, trouble: str) -> None:
-        """Log each change once."""
-        if trouble != self._trouble:
-            logger.log(level, trouble or f"the {self._where} is renewed again")
-        self._trouble = trouble
+    def _is_in_trouble(self, error: KubeError, why: str) -> None:
+        """Log it when it begins, and when another kind of error comes; the probe has the words of the last one."""
+        if type(error) is not self._error:
+            logger.warning(why)
+        self._error, self._trouble = type(error), why
+
+    def _is_answered(self, how: str) -> None:
+        if self._trouble:
+            logger.info("the %s is %s again", self._where, how)
+        self._error, self._trouble = None, ""
 
     def _explained(self, error: KubeError) -> KubeError:
         if isinstance(error, Forbidden):
