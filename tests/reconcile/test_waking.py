@@ -12,6 +12,7 @@ from dra_api.resource import Device
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dra_operator.allocator import Allocator, Features
 from dra_operator.placement import Case, NoPlace, decided, examine, plan
+from dra_operator.reconcile import Concerns
 from dra_operator.reconcile.dispatcher import Decided, Postponed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -182,3 +183,20 @@ async def test_a_pod_that_waits_says_so_when_what_it_uses_is_gone(
 def message(world: World) -> str:
     (condition,) = world.api[PODS, "ns/pod"]["status"]["conditions"]
     return str(condition["message"])
+
+
+async def test_a_pod_whose_claim_gets_the_right_owner_is_tried_again(world: World, make: type[Make]) -> None:
+    world.furnish()
+    body = make.pod(claims=[make.FROM_TEMPLATE])
+    body["status"]["resourceClaimStatuses"] = [{"name": "entry-0", "resourceClaimName": "claim"}]
+    pod = world.api.add(PODS, body)
+    world.api.add(RESOURCE_CLAIMS, make.claim("claim"))
+    world.concerns = Concerns(templates=False)  # they are another controller's
+    world.start()
+    async with world.running():
+        await world.quiet()
+        assert message(world) == "ResourceClaim ns/claim was not created for Pod ns/pod (Pod is not owner)"
+        owned = make.claim("claim", owner=pod["metadata"])["metadata"]
+        world.api.change(RESOURCE_CLAIMS, "ns/claim", lambda claim: claim["metadata"].update(owned))
+        await world.quiet()
+    assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"

@@ -302,8 +302,13 @@ def _matters_to_users(old: ResourceClaim | None, new: ResourceClaim) -> bool:
     if old is None or not _is_same(old, new) or _is_left(old, new):
         return True
     before, now = old.status, new.status
-    is_going = old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
-    return is_going or before.devices != now.devices or before.allocation != now.allocation
+    is_other = _life(old) != _life(new)
+    return is_other or before.devices != now.devices or before.allocation != now.allocation
+
+
+def _life(claim: ResourceClaim) -> object:
+    """Whether it is going, and for whom it was made."""
+    return (claim.metadata.deletion_timestamp, claim.metadata.owner_references)
 
 
 def _is_left(old: ResourceClaim | None, new: ResourceClaim) -> bool:
