@@ -244,6 +244,31 @@ async def test_a_binding_that_lands_late_finds_another_version_of_the_pod(world:
     assert told == ["cannot bind the pod to node node-0 (1 time): timed out; tried again with growing pauses"]
 
 
+async def test_each_binding_without_an_answer_is_outdated_also_after_a_restart(world: World, make: type[Make]) -> None:
+    """The former process told of its own in the same words, and a condition that stays the same changes no version."""
+    furnish(world, make, nodes=1, devices=1)
+    world.pace = replace(world.pace, placement_retries=Waits(first=1000.0))
+    world.api.add(PODS, make.pod())
+    world.api.landing = is_binding
+
+    async def try_in_vain() -> None:
+        world.api.underway.clear()
+        world.start()
+        async with world.running() as control:
+            place = control.queues.of("place")
+            while not place.retries:
+                await world.tick()
+            await world.control.queues.idle()
+            await world.attempt("ns/pod")  # asks what became of it
+
+    for times in ("1 time", "2 times"):
+        await try_in_vain()
+        (condition,) = world.api[PODS, "ns/pod"]["status"]["conditions"]
+        assert f"({times}): timed out" in condition["message"]
+        (fared,) = world.api.land()
+        assert isinstance(fared, Conflict)
+
+
 async def test_a_pod_is_bound_in_the_version_that_the_server_has(world: World, make: type[Make]) -> None:
     """Another writer has changed the pod, and the watch has not brought that yet."""
     furnish(world, make, nodes=1, devices=1)

@@ -6,7 +6,7 @@ from .claims import ClaimWriter
 from .client import Client
 from .event_reasons import EventReason
 from .events import EventRecorder
-from .pods import PodWriter
+from .pods import PodWriter, Unanswered
 from .pool_requests import PoolRequestWriter
 from .rewrite import rewrite
 from .taint_rules import RuleWriter
@@ -23,6 +23,7 @@ __all__ = [
     "PodWriter",
     "PoolRequestWriter",
     "RuleWriter",
+    "Unanswered",
     "VolumeWriter",
     "may_have_happened",
     "rewrite",

@@ -6,6 +6,7 @@ that is gone, or became another one meanwhile, needs nothing more.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from dra_api.resource import FINALIZER, ResourceClaim
 from dra_kube import NotFound
 
 from dra_operator.allocator import DeviceId
-from dra_operator.kube import ClaimChanged
+from dra_operator.kube import ClaimChanged, Unanswered
 from dra_operator.placement import HOLD, NoPlace, PodClaim, is_alone, is_at_gate, is_immediate, is_stand_in
 from dra_operator.wording import counted
 
@@ -29,6 +30,8 @@ from .placing import Placing
 from .report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
 
 logger = logging.getLogger(__name__)
+
+AGAIN = "tried again with growing pauses"
 
 
 class GiveBack:
@@ -69,8 +72,7 @@ class GiveBack:
             is_same = current.metadata.uid == pod.metadata.uid
             is_done = is_same and (not is_at_gate(current) if is_at_gate(pod) else current.spec.node_name == node)
             if unanswered is not None and is_same and current.metadata.resource_version == unanswered.resource_version:
-                tried, times = ending.action(node or ""), counted(unanswered.times, "time")
-                why = f"cannot {tried} ({times}): {unanswered.error}; tried again with growing pauses"
+                why = _news_of(current, f"cannot {ending.action(node or '')}", unanswered)
                 await self._report.waits(current, SCHEDULER_ERROR, why)
         self._pods.settled(pod)
         self._placing.look_again(pod.key)
@@ -90,7 +92,7 @@ class GiveBack:
     async def after_volumes(self, pod: Pod, claims: Sequence[ResourceClaim], reason: str) -> None:
         """Its volumes were not bound on the node: others may use the devices until the pod is tried again."""
         await self._give_up(pod, claims, reason)
-        await self._report.waits(pod, SCHEDULER_ERROR, f"binding volumes: {reason}; tried again with growing pauses")
+        await self._report.waits(pod, SCHEDULER_ERROR, f"binding volumes: {reason}; {AGAIN}")
         raise PlacementFailed(f"binding volumes of pod {pod.key}: {reason}")
 
     async def give_way(self, pod: Pod, claim: ResourceClaim, devices: Sequence[DeviceId]) -> None:
@@ -165,6 +167,13 @@ class GiveBack:
         if current.metadata.uid == pod.metadata.uid and not current.spec.node_name:
             for claim in claims:
                 await self._claims.discard(claim, pod.metadata.uid)
+
+
+def _news_of(pod: Pod, what: str, unanswered: Unanswered) -> str:
+    """What the pod does not show yet: only a change outdates the write. A former process may have counted as well."""
+    shown = {condition.message for condition in pod.status.conditions or ()}
+    texts = (f"{what} ({counted(n, 'time')}): {unanswered.error}; {AGAIN}" for n in itertools.count(unanswered.times))
+    return next(text for text in texts if text not in shown)
 
 
 def _ends(pod: Pod, claim: ResourceClaim) -> bool:
