@@ -36,7 +36,7 @@ def waiting(world: World, name: str = "pod") -> tuple[str, str]:
 
 
 REFUSALS = {
-    "by a missing permission": Forbidden(403, "Forbidden", "cannot update resourceclaims/status"),
+    "by a missing permission": Forbidden(403, "Forbidden", 'pods "pod" is forbidden: User "dra" cannot create pods'),
     "by validation": Invalid(422, "Invalid", "status.allocation: Invalid value"),
     "by a webhook": Forbidden(403, "Forbidden", 'admission webhook "policy.example.com" denied the request: no'),
 }
@@ -82,7 +82,9 @@ async def test_a_refused_commit_is_reported_in_condition_and_event(
             world.bring_events()
             await world.tick()
         world.api.before = lambda call: None
-    message = f"cannot {doing}: the API server refused: {REFUSALS[how]}; tried again with growing pauses"
+    rights = "; the ClusterRole dra-operator in manifests/operator/rbac.yaml allows it: apply it"
+    remedy = rights if how == "by a missing permission" else ""
+    message = f"cannot {doing}: the API server refused: {REFUSALS[how]}{remedy}; tried again with growing pauses"
     assert waiting(world) == ("SchedulingGated" if "schedulingGates" in pod else "SchedulerError", message)
     assert world.messages("FailedScheduling") == [message]
     assert not (world.api[RESOURCE_CLAIMS, "ns/claim"].get("status") or {}).get("allocation")

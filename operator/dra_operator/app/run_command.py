@@ -28,6 +28,7 @@ from dra_kube.spans import start_traces
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from dra_operator.intake.gates import features_of
+from dra_operator.kube import RIGHTS
 from dra_operator.reconcile import Pace, Turns, Waits, concerns_of
 
 from .command_line import CommandLine, strangers
@@ -39,7 +40,6 @@ from .request_metrics import Requests
 from .server import CannotServe
 from .settings import OperatorSettings, RetrySettings
 from .supervisor import OperatorFailed, Supervisor
-from .tracing import RIGHTS
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,11 @@ import aiohttp
 import msgspec
 from dra_kube import RESOURCE_CLAIMS, Resource
 
+from dra_operator.kube import RIGHTS
+
 from .known import KnownEvents, Knows, Version, unknown_items
 from .streams import Stream, Streams
 
-RIGHTS = "the ClusterRole dra-operator in manifests/operator/rbac.yaml allows it: apply it"
 ANSWERS = 0.005
 """Seconds that an event waits: the answer to the operator's own write, which often comes behind it, makes it known."""
 _NEW = b'{"type":"ADDED",'

@@ -1,6 +1,6 @@
 """Reading and writing the API: a small protocol over the client, conflict retries, the writes that reconcilers make."""
 
-from .answers import may_have_happened
+from .answers import RIGHTS, may_have_happened, with_remedy
 from .changed import ClaimChanged, ObjectChanged, PodChanged
 from .claims import ClaimWriter
 from .client import Client
@@ -13,6 +13,7 @@ from .taint_rules import RuleWriter
 from .volumes import VolumeWriter
 
 __all__ = [
+    "RIGHTS",
     "ClaimChanged",
     "ClaimWriter",
     "Client",
@@ -27,4 +28,5 @@ __all__ = [
     "VolumeWriter",
     "may_have_happened",
     "rewrite",
+    "with_remedy",
 ]

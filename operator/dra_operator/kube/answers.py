@@ -1,8 +1,15 @@
-"""What an error says about the fate of its write."""
+"""What an error says about the fate of its write, and what helps."""
 
 from __future__ import annotations
 
-from dra_kube import ApiError, NotSent, NotServed, ServerError
+import re
+from typing import Final
+
+from dra_kube import ApiError, Forbidden, NotSent, NotServed, ServerError
+
+RIGHTS: Final = "the ClusterRole dra-operator in manifests/operator/rbac.yaml allows it: apply it"
+_NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot ')
+"""The words of the authorizer; quotas, policies and webhooks answer 403, too."""
 
 
 def may_have_happened(error: BaseException) -> bool:
@@ -14,3 +21,9 @@ def may_have_happened(error: BaseException) -> bool:
     if isinstance(error, ApiError):
         return isinstance(error, ServerError)
     return not isinstance(error, NotSent | NotServed)
+
+
+def with_remedy(error: ApiError) -> str:
+    """The server's words; with the role to apply if the operator lacks a permission."""
+    lacks_right = isinstance(error, Forbidden) and _NO_RIGHT.search(str(error)) is not None
+    return f"{error}; {RIGHTS}" if lacks_right else str(error)

@@ -43,7 +43,15 @@ from dra_kube import (
 )
 
 from dra_operator.cluster import Cluster, DeviceTaken, Keys
-from dra_operator.kube import ClaimChanged, ClaimWriter, ObjectChanged, PodWriter, VolumeWriter, may_have_happened
+from dra_operator.kube import (
+    ClaimChanged,
+    ClaimWriter,
+    ObjectChanged,
+    PodWriter,
+    VolumeWriter,
+    may_have_happened,
+    with_remedy,
+)
 from dra_operator.placement import ExtendedClaim, Plan, PodClaim, is_alone, is_at_gate, is_stand_in, title
 
 from .claim_body import claim_for_extended_resources, without_chance
@@ -134,7 +142,7 @@ class Commit:
 
     def _failure(self, error: Exception) -> CommitFailed:
         if isinstance(error, ApiError) and is_over(error) and not isinstance(error, _PASSING):
-            refused = f"cannot {self._action}: the API server refused: {error}"
+            refused = f"cannot {self._action}: the API server refused: {with_remedy(error)}"
             return CommitRefused(without_chance(self._pod, refused))
         failed = f"{title(self._pod)} to node {self._plan.node}: cannot {self._action}: {error}"
         return CommitFailed(without_chance(self._pod, failed))
