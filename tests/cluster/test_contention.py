@@ -127,5 +127,11 @@ def test_a_foreign_pod_with_an_extended_resource_contests_the_driver_of_its_clas
     body = {"metadata": meta, "spec": {"schedulerName": "default-scheduler", "containers": [asking]}}
     cluster.put(convert(Pod, body))
     assert is_contested(cluster, "gpu.example.com")
-    cluster.remove(Pod, "ns/e", "uid-e")
+    drivers = frozenset({"gpu.example.com"})
+    came = cluster.others_decide(drivers)
+    cluster.put(convert(Pod, body | {"metadata": meta | {"resourceVersion": "2", "annotations": {"a": "b"}}}))
+    assert cluster.others_decide(drivers) == came, "its scheduler decides on nothing new"
+    cluster.put(convert(Pod, body | {"metadata": meta | {"resourceVersion": "3", "uid": "uid-f"}}))
+    assert cluster.others_decide(drivers).stirs == came.stirs + 1, "another pod came"
+    cluster.remove(Pod, "ns/e", "uid-f")
     assert not is_contested(cluster, "gpu.example.com")

@@ -27,6 +27,8 @@ def on_pod(cluster: State, change: Change[Pod]) -> None:
             claim = cluster.claims.get(f"{pod.metadata.namespace}/{use.name}")
             if claim is not None:
                 _file(cluster, claim)
+        if _has_newer_version(cluster, pod, change):
+            continue  # filing this one now would make the pod look as if it came just now
         is_waiting = pod is change.new and not pod.spec.node_name and not pod_is_done(pod)
         classes = (*cluster.classes_serving(pod).values(), *_classes_ahead(cluster, pod)) if is_waiting else ()
         cluster.contention.file(f"pod {pod.key}", classes=classes, is_undecided=_is_undecided(pod))
@@ -59,6 +61,12 @@ def _file(cluster: State, claim: ResourceClaim) -> None:
 def _is_foreign(cluster: State, pod: Pod) -> bool:
     """Whether another scheduler may allocate for the pod; it does not look at gated pods."""
     return pod.spec.scheduler_name != cluster.scheduler_name and not pod.spec.scheduling_gates
+
+
+def _has_newer_version(cluster: State, pod: Pod, change: Change[Pod]) -> bool:
+    """Whether the change brings another version of the same foreign pod, which replaces what is filed."""
+    new = change.new
+    return new is not None and new is not pod and new.metadata.uid == pod.metadata.uid and _is_foreign(cluster, new)
 
 
 def _is_undecided(pod: Pod) -> bool:
