@@ -20,6 +20,7 @@ from dra_operator.app.kopf_settings import configure
 from dra_operator.app.operator import Operator, Options
 from dra_operator.app.streams import Limits
 from dra_operator.app.supervisor import OperatorFailed, Supervisor
+from dra_operator.reconcile import Control
 from faults import CutBefore, DelayEvents, FaultProxy, Target, Unserved
 from kopf._cogs.structs.references import Selector
 from kopf._core.reactor import observation
@@ -270,3 +271,20 @@ async def test_a_reconciler_that_ends_ends_the_process(
     next(one for one in asyncio.all_tasks() if one.get_name() == "operator").cancel()
     with pytest.raises(OperatorFailed):
         await task
+
+
+async def test_reconcilers_that_fail_before_all_of_them_run_end_the_process(
+    cluster: LiveCluster, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    await cluster.furnish()
+
+    async def fail(control: Control) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Control, "run", fail)
+    async with asyncio.timeout(60):
+        with pytest.raises(OperatorFailed, match="the reconcilers ended"):
+            await Supervisor(Operator(), connection(kubeconfig)).run()
+    assert "the reconcilers failed" in caplog.text
+    assert "in sync" not in caplog.text

@@ -115,7 +115,13 @@ class Operator:
         self.streams.listeners = [parts.audit.call]
         self.registry.register(parts.registry)
         self._task = asyncio.create_task(self._work(parts), name="operator")
-        await parts.control.started()
+        started = asyncio.create_task(parts.control.started())
+        try:
+            await asyncio.wait((started, self._task), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            started.cancel()
+        if self.has_failed:
+            return  # ``ended`` says so
         cluster = parts.control.cluster
         counts = (len(cluster.nodes), len(cluster.slices), len(cluster.claims), len(cluster.pods))
         logger.info("in sync: %d nodes, %d slices, %d claims, %d pods", *counts)
