@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -42,6 +43,17 @@ def secrecy() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What waits longest comes first, so that no worker is left with it at the end, when the others have no work."""
     items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
+
+
+def pytest_collection_finish() -> None:
+    """All tests live as long as the run: a collection need not look at them, and takes milliseconds instead of 0.4 s.
+
+    What an operator does to its process when it starts, it does not do to that of the tests: it would hide what the
+    tests before it left open.
+    """
+    gc.collect()
+    gc.freeze()
+    pytest.MonkeyPatch().setattr(gc, "freeze", lambda: None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

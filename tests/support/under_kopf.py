@@ -35,10 +35,8 @@ def kopf_run(kubeconfig: Path, timeout: float = 60) -> Iterator[KopfRunner]:
 def collect_leftovers_of_kopf() -> None:
     """A Kopf that is stopped leaves connections of its own open now and then.
 
-    They are collected here, where they belong, also those that the operator's start put out of the collector's sight,
-    and not in whatever test runs when Python's collector does.
+    They are collected here, where they belong, and not in whatever test runs when Python's collector does.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        gc.unfreeze()
         gc.collect()
