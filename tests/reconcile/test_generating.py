@@ -291,15 +291,25 @@ async def test_a_missing_template_is_reported_and_its_arrival_helps(world: World
     assert recorded(world)["entry-0"]
 
 
-async def test_a_refused_creation_is_reported_once_with_a_count(world: World, make: type[Make]) -> None:
+@pytest.mark.parametrize(
+    ("refusal", "end"),
+    [
+        ("exceeded quota: claims", "exceeded quota: claims"),
+        ('User "dra" cannot create resource "resourceclaims"', "manifests/operator/rbac.yaml allows it: apply it"),
+    ],
+)
+async def test_a_refused_creation_is_reported_once_with_a_count(
+    world: World, make: type[Make], refusal: str, end: str
+) -> None:
     world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
     world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
-    refusals = iter([Forbidden(403, "Forbidden", "exceeded quota: claims")] * 4)
+    refusals = iter([Forbidden(403, "Forbidden", refusal)] * 4)
     world.api.before = lambda call: next(refusals, None) if call[:2] == ("create", "resourceclaims") else None
     await world.settle()
     failed = [event for event in world.api.of(EVENTS) if event["reason"] == "FailedResourceClaimCreation"]
     assert [(event["count"], event["type"]) for event in failed] == [(4, "Warning")]
-    assert "exceeded quota: claims" in failed[0]["message"]
+    assert refusal in failed[0]["message"]
+    assert failed[0]["message"].endswith(end)
     assert recorded(world)["entry-0"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dra_kube import ApiError, Forbidden, NotSent, NotServed, ServerError
+from dra_kube import ApiError, Forbidden, KubeError, NotSent, NotServed, ServerError
 
 RIGHTS: Final = "the ClusterRole dra-operator in manifests/operator/rbac.yaml allows it: apply it"
 _NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot ')
@@ -23,7 +23,7 @@ def may_have_happened(error: BaseException) -> bool:
     return not isinstance(error, NotSent | NotServed)
 
 
-def with_remedy(error: ApiError) -> str:
-    """The server's words; with the role to apply if the operator lacks a permission."""
+def with_remedy(error: KubeError) -> str:
+    """What went wrong; with the role to apply if the operator lacks a permission."""
     lacks_right = isinstance(error, Forbidden) and _NO_RIGHT.search(str(error)) is not None
     return f"{error}; {RIGHTS}" if lacks_right else str(error)

@@ -25,7 +25,7 @@ from dra_api.resource import FINALIZER, GROUP, POD_CLAIM_NAME_ANNOTATION, Resour
 from dra_kube import AlreadyExists, KubeError, NotFound, Object
 
 from dra_operator.cluster import ClaimTemplate, Cluster, counting_claim
-from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter
+from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter, with_remedy
 from dra_operator.placement import has_gate
 
 from .claim_body import claim_for_pod
@@ -143,7 +143,8 @@ class ClaimGenerator:
             claim = await self._create_once(pod, entry.name, body)
         except KubeError as error:
             self._metrics.created(success=False, admin_access=admin)
-            raise GenerationFailed(f"create ResourceClaim {body['metadata'].get('name', '')}: {error}") from error
+            name = body["metadata"].get("name", "")
+            raise GenerationFailed(f"create ResourceClaim {name}: {with_remedy(error)}") from error
         self._metrics.created(success=True, admin_access=admin)
         tell(logger, logging.INFO, "claim generated", claim=claim.key, pod=pod.key, template=template_name)
         return claim
