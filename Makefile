@@ -19,6 +19,8 @@ help:  ## show this list
 
 QUIET = $$([ -t 2 ] || echo --quiet)
 INSTALL = --constraint requirements.lock --editable '.[dev]'
+DOCS = --constraint requirements.lock --editable '.[dev,docs]'
+UV = UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true $(BIN)/uv pip install $(QUIET) --python $(BIN)/python
 
 install: $(VENV)/.installed  ## make .venv with everything in it (does nothing when it is up to date)
 
@@ -31,8 +33,7 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@echo "1 of 2: the installer, uv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
 	@echo "2 of 2: about $$(grep -c == requirements.lock) packages, downloaded and compiled; this may take a minute"
-	@UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true $(BIN)/uv pip install $(QUIET) --compile-bytecode --python $(BIN)/python $(INSTALL) || \
-	  $(BIN)/python -m pip install $(INSTALL)  # it reads pip.conf, too
+	@$(UV) --compile-bytecode $(INSTALL) || $(BIN)/python -m pip install $(INSTALL)  # it reads pip.conf, too
 	@touch $@
 	@echo "$(VENV) is ready"
 
@@ -63,8 +64,7 @@ docs: $(VENV)/.docs  ## build the documentation as a site, in site/; fails on a 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 $(VENV)/.docs: $(VENV)/.installed
-	@$(BIN)/python -m pip install --quiet --progress-bar off --disable-pip-version-check --constraint requirements.lock \
-	  --editable '.[dev,docs]'
+	@$(UV) $(DOCS) || $(BIN)/python -m pip install --quiet $(DOCS)
 	@touch $@
 
 proto: install  ## make the gRPC code from proto/**/*.proto again
