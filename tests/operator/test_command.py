@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import socket
@@ -117,6 +118,21 @@ def dead_server(server: DevApiServer, kubeconfig: Path, tmp_path: Path) -> Itera
         config = tmp_path / "dead"
         config.write_text(kubeconfig.read_text().replace(server.url, unserved))
         yield unserved, config
+
+
+async def test_among_json_lines_the_reason_of_the_end_is_one_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So is the warning of a variable that looks like a setting and is none."""
+    monkeypatch.setenv("DRA_OPERATOR_FEATURE_GATE", "DRADeviceTaintRules=true")
+    code, output = await run("--log-format", "json", "--kubeconfig", str(tmp_path / "none"))
+    assert code == 2
+    warning, reason = (json.loads(line) for line in output.splitlines())
+    assert warning["level"] == "warning"
+    strange = "environment variable DRA_OPERATOR_FEATURE_GATE is no setting, and has no effect; --help lists all"
+    assert warning["message"] == strange
+    assert reason["level"] == "error"
+    assert reason["message"].startswith("no usable API server settings in ")
 
 
 async def test_a_server_that_does_not_answer_is_named(dead_server: tuple[str, Path]) -> None:

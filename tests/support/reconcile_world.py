@@ -117,11 +117,12 @@ class World:
             await decided.follow_up()
 
     async def quiet(self) -> None:
-        """Bring watch events, each before anything is retried, until nothing happens any more."""
+        """Bring watch events, each before anything is retried, until nothing happens any more, and all is told."""
         async with asyncio.timeout(60):
             while self.api.events or not self.control.queues.is_quiet:
                 self.bring_events()
                 await self.tick()
+            await self.control.events.flush(60)
         check(self.cluster)
 
     async def tick(self) -> None:
