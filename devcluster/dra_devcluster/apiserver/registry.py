@@ -78,7 +78,7 @@ def _served(builtin: Structure, versions: Mapping[str, bool]) -> Structure:
     if unknown := sorted(versions.keys() - known):
         raise ServerError(f"unknown API versions {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     lines = [line for line in load_data("discovery.json") if versions.get(_api_version(line), True)]
-    return Structure(lines, load_data("components.json"))
+    return Structure(lines)
 
 
 def _api_version(line: Json) -> str:

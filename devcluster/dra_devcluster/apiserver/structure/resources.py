@@ -62,13 +62,8 @@ class Resource:
 class Structure:
     """All served resources. Look-ups answer None for what is not served."""
 
-    def __init__(self, discovery: list[Json], components: Mapping[str, Json]) -> None:
-        self.components = Components(components)
-        self._names = {
-            (gvk["group"], gvk["version"], gvk["kind"]): name
-            for name, raw in components.items()
-            for gvk in raw.get("x-kubernetes-group-version-kind", ())
-        }
+    def __init__(self, discovery: list[Json]) -> None:
+        self.components, self._names = _builtin_components()
         self._resources: dict[tuple[str, str, str], Resource] = {}
         self._kinds: dict[tuple[str, str, str], Resource] = {}
         self._bare = Schema(
@@ -80,7 +75,7 @@ class Structure:
     @classmethod
     def load(cls) -> "Structure":
         """The structure of the built-in kinds. Each server needs its own: CRDs change it."""
-        return cls(load_data("discovery.json"), load_data("components.json"))
+        return cls(load_data("discovery.json"))
 
     def resource(self, group: str, version: str, plural: str) -> Resource | None:
         return self._resources.get((group, version, plural))
@@ -144,6 +139,18 @@ class Structure:
                 s["name"]: Subresource(s["name"], s["kind"], tuple(s["verbs"])) for s in line["subresources"]
             },
         )
+
+
+@cache
+def _builtin_components() -> tuple[Components, Mapping[tuple[str, str, str], str]]:
+    """The OpenAPI components, and the name of each kind's. No structure changes them, so all servers share them."""
+    raw = load_data("components.json")
+    names = {
+        (gvk["group"], gvk["version"], gvk["kind"]): name
+        for name, component in raw.items()
+        for gvk in component.get("x-kubernetes-group-version-kind", ())
+    }
+    return Components(raw), names
 
 
 _CUSTOM_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")

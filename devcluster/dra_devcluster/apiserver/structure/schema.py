@@ -7,6 +7,7 @@ know only one form. Trees may be cyclic (a schema may mention itself); nothing h
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 Json = dict[str, Any]
@@ -69,13 +70,18 @@ ANY = Schema("any", preserve=True)
 
 
 class Components:
-    """Compiles named OpenAPI components on demand; one `Schema` per name."""
+    """Compiles named OpenAPI components on demand; one `Schema` per name. Threads may share it."""
 
     def __init__(self, raw: Mapping[str, Json]) -> None:
         self.raw = raw
         self._compiled: dict[str, Schema] = {}
+        self._lock = Lock()
 
     def get(self, name: str) -> Schema:
+        with self._lock:  # or another thread would get one whose fields are not compiled yet
+            return self._get(name)
+
+    def _get(self, name: str) -> Schema:
         found = self._compiled.get(name)
         if found is None:
             # Registered before its fields are compiled: a field may refer back to it.
@@ -100,7 +106,7 @@ class Components:
     def _compile(self, raw: Json) -> Schema:
         ref = raw.get("$ref") or (raw["allOf"][0].get("$ref") if "allOf" in raw else None)
         if ref:
-            return _with_hints(self.get(ref.removeprefix(_REF)), raw)
+            return _with_hints(self._get(ref.removeprefix(_REF)), raw)
         kind = _kind(raw)
         items = raw.get("items") if kind == "array" else raw.get("additionalProperties")
         compiled = Schema(kind, items=self._compile(items) if items else None)
