@@ -58,6 +58,7 @@ def real_api_server(binaries: Path, folder: Path, *, stock: bool = False) -> Ite
             patient = ["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=45s"]  # a busy machine
             flags = [f"--kubeconfig={plane.kubeconfig}", "--secure-port=0", *patient]
             own = [f"--service-account-private-key-file={plane.key}", "--use-service-account-credentials"]
+            own += ["--kube-api-qps=100", "--kube-api-burst=200"]  # 20 a second would be 10 claims a second
             plane.servers.append(stack.enter_context(_server(folder, manager, [*flags, *own])))
             plane.servers.append(stack.enter_context(_server(folder, binaries / "kube-scheduler", flags)))
             for server in plane.servers[2:]:
