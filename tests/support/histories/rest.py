@@ -176,6 +176,8 @@ def wish_of(store: FakeStore, pod: Obj) -> Wish | None:
             on = where if on is None else on & where
         elif not store.of(DEVICE_CLASSES):
             says.add("device class gpu does not exist")
+            if devices_of(claim) and not store.of(NODES):
+                says.add("the cluster has no nodes")  # none where the devices may be given back
         else:
             devices += 1
     return Wish(devices, on, "|".join(sorted(says)))
