@@ -25,7 +25,7 @@ from .dispatcher import Result
 from .ending import Ending
 from .errors import CommitRefused
 from .placing import Placing
-from .report import SCHEDULER_ERROR, WaitingReport
+from .report import AGAIN, SCHEDULER_ERROR, WaitingReport
 
 UNSEEN = 5.0  # seconds between two looks whether watch and list have brought what a pod waits for
 
@@ -43,7 +43,7 @@ class CarryOut:
             with span("commit", pod=pod.key, node=plan.node, claims=lambda: [it.key for it in self._claims_of(pod)]):
                 is_done = await commit.write(partial(self._may_end, pod))
         except CommitRefused as refused:
-            await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; tried again with growing pauses")
+            await self._report.waits(pod, SCHEDULER_ERROR, f"{refused}; {AGAIN}")
             raise
         finally:
             self._cluster.storage.written(pod.metadata.uid)

@@ -27,11 +27,9 @@ from .ending import Ending
 from .errors import PlacementFailed, PodVanished
 from .logbook import devices_in, tell
 from .placing import Placing
-from .report import SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
+from .report import AGAIN, SCHEDULER_ERROR, UNSCHEDULABLE, WaitingReport
 
 logger = logging.getLogger(__name__)
-
-AGAIN = "tried again with growing pauses"
 
 
 class GiveBack:

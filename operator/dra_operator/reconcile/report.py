@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
+AGAIN = "tried again with growing pauses"
 
 
 class WaitingReport:
