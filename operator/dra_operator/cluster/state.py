@@ -128,8 +128,7 @@ class State:
     def owner_of(self, claim: ResourceClaim) -> Pod | None:
         """The pod that the claim was made for, if that is still there."""
         owner = claim.metadata.controller
-        pod = self.pods.get(f"{claim.metadata.namespace}/{owner.name}") if owner is not None else None
-        return pod if pod is not None and owner is not None and pod.metadata.uid == owner.uid else None
+        return self.pods.get(f"{claim.metadata.namespace}/{owner.name}", owner.uid) if owner is not None else None
 
     def claims_owned_by(self, pod: Pod) -> Iterator[ResourceClaim]:
         """Claims whose controller is this very pod."""
@@ -201,10 +200,8 @@ class State:
         return all(one.uid == pod.metadata.uid or self._still_waits(claim, one) for one in consumers)
 
     def _still_waits(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
-        pod = self.pods.get(f"{claim.metadata.namespace}/{consumer.name}")
-        if pod is None or pod.metadata.uid != consumer.uid:
-            return False
-        return self.waits_for_us(pod) and not self.is_bound(pod)
+        pod = self.pods.get(f"{claim.metadata.namespace}/{consumer.name}", consumer.uid)
+        return pod is not None and self.waits_for_us(pod) and not self.is_bound(pod)
 
     def snapshot(self, allocator: Allocator, now: datetime, binding_timeout: float = BINDING_TIMEOUT) -> Snapshot:
         """What a decision looks at, as it is now."""

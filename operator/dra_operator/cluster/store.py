@@ -85,9 +85,10 @@ class Store(Generic[T]):
         self.deleted.add(old.metadata.uid)
         return Change(old, None)
 
-    def get(self, key: str) -> T | None:
-        """The newest known version."""
-        return self._objects.get(key)
+    def get(self, key: str, uid: str | None = None) -> T | None:
+        """The newest known version; None if there is none, or if it has another UID than ``uid``."""
+        found = self._objects.get(key)
+        return found if uid is None or found is None or found.metadata.uid == uid else None
 
     def keys(self) -> KeysView[str]:
         """All keys, in the order of arrival."""

@@ -232,11 +232,8 @@ def claim_needs_work(cluster: State, claim: ResourceClaim) -> bool:
     users = [(consumer.name, consumer.uid) for consumer in claim.status.reserved_for or ()]
     if (owner := owning_pod(claim)) is not None:
         users.append((owner.name, owner.uid))
-    return any(not _is_there(cluster.pods.get(f"{meta.namespace}/{name}"), uid) for name, uid in users)
-
-
-def _is_there(pod: Pod | None, uid: str) -> bool:
-    return pod is not None and pod.metadata.uid == uid and not pod_is_done(pod)
+    known = (cluster.pods.get(f"{meta.namespace}/{name}", uid) for name, uid in users)
+    return any(pod is None or pod_is_done(pod) for pod in known)
 
 
 def classes_of(claim: ResourceClaim | ResourceClaimTemplateSpec) -> Iterator[str]:

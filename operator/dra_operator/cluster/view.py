@@ -111,22 +111,22 @@ class Cluster(State):
         try:
             yield
         finally:
-            current = self.pods.get(pod.key)
-            still_waits = current is not None and current.metadata.uid == uid and not pod_is_done(current)
+            current = self.pods.get(pod.key, uid)
+            still_waits = current is not None and not pod_is_done(current)
             if current is not None and held is not None and still_waits and self.loads.node_of(uid) is None:
                 self.loads.place(current, *held)
 
     def assume_bound(self, pod: Pod) -> None:
         """The server has answered the binding: the pod waits for nothing more, although the watch may be late."""
-        current = self.pods.get(pod.key)
-        if current is not None and current.metadata.uid == pod.metadata.uid and not current.spec.node_name:
+        current = self.pods.get(pod.key, pod.metadata.uid)
+        if current is not None and not current.spec.node_name:
             self.bound.add(pod.metadata.uid)
 
     def forget_placed(self, pod: Pod) -> Keys:
         """The pod does not run where it was assumed to: the room is free again, unless the pod is bound after all."""
         self.storage.wait_no_more(pod.metadata.uid)
-        current = self.pods.get(pod.key)
-        if current is not None and current.metadata.uid == pod.metadata.uid and current.spec.node_name:
+        current = self.pods.get(pod.key, pod.metadata.uid)
+        if current is not None and current.spec.node_name:
             return NOTHING
         before = self.residents.at(pod.metadata.uid)
         if not self.loads.forget(pod.metadata.uid):

@@ -39,9 +39,7 @@ class Bind:
 
     async def write(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> None:
         """See ``Ending``. Raises BoundElsewhere, PodVanished and ClaimChanged."""
-        current = self._cluster.pods.get(pod.key)
-        if current is not None and current.metadata.uid == pod.metadata.uid:
-            pod = current
+        pod = self._cluster.pods.get(pod.key, pod.metadata.uid) or pod
         with span("bind", pod=pod.key, node=node):
             await self._bind(pod, node, claims)
         self._cluster.assume_bound(pod)

@@ -47,7 +47,7 @@ class CarryOut:
             raise
         finally:
             self._cluster.storage.written(pod.metadata.uid)
-        pod = self._written(pod)
+        pod = self._cluster.pods.get(pod.key, pod.metadata.uid) or pod  # it may record a claim more by now
         if not is_done:
             self._look_again(pod, plan)
             return None
@@ -89,11 +89,6 @@ class CarryOut:
             waiting = f"waiting for binding conditions for device on node {plan.node}"
             self._placing.events.post(pod, EventReason.BINDING_CONDITIONS_PENDING, waiting)
         self._placing.look_again(pod.key)
-
-    def _written(self, pod: Pod) -> Pod:
-        """The pod as the commit has left it: it records the claim for its extended resources now."""
-        current = self._cluster.applicant(pod.key)
-        return current if current is not None and current.metadata.uid == pod.metadata.uid else pod
 
     def _claims_of(self, pod: Pod) -> list[ResourceClaim]:
         return [claim for _, claim in self._cluster.claims_of(pod) if claim is not None]

@@ -235,8 +235,8 @@ class Commit:
             await self._volumes.select_node(claim, node)
 
     def _check_recorded(self, claims: Sequence[ResourceClaim]) -> None:
-        pod = self._cluster.pods.get(self._pod.key)
-        if pod is not None and pod.metadata.uid == self._pod.metadata.uid:  # otherwise the server knows better
+        pod = self._cluster.pods.get(self._pod.key, self._pod.metadata.uid)
+        if pod is not None:  # otherwise the server knows better
             check_recorded(pod, claims)
 
     async def _undo(self, *, vanished: bool) -> None:

@@ -230,10 +230,7 @@ class Control:
 
     def _forget_failures(self, pod: Pod | None) -> None:
         """If the pod is gone by now, a successor of its name does not wait for its back-off."""
-        if pod is None:
-            return
-        current = self.cluster.pods.get(pod.key)
-        if current is None or current.metadata.uid != pod.metadata.uid:
+        if pod is not None and self.cluster.pods.get(pod.key, pod.metadata.uid) is None:
             self.queues.of("place").forget(Key("place", pod.key))
 
     def hold(self, uid: str, allocation: AllocationResult | None) -> None:

@@ -121,8 +121,8 @@ class ClaimReleaser:
             return True
         if consumer.uid in self._cluster.pods.deleted:
             return False
-        pod: Pod | None = self._cluster.pods.get(f"{claim.metadata.namespace}/{consumer.name}")
-        if pod is None or pod.metadata.uid != consumer.uid:
+        pod: Pod | None = self._cluster.pods.get(f"{claim.metadata.namespace}/{consumer.name}", consumer.uid)
+        if pod is None:
             # The consumer may be a pod that our watch has not reported yet: only the server knows.
             try:
                 pod = await self._pods.read(claim.metadata.namespace, consumer.name)
