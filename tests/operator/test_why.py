@@ -105,7 +105,7 @@ def test_a_kind_that_cannot_be_explained_is_refused(words: list[str], capsys: py
     with pytest.raises(SystemExit) as ended:
         main(["why", *words])
     assert ended.value.code == 2
-    assert "(choose from 'pod', 'claim')" in capsys.readouterr().err or "required: name" in capsys.readouterr().err
+    assert f"argument kind: invalid choice: '{words[0]}' (choose from 'pod', 'claim')" in capsys.readouterr().err
 
 
 async def test_a_permission_that_is_missing_is_named_with_its_role(
