@@ -107,18 +107,32 @@ async def test_a_node_is_selected_for_a_claim_whose_class_makes_volumes(world: W
     assert node_of(world) == "node-1"
 
 
-async def test_a_provisioner_that_fails_gets_another_chance(world: World, make: type[Make]) -> None:
-    """It takes the annotation away; the devices are free until the next attempt."""
+def provisioner_fails(world: World) -> None:
+    """It takes the annotation away."""
+    world.api.change(PERSISTENT_VOLUME_CLAIMS, "ns/data", lambda claim: claim["metadata"]["annotations"].pop(SELECTED))
+
+
+def claim_is_made_anew(world: World) -> None:
+    world.api.drop(PERSISTENT_VOLUME_CLAIMS, "ns/data")
+    world.api.events.clear()  # the watch brings the new one only
+    store(world.api, volume_claim(class_name=FAST, metadata={"uid": "uid-anew"}))
+
+
+@pytest.mark.parametrize("lose", [provisioner_fails, claim_is_made_anew])
+async def test_a_claim_that_lost_its_node_gets_another_chance(
+    lose: Callable[[World], None], world: World, make: type[Make]
+) -> None:
+    """The devices are free until the next attempt."""
     furnish(world, make, nodes=1)
     async with waiting(world, make, volume_claim(class_name=FAST)):
         assert selected(world) == "node-0"
         held: list[bool] = []
         world.api.after = lambda _: held.append(allocation(world) is not None)
-        failing = lambda claim: claim["metadata"]["annotations"].pop(SELECTED)  # noqa: E731 - one line in a test
-        world.api.change(PERSISTENT_VOLUME_CLAIMS, "ns/data", failing)
+        lose(world)
         await busy(world)
         assert why(world) == (
-            "binding volumes: provisioning failed for PersistentVolumeClaim data; tried again with growing pauses"
+            "binding volumes: PersistentVolumeClaim data is not meant for node node-0 any more: provisioning failed, "
+            "or it was changed or made anew; tried again with growing pauses"
         )
         assert False in held  # at once; the next attempt may have begun by now
         world.controllers.append(bind_volumes)

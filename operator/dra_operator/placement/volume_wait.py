@@ -1,8 +1,8 @@
 """A pod that has its node and devices and waits for its claims of volumes to be bound there.
 
 The operator has reserved volumes, or selected the node for claims without; the PV controller and provisioners do the
-rest. A provisioner that fails removes the annotation. Then, or when the time is over, the pod gives its devices back
-and is placed anew.
+rest. A provisioner that fails removes the annotation; a claim that was made anew never had it. Then, or when the time
+is over, the pod gives its devices back and is placed anew.
 """
 
 from __future__ import annotations
@@ -81,5 +81,6 @@ def _pending(pod: Pod, node: str, storage: Storage) -> Iterator[PersistentVolume
         selected = (claim.metadata.annotations or {}).get(SELECTED_NODE)
         reserved = (it for it in storage.volumes_of_class(claim.storage_class) if it.is_reserved_for(claim))
         if selected != node and not any(reserved):
-            raise _Failed(f"provisioning failed for PersistentVolumeClaim {use.name}")
+            lost = f"PersistentVolumeClaim {use.name} is not meant for node {node} any more"
+            raise _Failed(f"{lost}: provisioning failed, or it was changed or made anew")
         yield claim
