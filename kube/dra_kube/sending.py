@@ -147,15 +147,18 @@ class Sending:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.cancelled():
-                self._turns.remove(turn)
-            else:
+            if not turn.cancelled():
                 self._next_turn()  # it had come
+            elif turn in self._turns:
+                self._turns.remove(turn)
             raise
 
     def _next_turn(self) -> None:
-        if self._turns:
-            self._turns.popleft().set_result(None)
+        while self._turns:
+            turn = self._turns.popleft()
+            if not turn.cancelled():  # or else its task does not know it yet
+                turn.set_result(None)
+                return
 
     def _waiting(self) -> Exchange | None:
         """A connection that was used before and is good for another request: the one that was idle for least."""

@@ -208,6 +208,22 @@ async def test_who_gives_up_waiting_for_a_connection_keeps_no_other_from_it(monk
         assert [type(answer) for answer in answers] == [dict] * 16 + [asyncio.CancelledError] * 2 + [dict] * 2
 
 
+async def test_who_gives_up_in_the_moment_of_its_turn_harms_no_other_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, comes_about = hold_connections(monkeypatch)
+    async with serving() as server, client(server.url) as api:
+        writes = [asyncio.create_task(api.update(PODS, POD)) for _ in range(20)]
+        await asked.wait()
+        writes[0].cancel()  # which gives its turn on in the next iteration
+        writes[16].cancel()  # whose turn it would be
+        writes[17].cancel()
+        comes_about.set()
+        answers = await asyncio.gather(*writes, return_exceptions=True)
+        given_up = {0, 16, 17}
+        assert [type(answer) for answer in answers] == [
+            asyncio.CancelledError if number in given_up else dict for number in range(20)
+        ]
+
+
 async def test_a_connection_that_comes_about_after_the_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, comes_about = hold_connections(monkeypatch)
     async with serving() as server:
