@@ -39,9 +39,9 @@ class Transport:
     def __init__(self, connection: Connection, timeout: float, user_agent: str, guard: Guard, observe: Observe) -> None:
         self.connection = connection
         self._observe = observe
-        self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, CONNECT_SECONDS))
+        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, CONNECT_SECONDS))
         self._watch_timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE
+            total=None, connect=CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE
         )
         self._user_agent = user_agent
         self._sending = Sending(connection, timeout, _KEEPALIVE_SECONDS, guard)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from authority import Authority
-from dra_kube import PODS, Api, Connection, ConnectionSettingsError, Unreachable, sending
+from dra_kube import PODS, Api, Connection, ConnectionSettingsError, Unreachable, sending, transport
 from dra_kube.connecting import connect
 from dra_kube.exchange import Exchange
 from dra_kube.tls import client_tls
@@ -277,9 +277,10 @@ async def test_the_end_leaves_no_connection_open_not_even_of_a_write_without_an_
 
 @dataclass
 class Proxy:
-    """Opens tunnels, or refuses; ``asked`` has the heads of the requests."""
+    """Opens tunnels, refuses, or never answers; ``asked`` has the heads of the requests."""
 
     refusal: bytes = b""
+    is_mute: bool = False
     asked: list[str] = field(default_factory=list)
     open: int = 0
 
@@ -293,6 +294,10 @@ class Proxy:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         self.asked.append(head)
+        if self.is_mute:
+            await reader.read()
+            writer.close()
+            return
         if self.refusal:
             writer.write(self.refusal)
             writer.close()
@@ -352,6 +357,26 @@ async def test_a_proxy_that_opens_no_tunnel_is_named_and_nothing_was_sent(refusa
             await api.update(PODS, POD)
         assert await api.settle(1)
     assert not server.requests
+
+
+@pytest.mark.parametrize("call", ["get", "update", "watch"])
+async def test_a_proxy_that_never_answers_is_given_up(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (transport, sending):
+        monkeypatch.setattr(module, "CONNECT_SECONDS", 0.05)
+
+    async def ask(api: Api) -> None:
+        if call == "get":
+            await api.get(PODS, "p", "ns")
+        elif call == "update":
+            await api.update(PODS, POD)
+        else:
+            async for _ in api.watch(PODS, resource_version="1"):
+                pass
+
+    async with through(Proxy(is_mute=True), "https://127.0.0.1:1", client_tls()) as api:
+        async with asyncio.timeout(60):
+            with pytest.raises(Unreachable):
+                await ask(api)
 
 
 async def test_a_proxy_of_another_protocol_is_refused() -> None:
