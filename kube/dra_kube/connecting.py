@@ -1,4 +1,4 @@
-"""Connects to an API server, through an HTTP proxy if the kubeconfig names one."""
+"""Connects to an API server, through an HTTP proxy if the kubeconfig or the environment names one."""
 
 from __future__ import annotations
 

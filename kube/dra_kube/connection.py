@@ -13,13 +13,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import yaml
 from dra_api import yaml_text
 from kubernetes import config as kubernetes_config
 from kubernetes.client import Configuration
+from kubernetes.client.rest import should_bypass_proxies
 
 from .errors import ConnectionSettingsError
 from .tls import client_tls
@@ -75,7 +79,7 @@ def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | 
 
     Raises ConnectionSettingsError, which names the file and a remedy.
     """
-    settings = Configuration()
+    settings = Configuration(proxy="")  # only that of the kubeconfig is wanted here
     source = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config and the in-cluster service account"
     try:
         where = _load(settings, kubeconfig, context)
@@ -178,7 +182,26 @@ def _from_settings(settings: Configuration, where: str) -> Connection:
         basic: str | None = settings.get_basic_auth_token() if settings.username else None
         return basic
 
-    return Connection(settings.host.rstrip("/"), tls, _remembered(look_up), settings.proxy)
+    proxy = settings.proxy or _proxy_of_environment(settings.host)
+    return Connection(settings.host.rstrip("/"), tls, _remembered(look_up), proxy)
+
+
+def _proxy_of_environment(host: str) -> str | None:
+    """What ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` say, as Go's clients understand them.
+
+    The server on this machine needs no proxy. Inside a cluster ``NO_PROXY`` often names the network of its services.
+    """
+    url, found = urlsplit(host), getproxies()
+    if _is_loopback(url.hostname or "") or should_bypass_proxies(host, found.get("no", "")):
+        return None
+    return found.get(url.scheme)
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
 
 
 def _remembered(look_up: Callable[[], str | None]) -> Callable[[], str | None]:

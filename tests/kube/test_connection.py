@@ -16,14 +16,15 @@ from secrecy import MARK, secret_in
 MODULE = sys.modules["dra_kube.connection"]  # dra_kube.connection is the function
 
 
-def write(folder: Path, **user: str) -> Path:
+def write(folder: Path, server: str = "https://127.0.0.1:1234/", proxy: str = "", **user: str) -> Path:
     file = folder / "config"
+    cluster = {"server": server} | ({"proxy-url": proxy} if proxy else {})
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "dev",
         "contexts": [{"name": "dev", "context": {"cluster": "dev", "user": "dev"}}],
-        "clusters": [{"name": "dev", "cluster": {"server": "https://127.0.0.1:1234/"}}],
+        "clusters": [{"name": "dev", "cluster": cluster}],
         "users": [{"name": "dev", "user": user}],
     }
     file.write_text(yaml.safe_dump(config))
@@ -39,6 +40,33 @@ def test_a_kubeconfig_gives_address_and_token(tmp_path: Path) -> None:
 def test_basic_auth_is_understood(tmp_path: Path) -> None:
     found = connection(write(tmp_path, username="me", password="pw"))
     assert found.authorization() == "Basic " + base64.b64encode(b"me:pw").decode()
+
+
+@pytest.mark.parametrize(
+    ("server", "own", "no_proxy", "used"),
+    [
+        ("https://api.example.com", "", "", "http://proxy:3128"),
+        ("https://10.96.0.1:443", "", "10.0.0.0/16,.svc", "http://proxy:3128"),
+        ("https://10.96.0.1:443", "", "localhost, 10.96.0.0/12", None),
+        ("https://10.96.0.1:443", "", "10.96.0.1", None),
+        ("https://api.example.com:6443", "", ".example.com", None),
+        ("https://api.example.com", "", "*", None),
+        ("https://api.example.com", "http://own:3128", "*", "http://own:3128"),
+        ("https://127.0.0.1:6443", "", "", None),
+        ("https://[::1]:6443", "", "", None),
+        ("https://localhost:6443", "", "", None),
+        ("https://localhost:6443", "http://own:3128", "", "http://own:3128"),
+        ("http://api.example.com", "", "", None),
+    ],
+)
+def test_a_proxy_of_the_environment_counts_where_go_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, own: str, no_proxy: str, used: str | None
+) -> None:
+    for variable in ("HTTP_PROXY", "http_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    assert connection(write(tmp_path, server, own, token="abc")).proxy == used
 
 
 @pytest.mark.parametrize(
