@@ -8,8 +8,11 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from dra_operator.app.health import Check
+from dra_kube import PODS
+from dra_operator.app.health import Check, Health
+from dra_operator.app.operator import Operator, Options
 from dra_operator.app.server import serve
+from dra_operator.app.streams import Limits
 from live_cluster import LiveCluster
 from prometheus_client import CollectorRegistry
 from supervised import Supervising
@@ -76,3 +79,29 @@ async def test_a_running_operator_names_a_check_for_each_kind_that_it_watches(
         names = [check.name for check in site.supervisor.health.readiness()]
         assert names[:4] == ["reconcilers", "listing", "kinds", "kopf"]
         assert {"watch-pods", "watch-nodes", "watch-resourceclaims", "watch-resourceslices"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("ends", "later", "is_live"),
+    [
+        ([0], 10_000, True),
+        ([0, 299], 10_000, True),
+        ([0, 200, 301], 0, False),
+        ([0, 200, 301], 10_000, False),
+    ],
+    ids=["once, and asks in vain since", "twice", "again and again", "again and again, and asks in vain since"],
+)
+async def test_kopf_is_dead_when_it_ends_again_and_again_not_when_the_server_keeps_kinds_from_it(
+    ends: Sequence[int], later: int, is_live: bool
+) -> None:
+    """An API server that is away, or a kind that it serves no more, is nothing that a new process mends."""
+    now = 0.0
+    operator = Operator(Options(limits=Limits(failing=300)))
+    operator.streams.expect(PODS, "v1")
+    health = Health(operator, lambda: now)
+    for at in ends:
+        now = at
+        health.kopf_ended("OSError()")
+        health.look()
+    now += later
+    assert [not check.obstacles for check in health.liveness()] == [True, is_live]

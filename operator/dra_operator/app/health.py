@@ -3,8 +3,8 @@
 Ready: the view is complete and up to date. Every kind was listed, is watched, and its watch gives signs of life.
 
 Live: only faults that a new process can mend count. An API server that is away or refuses us makes the operator
-unready, but not dead. The operator is dead when its reconcilers ended, or when Kopf was restarted for
-``Limits.failing`` seconds and never delivered all kinds.
+unready, but not dead. The operator is dead when its reconcilers ended, or when Kopf ended again and again for
+``Limits.failing`` seconds and never delivered all kinds. A Kopf that ended once and asks in vain since is not at fault.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Health:
     ) -> None:
         self._operator, self._clock, self._leader = operator, clock, leader
         self._failing_since: float | None = None
+        self._ended_at = 0.0
         self._error = ""
         self.failures = 0
         """How often Kopf ended since all kinds were heard."""
@@ -45,8 +46,9 @@ class Health:
         """Kopf ended, or was given up, for this reason."""
         self.failures += 1
         self._error = error
+        self._ended_at = self._clock()
         if self._failing_since is None:
-            self._failing_since = self._clock()
+            self._failing_since = self._ended_at
 
     def look(self) -> None:
         """Forget past failures if Kopf delivers; to be called regularly."""
@@ -76,6 +78,6 @@ class Health:
         """Whether only a new process helps."""
         ended = ["the reconcilers ended"] if self._operator.has_failed else []
         limit, failing = self._operator.streams.limits.failing, []
-        if self._failing_since is not None and self._clock() - self._failing_since > limit:
+        if self._failing_since is not None and self._ended_at - self._failing_since > limit:
             failing = [f"Kopf ended {self.failures} times without delivering in between, the last time: {self._error}"]
         return Check("reconcilers", ended), Check("kopf", failing)
