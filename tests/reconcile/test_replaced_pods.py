@@ -1,16 +1,17 @@
-"""A pod with the name of another one that is not quite gone: placed like any other."""
+"""A pod or a claim with the name of another one that is not quite gone: handled like any other."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES
-from dra_operator.cluster import check
+from dra_kube import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
+from dra_operator.cluster import Key, check
 from dra_operator.reconcile import Waits
 from fake_api import ERRORS
-from objects import Make
+from objects import Make, Obj
 from reconcile_world import World
 
 
@@ -68,3 +69,49 @@ async def test_a_pod_does_not_wait_for_the_back_off_of_its_predecessor(
         world.api.add(PODS, make.pod(claims=[make.FROM_TEMPLATE]))
         await world.quiet()
     assert world.api[PODS, "ns/pod"]["spec"]["nodeName"] == "node-0"
+
+
+POD = Make.pod(claims=[Make.FROM_TEMPLATE])
+IMMEDIATE = Make.claim("claim", annotations={"dra.kopf.dev/allocate": "immediate"})
+ENDED: dict[str, Any] = {
+    "finalizers": ["resource.kubernetes.io/delete-protection"],
+    "deletionTimestamp": "2026-01-01T00:00:00Z",
+}
+
+
+@pytest.mark.parametrize("deletion", ["is shown", "is not shown"])
+@pytest.mark.parametrize(
+    ("kind", "obj", "refused", "key"),
+    [
+        (PODS, POD, "create", Key("pod", "ns/pod")),
+        (RESOURCE_CLAIMS, IMMEDIATE, "update", Key("place", "ns/claim:claim")),
+        (RESOURCE_CLAIMS, Make.claim("claim", **ENDED), "patch", Key("claim", "ns/claim")),
+    ],
+    ids=["claim to be made", "immediate claim", "claim to be released"],
+)
+async def test_a_back_off_ends_with_its_object(
+    kind: Resource, obj: Obj, refused: str, key: Key, deletion: str, world: World, make: type[Make]
+) -> None:
+    world.furnish()
+    world.api.add(RESOURCE_CLAIM_TEMPLATES, make.template())
+    waits = Waits(first=0.001)
+    world.pace = replace(world.pace, retries=waits, placement_retries=waits)
+    is_refused = {("resourceclaims", refused)}
+    world.api.before = lambda call: ERRORS["forbidden"]() if (call.plural, call.verb) in is_refused else None
+    world.api.add(kind, obj)
+    world.start()
+    async with world.running() as control:
+        queue = control.queues.of(key.concern)
+        async with asyncio.timeout(30):
+            while queue.failures(key) < 3:
+                world.bring_events()
+                await world.tick()
+        world.bring_events()
+        world.api.drop(kind, f"ns/{obj['metadata']['name']}")
+        if deletion == "is not shown":
+            world.api.events.clear()
+        world.api.add(kind, obj)
+        world.bring_events()
+        assert queue.failures(key) == 0
+        is_refused.clear()
+        await world.quiet()

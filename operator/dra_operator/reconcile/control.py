@@ -12,13 +12,13 @@ from functools import partial
 
 from dra_api.core import Pod
 from dra_api.meta import Object
-from dra_api.resource import AllocationResult, ResourceClaim
+from dra_api.resource import AllocationResult, DeviceTaintRule, ResourceClaim, ResourcePoolStatusRequest
 from dra_api.times import format_time
 from dra_kube import Object as JsonObject
 from prometheus_client import CollectorRegistry
 
 from dra_operator.allocator import Allocator
-from dra_operator.cluster import Cluster, Concern, Key, evictions, violations
+from dra_operator.cluster import NOTHING, Cluster, Concern, Key, Keys, evictions, violations
 from dra_operator.kube import (
     ClaimWriter,
     Client,
@@ -28,6 +28,7 @@ from dra_operator.kube import (
     RuleWriter,
     VolumeWriter,
 )
+from dra_operator.placement import stand_in_key
 
 from .backoff import Backoff
 from .commit import Writing
@@ -65,6 +66,20 @@ def utc_now() -> datetime:
 def _stamp(now: Callable[[], datetime]) -> str:
     """The current time as the API writes it."""
     return format_time(now())
+
+
+def _keys_of(obj: Object) -> Keys:
+    """What is asked about the object by its own name, an immediate claim's stand-in included."""
+    match obj:
+        case Pod():
+            return (Key("pod", obj.key), Key("place", obj.key), Key("evict", obj.key))
+        case ResourceClaim():
+            return (Key("claim", obj.key), Key("place", stand_in_key(obj)))
+        case DeviceTaintRule():
+            return (Key("rule", obj.key),)
+        case ResourcePoolStatusRequest():
+            return (Key("pools", obj.key),)
+    return NOTHING
 
 
 def _queues(pace: Pace, clock: Callable[[], float], rank: Callable[[Key], Rank]) -> WorkQueues:
@@ -218,20 +233,22 @@ class Control:
         """An object is gone."""
         if uid and kind is ResourceClaim:
             self._confirmations.gone(uid)
-        pod = self.cluster.pods.get(key) if kind is Pod else None
+        before = self.cluster.store_of(kind).get(key)
         self.queues.add(self.cluster.remove(kind, key, uid))
-        self._forget_failures(pod)
+        self._forget_failures(before)
 
     def _take_in(self, obj: Object) -> None:
         """An object is there, as the watch brought it or as the server answered one of our requests."""
-        before = self.cluster.pods.get(obj.key) if isinstance(obj, Pod) else None
+        before = self.cluster.store_of(type(obj)).get(obj.key)
         self.queues.add(self.cluster.put(obj))
         self._forget_failures(before)
 
-    def _forget_failures(self, pod: Pod | None) -> None:
-        """If the pod is gone by now, a successor of its name does not wait for its back-off."""
-        if pod is not None and self.cluster.pods.get(pod.key, pod.metadata.uid) is None:
-            self.queues.of("place").forget(Key("place", pod.key))
+    def _forget_failures(self, obj: Object | None) -> None:
+        """If the object is gone by now, a successor of its name does not wait for its back-off."""
+        if obj is None or self.cluster.store_of(type(obj)).get(obj.key, obj.metadata.uid) is not None:
+            return
+        for key in _keys_of(obj):
+            self.queues.of(key.concern).forget(key)
 
     def hold(self, uid: str, allocation: AllocationResult | None) -> None:
         """Count devices for a claim that cannot be read; None gives them back."""
