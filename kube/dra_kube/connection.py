@@ -7,6 +7,7 @@ several times more per object.
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import tempfile
@@ -27,6 +28,8 @@ from kubernetes.client.rest import should_bypass_proxies
 
 from .errors import ConnectionSettingsError
 from .tls import client_tls
+
+logger = logging.getLogger(__name__)
 
 LOOK_UP_PERIOD = 1.0  # seconds
 _LARGEST = 4 * 2**20
@@ -205,15 +208,30 @@ def _is_loopback(name: str) -> bool:
 
 
 def _remembered(look_up: Callable[[], str | None]) -> Callable[[], str | None]:
-    """Looks up at most once a second: the package runs its refresh hook each time, which costs as much as a request."""
+    """Looks up at most once a second: the package runs its refresh hook each time, which costs as much as a request.
+
+    When the look-up fails, the last answer counts: a token is renewed long before its end. Without one raises
+    ConnectionSettingsError.
+    """
     answer: str | None = None
     until = 0.0
+    told = ""
 
     def authorization() -> str | None:
-        nonlocal answer, until
+        nonlocal answer, until, told
         now = time.monotonic()
-        if now >= until:
-            answer, until = look_up(), now + LOOK_UP_PERIOD
+        if now < until:
+            return answer
+        try:
+            answer, told = look_up(), ""
+        except Exception as error:  # the loader passes on errors of files, plugins and clouds
+            words = " ".join(f"{type(error).__name__}: {error}".split())
+            if answer is None:
+                raise ConnectionSettingsError(f"cannot read the credentials: {words}; check their file") from error
+            if words != told:
+                logger.warning("cannot renew the credentials, the former ones are used: %s", words)
+            told = words
+        until = now + LOOK_UP_PERIOD
         return answer
 
     return authorization

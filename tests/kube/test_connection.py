@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -199,3 +201,53 @@ def _complaint(read: Callable[[str], object], path: Path) -> str:
     except ConnectionSettingsError as error:
         return str(error)
     return ""
+
+
+@pytest.fixture
+def service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The token of a pod's service account, which is read again for each request."""
+    token, ca = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("one")
+    ca.write_bytes(Authority.make("root").pem)
+    loader = sys.modules["kubernetes.config.incluster_config"]
+    monkeypatch.setattr(loader, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(loader, "SERVICE_CERT_FILENAME", str(ca))
+    monkeypatch.setattr(loader.InClusterConfigLoader, "_read_token_file", _reads_always(loader))
+    monkeypatch.setattr(MODULE, "LOOK_UP_PERIOD", 0.0)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    return token
+
+
+def _reads_always(loader: Any) -> Callable[[Any], None]:
+    reads = loader.InClusterConfigLoader._read_token_file
+
+    def read(self: Any) -> None:
+        reads(self)
+        self.token_expires_at = datetime.min
+
+    return read
+
+
+@pytest.mark.parametrize("fault", ["missing", "empty"])
+def test_while_a_token_cannot_be_read_the_former_one_is_used(
+    service_account: Path, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    found = connection()
+    assert found.authorization() == "Bearer one"
+    if fault == "missing":
+        service_account.unlink()
+    else:
+        service_account.write_text("")
+    assert [found.authorization() for _ in range(3)] == ["Bearer one"] * 3
+    assert ["cannot renew the credentials" in record.getMessage() for record in caplog.records] == [True]
+    service_account.write_text("two")
+    assert found.authorization() == "Bearer two"
+
+
+def test_credentials_that_never_were_readable_are_an_error_of_ours(service_account: Path) -> None:
+    found = connection()
+    service_account.unlink()
+    with pytest.raises(ConnectionSettingsError, match="cannot read the credentials"):
+        found.authorization()
