@@ -82,7 +82,8 @@ def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | 
 
     Raises ConnectionSettingsError, which names the file and a remedy.
     """
-    settings = Configuration(proxy="")  # only that of the kubeconfig is wanted here
+    settings = Configuration()
+    settings.proxy = None  # that of the environment, which counts later
     source = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config and the in-cluster service account"
     try:
         where = _load(settings, kubeconfig, context)
