@@ -32,6 +32,8 @@ from .tls import client_tls
 logger = logging.getLogger(__name__)
 
 LOOK_UP_PERIOD = 1.0  # seconds
+LOAD_PERIOD = 10.0
+"""Seconds until refused credentials are loaded once more: a plugin may take its time, and all requests wait for it."""
 _LARGEST = 4 * 2**20
 """Bytes of a kubeconfig, which holds certificates, and an entry for each cluster."""
 SHARED_MEMORY = "/dev/shm"
@@ -39,12 +41,16 @@ SHARED_MEMORY = "/dev/shm"
 
 @dataclass(frozen=True)
 class Connection:
-    """Address, TLS and credentials. ``authorization`` is asked before every request, since tokens expire."""
+    """Address, TLS and credentials. ``authorization`` is asked before every request, since tokens expire.
+
+    ``refused`` is told which answer the server did not accept.
+    """
 
     host: str
     tls: ssl.SSLContext | None
     authorization: Callable[[], str | None]
     proxy: str | None = None
+    refused: Callable[[str | None], None] = lambda _: None
 
 
 def contexts(kubeconfig: str | None = None) -> list[str]:
@@ -99,7 +105,7 @@ def connection(kubeconfig: str | os.PathLike[str] | None = None, context: str | 
         raise ConnectionSettingsError(
             f"cannot read the kubeconfig {source}: {reason}; fix it, or pass another one with --kubeconfig"
         ) from error
-    return _from_settings(settings, where)
+    return _from_settings(settings, where, lambda: _load(settings, kubeconfig, context))
 
 
 def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, context: str | None) -> str:
@@ -165,7 +171,7 @@ def _check_within_limits(path: Path) -> None:
         ) from None
 
 
-def _from_settings(settings: Configuration, where: str) -> Connection:
+def _from_settings(settings: Configuration, where: str, load: Callable[[], object]) -> Connection:
     tls = None
     if settings.host.startswith("https"):
         try:
@@ -187,7 +193,8 @@ def _from_settings(settings: Configuration, where: str) -> Connection:
         return basic
 
     proxy = settings.proxy or _proxy_of_environment(settings.host)
-    return Connection(settings.host.rstrip("/"), tls, _remembered(look_up), proxy)
+    credentials = _Credentials(look_up, load)
+    return Connection(settings.host.rstrip("/"), tls, credentials.authorization, proxy, credentials.refused)
 
 
 def _proxy_of_environment(host: str) -> str | None:
@@ -208,31 +215,45 @@ def _is_loopback(name: str) -> bool:
         return name == "localhost"
 
 
-def _remembered(look_up: Callable[[], str | None]) -> Callable[[], str | None]:
-    """Looks up at most once a second: the package runs its refresh hook each time, which costs as much as a request.
+class _Credentials:
+    """The header ``Authorization``, as long as it is good.
 
-    When the look-up fails, the last answer counts: a token is renewed long before its end. Without one raises
-    ConnectionSettingsError.
+    It is looked up at most once a second: the package runs its refresh hook each time, which costs as much as a
+    request. The hook knows of tokens with a time at which they end. For all others (a ``tokenFile``, a plugin that says
+    no time, a kubeconfig that was written anew) everything is loaded again after the server refused them, as client-go
+    asks a plugin again.
+
+    When any of this fails, the last answer counts: a token is renewed long before its end.
     """
-    answer: str | None = None
-    until = 0.0
-    told = ""
 
-    def authorization() -> str | None:
-        nonlocal answer, until, told
+    def __init__(self, look_up: Callable[[], str | None], load: Callable[[], object]) -> None:
+        self._look_up, self._load = look_up, load
+        self._answer: str | None = None
+        self._until = 0.0
+        self._is_refused = False
+        self._may_load_at = 0.0
+        self._told = ""
+
+    def authorization(self) -> str | None:
+        """What to send now. Raises ConnectionSettingsError if it never could be read."""
         now = time.monotonic()
-        if now < until:
-            return answer
+        if now < self._until:
+            return self._answer
         try:
-            answer, told = look_up(), ""
+            if self._is_refused and now >= self._may_load_at:
+                self._is_refused, self._may_load_at = False, now + LOAD_PERIOD
+                self._load()
+            self._answer, self._told = self._look_up(), ""
         except Exception as error:  # the loader passes on errors of files, plugins and clouds
             words = " ".join(f"{type(error).__name__}: {error}".split())
-            if answer is None:
+            if self._answer is None:
                 raise ConnectionSettingsError(f"cannot read the credentials: {words}; check their file") from error
-            if words != told:
+            if words != self._told:
                 logger.warning("cannot renew the credentials, the former ones are used: %s", words)
-            told = words
-        until = now + LOOK_UP_PERIOD
-        return answer
+            self._told = words
+        self._until = now + LOOK_UP_PERIOD
+        return self._answer
 
-    return authorization
+    def refused(self, answer: str | None) -> None:
+        """The server said 401; unless the answer is outdated, the next look-up loads a new one."""
+        self._is_refused = self._is_refused or answer == self._answer

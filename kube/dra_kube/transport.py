@@ -137,6 +137,7 @@ class Transport:
             self._observe(method, path, status, time.perf_counter() - began)
         if status < 300:
             return answer.content
+        self._tell_if_refused(status, sent)
         raise _refusal(status, answer.content, seconds_of(answer.retry_after))
 
     async def _read(
@@ -156,6 +157,7 @@ class Transport:
             self._observe("GET", path, status, time.perf_counter() - began)
         if response.status < 300:
             return response
+        self._tell_if_refused(status, sent)
         retry_after = seconds_of(response.headers.get("Retry-After"))
         raise _refusal(response.status, await _content(response, what), retry_after)
 
@@ -164,6 +166,10 @@ class Transport:
         if authorization := self.connection.authorization():
             sent["Authorization"] = authorization
         return sent
+
+    def _tell_if_refused(self, status: int, sent: Mapping[str, str]) -> None:
+        if status == 401:
+            self.connection.refused(sent.get("Authorization"))
 
     def _entered(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -241,6 +241,25 @@ async def test_credentials_are_asked_for_each_request(serve: Serve) -> None:
     assert seen == ["Bearer one", "Bearer two"]
 
 
+@pytest.mark.parametrize("call", ["get", "update", "watch"])
+async def test_it_is_told_which_credentials_the_server_refused(serve: Serve, call: str) -> None:
+    unauthorized = answer({"kind": "Status", "code": 401, "reason": "Unauthorized"}, 401)
+    pod = "/api/v1/namespaces/default/pods/p"
+    api = await serve({f"GET {pod}": unauthorized, f"PUT {pod}": unauthorized, "GET /api/v1/pods": unauthorized})
+    refused: list[str | None] = []
+    settings = Connection(api.connection.host, None, lambda: "Bearer old", refused=refused.append)
+    async with Api(settings) as client:
+        with pytest.raises(dra_kube.Unauthorized):
+            if call == "get":
+                await client.get(PODS, "p", "default")
+            elif call == "update":
+                await client.update(PODS, {"metadata": {"name": "p", "namespace": "default"}})
+            else:
+                async for _event in client.watch(PODS, resource_version="5"):
+                    pass
+    assert refused == ["Bearer old"]
+
+
 async def test_a_list_follows_continue_and_one_malformed_item_costs_only_itself(serve: Serve) -> None:
     bad = claim("bad", spec={"devices": {"requests": "not a list"}})
     pages = {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from secrecy import MARK, secret_in
 MODULE = sys.modules["dra_kube.connection"]  # dra_kube.connection is the function
 
 
-def write(folder: Path, server: str = "https://127.0.0.1:1234/", proxy: str = "", **user: str) -> Path:
+def write(folder: Path, server: str = "https://127.0.0.1:1234/", proxy: str = "", **user: object) -> Path:
     file = folder / "config"
     cluster = {"server": server} | ({"proxy-url": proxy} if proxy else {})
     config = {
@@ -251,3 +253,48 @@ def test_credentials_that_never_were_readable_are_an_error_of_ours(service_accou
     service_account.unlink()
     with pytest.raises(ConnectionSettingsError, match="cannot read the credentials"):
         found.authorization()
+
+
+def from_a_token_file(token: Path) -> dict[str, Any]:
+    return {"tokenFile": str(token)}
+
+
+def from_a_plugin(token: Path) -> dict[str, Any]:
+    """One that does not say until when its token is valid."""
+    version = "client.authentication.k8s.io/v1"
+    said = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": {"token": "%s"}})
+    return {"exec": {"apiVersion": version, "command": "sh", "args": ["-c", f"printf '{said}' $(cat {token})"]}}
+
+
+@pytest.mark.parametrize("source", [from_a_token_file, from_a_plugin])
+def test_credentials_that_the_server_refuses_are_loaded_anew(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    source: Callable[[Path], dict[str, Any]],
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(MODULE, "time", SimpleNamespace(monotonic=lambda: now))
+    token = tmp_path / "token"
+    token.write_text("one")
+    file = write(tmp_path, **source(token))
+    found = connection(file)
+    assert found.authorization() == "Bearer one"
+    token.write_text("two")
+    now = 5.0
+    found.refused("Bearer zero")
+    assert found.authorization() == "Bearer one", "the server has not seen this one"
+    found.refused("Bearer one")
+    now = 10.0
+    assert found.authorization() == "Bearer two"
+    token.write_text("three")
+    found.refused("Bearer two")
+    now = 15.0
+    assert found.authorization() == "Bearer two", "not again and again"
+    now = 30.0
+    assert found.authorization() == "Bearer three"
+    found.refused("Bearer three")
+    file.unlink()
+    now = 60.0
+    assert found.authorization() == "Bearer three"
+    assert "cannot renew the credentials" in caplog.text
