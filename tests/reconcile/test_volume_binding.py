@@ -278,6 +278,25 @@ async def test_a_volume_that_another_writer_took_meanwhile_is_left_alone(world: 
         assert node_of(world) is None
 
 
+async def test_a_volume_that_was_made_anew_under_the_name_is_judged_anew(world: World, make: type[Make]) -> None:
+    furnish(world, make)
+    store(world.api, volume(affinity=on_nodes("node-0")), volume_claim())
+    world.start()
+    world.api.add(PODS, make.pod(volumes=uses("data")))
+    async with world.running():
+        world.bring_events()
+        world.api.drop(PERSISTENT_VOLUMES, "pv")
+        store(world.api, volume(affinity=on_nodes("node-1"), metadata={"uid": "uid-anew"}))
+        late, world.api.events[:] = world.api.events[:], []
+        await busy(world)
+        assert reference(world) is None, "it is not on the node that was chosen"
+        world.api.events[:] = late
+        await busy(world)
+        bind_volumes(world.api)
+        await busy(world)
+    assert node_of(world) == "node-1"
+
+
 async def test_the_volumes_of_a_pod_at_the_gate_are_left_to_its_scheduler(world: World, make: type[Make]) -> None:
     """Its devices are where its volumes can be."""
     furnish(world, make)

@@ -26,10 +26,12 @@ class VolumeWriter:
         self._client, self._seen = client, seen
 
     async def reserve(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> None:
-        """Have the volume be for the claim and no other. Raises VolumeChanged, NotFound."""
+        """Have this very volume be for the claim and no other. Raises VolumeChanged, NotFound."""
 
         def edit(raw: Object) -> bool:
             current = convert(PersistentVolume, raw)
+            if current.metadata.uid != volume.metadata.uid:
+                raise VolumeChanged(f"PersistentVolume {volume.key} was replaced by another one of the same name")
             if current.spec.claim_ref is not None and not current.is_reserved_for(claim):
                 raise VolumeChanged(f"PersistentVolume {volume.key} got another claim in the meantime")
             if current.metadata.deletion_timestamp is not None:
