@@ -21,6 +21,7 @@ from dra_kube import (
     BadRequest,
     Conflict,
     Forbidden,
+    Gone,
     Invalid,
     Resource,
     ServerError,
@@ -277,6 +278,23 @@ async def test_a_slice_that_is_gone_unseen_is_created_at_the_next_change(api: Pl
         await asyncio.wait_for(settled(publisher), 5)
     assert devices(api) == [["b"]]
     assert [type(error) for error in errors] == [SyncFailed]
+
+
+async def test_a_server_that_forgets_at_once_is_asked_at_a_pace(
+    api: PluginApi, errors: Errors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def short(seconds: float) -> float:
+        pauses.append(seconds)
+        return 0.0
+
+    monkeypatch.setattr(watching, "spread", short)
+    api.faults["watch"] = [Gone(410, "Expired", "too old resource version") for _ in range(20)]
+    async with publishing(api, errors):
+        await api.until(lambda: len(api.requests) >= 40 and not api.faults["watch"])
+    assert pauses == [watching._PAUSE_SECONDS] * 20
+    assert not errors
 
 
 async def test_an_old_list_is_read_again_since_a_watch_may_have_missed_something(

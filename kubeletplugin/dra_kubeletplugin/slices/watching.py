@@ -1,8 +1,9 @@
 """Lists and watches the ResourceSlices of a publisher, over and over, until cancelled.
 
 A watch that ends resumes where it stopped. One that is too far behind, that failed, or whose list is half an hour old
-starts over with a new list, because an event may have been lost. Each failure is reported; the interval before the next
-attempt doubles, and is at least what the API server asks for. Spec: RS-01.
+starts over with a new list, because an event may have been lost. That a watch is too far behind is no failure, but a
+server whose memory is too short for its changes says so each time: the next list waits a second, too. Each failure is
+reported; the interval before the next attempt doubles, and is at least what the API server asks for. Spec: RS-01.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ async def follow_slices(
                 if time.monotonic() > old:
                     break
         except Gone:
-            continue
+            await asyncio.sleep(spread(_PAUSE_SECONDS))
         except Exception as error:
             if not isinstance(error, KubeError):
                 log.exception("watching ResourceSlices")  # a bug of ours, or an answer that is no list of slices
