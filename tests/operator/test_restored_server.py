@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
+import weakref
 from contextlib import nullcontext
 
 import pytest
 from dra_devcluster.apiserver import DevApiServer
-from dra_operator.app import audit
+from dra_operator.app import audit, operator
+from dra_operator.cluster import Cluster
 from faults import FaultProxy, Refuse, Target
 from live_cluster import LiveCluster
 from supervised import Supervising
@@ -65,3 +70,51 @@ async def test_the_operator_starts_over_when_the_server_went_back_in_time(
         assert site.is_live()
         assert site.metric("dra_operator_kopf_restarts_total", reason="failure") <= 1
         assert site.metric("resourceclaim_controller_creates_total", status="success", admin_access="false") == 2
+
+
+async def test_the_former_view_is_gone_when_the_memory_of_the_new_one_is_settled(
+    server: DevApiServer,
+    cluster: LiveCluster,
+    proxy: FaultProxy,
+    supervising: Supervising,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or it would count as what lives as long as the process, and take its memory for ever."""
+    await cluster.furnish()
+    views: list[weakref.ref[Cluster]] = []
+    kept: list[Cluster | None] = []
+
+    def settle() -> None:
+        gc.collect()
+        kept.extend(view() for view in views)
+
+    monkeypatch.setattr(operator, "settle_memory", settle)
+    async with supervising() as site:
+        await site.ready()
+        views.append(weakref.ref(site.operator.control.cluster))
+        go_back(server)
+        proxy.break_streams()
+
+        async def has_started_over() -> bool:
+            return bool(kept)
+
+        await until("a new view", has_started_over)
+    assert kept == [None]
+
+
+SETTLED_TWICE = """
+import gc, weakref
+from dra_operator.app.operator import settle_memory
+class View: pass
+view = View()
+view.itself, former = view, weakref.ref(view)
+settle_memory()
+del view
+settle_memory()
+print(former())
+"""
+
+
+def test_what_was_settled_and_is_not_used_any_more_is_collected_when_memory_is_settled_again() -> None:
+    answer = subprocess.run([sys.executable, "-c", SETTLED_TWICE], capture_output=True, text=True, check=True)
+    assert answer.stdout == "None\n"

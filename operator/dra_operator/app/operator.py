@@ -182,6 +182,7 @@ class Operator:
         Whether every write was answered, so that none is left that may still take effect.
         """
         self.streams.clear()
+        self.streams.listeners = []
         settled = True
         if self._parts is not None:
             await self._parts.control.events.flush(1.0)
@@ -330,7 +331,11 @@ class _Parts:
 
 
 def settle_memory() -> None:
-    """What was listed lives as long as the process: the garbage collector need not look at it again and again."""
+    """What was listed lives as long as the process: the garbage collector need not look at it again and again.
+
+    When the operator starts over, it has to look once more: the former view lives no longer.
+    """
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
