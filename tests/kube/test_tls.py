@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from authority import Authority
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from dra_kube import Api, Connection, Unreachable, connection
+from dra_kube.tls import client_tls
 from dra_operator.app.handlers import session_for
 
 Call = Callable[[Connection], Awaitable[None]]
@@ -125,3 +128,47 @@ async def test_a_certificate_of_another_authority_is_refused(call: Call, tmp_pat
     trusted, other = Authority.make("root"), Authority.make("root")
     with pytest.raises((Unreachable, aiohttp.ClientError), match="certificate verify failed"):
         await reach(call, tmp_path, trusted.pem, other.serving(tmp_path, "127.0.0.1"))
+
+
+def identity_shown(client: ssl.SSLContext, server: ssl.SSLContext) -> str:
+    """The name in the client certificate of a new connection."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(to_client, to_server, server_hostname="api")
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(3):
+        for side in (ours, theirs):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    shown = theirs.getpeercert()
+    assert shown is not None
+    return str(shown["subject"][0][0][1])
+
+
+def replaced(file: Path, content: bytes) -> None:
+    """As a kubelet does: another file takes the name."""
+    new = file.with_suffix(".new")
+    new.write_bytes(content)
+    new.rename(file)
+
+
+def test_a_client_certificate_that_is_renewed_in_place_is_shown_by_new_connections(tmp_path: Path) -> None:
+    authority = Authority.make("root")
+    server = authority.serving(tmp_path, "api")
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_verify_locations(cadata=authority.pem.decode())
+    first, second, third = (authority.issue(ExtendedKeyUsageOID.CLIENT_AUTH, f"node-{number}") for number in range(3))
+    (tmp_path / "ca").write_bytes(authority.pem)
+    certificate, key = tmp_path / "certificate", tmp_path / "key"
+    certificate.write_bytes(first[0])
+    key.write_bytes(first[1])
+    client = client_tls(str(tmp_path / "ca"), (str(certificate), str(key)))
+    assert identity_shown(client, server) == "node-0"
+    replaced(certificate, second[0])
+    assert identity_shown(client, server) == "node-0", "the key does not belong to it yet"
+    replaced(key, second[1])
+    assert identity_shown(client, server) == "node-1"
+    certificate.unlink()
+    assert identity_shown(client, server) == "node-1"
+    replaced(certificate, third[0])
+    replaced(key, third[1])
+    assert identity_shown(client, server) == "node-2"

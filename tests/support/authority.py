@@ -49,9 +49,17 @@ class Authority:
 
     def serving(self, folder: Path, *names: str, common_name: str = "kube-apiserver") -> ssl.SSLContext:
         """A server's context with a certificate for host names and IP addresses."""
+        file = folder / "server.pem"
+        file.write_bytes(b"".join(self.issue(ExtendedKeyUsageOID.SERVER_AUTH, common_name, *names)))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(file)
+        return context
+
+    def issue(self, usage: x509.ObjectIdentifier, common_name: str, *names: str) -> tuple[bytes, bytes]:
+        """A new certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(common_name, self.certificate.subject, key)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         if names:
             alternatives = x509.SubjectAlternativeName([_alternative(name) for name in names])
             builder = builder.add_extension(alternatives, critical=False)
@@ -60,11 +68,7 @@ class Authority:
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
             )
         private = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        file = folder / "server.pem"
-        file.write_bytes(builder.sign(self.key, hashes.SHA256()).public_bytes(PEM) + private)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(file)
-        return context
+        return builder.sign(self.key, hashes.SHA256()).public_bytes(PEM), private
 
 
 _SIGNS = x509.KeyUsage(
