@@ -25,6 +25,7 @@ from dra_api import yaml_text
 from kubernetes import config as kubernetes_config
 from kubernetes.client import Configuration
 from kubernetes.client.rest import should_bypass_proxies
+from kubernetes.config.kube_config import KubeConfigMerger
 
 from .errors import ConnectionSettingsError
 from .tls import client_tls
@@ -127,7 +128,21 @@ def _load(settings: Configuration, kubeconfig: str | os.PathLike[str] | None, co
         raise kubernetes_config.ConfigException(
             f"there is no writable folder for the certificates in {file}: mount one at /tmp ({error})"
         ) from error
+    if not settings.api_key and not settings.cert_file and (plugin := _plugin(file, context)):
+        raise kubernetes_config.ConfigException(
+            f"the exec plugin {plugin} gave no credentials; the log says why, or run it by hand"
+        )
     return file
+
+
+def _plugin(file: str, context: str | None) -> str | None:
+    """The command of the user's exec plugin. The package logs that it failed, and continues without credentials."""
+    config: Any = KubeConfigMerger(file).config  # type: ignore[no-untyped-call]  # the package is untyped
+    chosen = config["contexts"].get_with_name(context or config["current-context"])["context"].safe_get("user")
+    if not chosen or not config.safe_get("users"):
+        return None
+    user = config["users"].get_with_name(chosen, safe=True)
+    return str(user["user"]["exec"]["command"]) if user and "exec" in user["user"] else None
 
 
 def _checked_files(paths: str) -> list[Path]:

@@ -298,3 +298,19 @@ def test_credentials_that_the_server_refuses_are_loaded_anew(
     now = 60.0
     assert found.authorization() == "Bearer three"
     assert "cannot renew the credentials" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["false", "/no/such/plugin"])
+def test_a_plugin_that_gives_no_credentials_is_an_error_and_nothing_is_asked_without(
+    tmp_path: Path, command: str
+) -> None:
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": command}
+    with pytest.raises(ConnectionSettingsError, match=f"the exec plugin {command} gave no credentials"):
+        connection(write(tmp_path, exec=plugin))
+
+
+@pytest.mark.parametrize("users", [None, [], [{"name": "other"}], [{"name": "dev", "user": {"password": "x"}}]])
+def test_a_context_without_credentials_is_used_without_any(tmp_path: Path, users: Any) -> None:
+    file = write(tmp_path)
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"users": users}))
+    assert connection(file).authorization() is None
