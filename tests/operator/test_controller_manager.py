@@ -84,6 +84,9 @@ class Scene:
         ([(0, AWAY), (10, ABSENT)], [False, True]),
         ([(0, ABSENT), (10, AWAY)], [True, True]),
         ([(0, lease("1")), (10, AWAY), (10, lease("2"))], [False] * 3),
+        ([(0, lease("1")), (10, AWAY), (30, AWAY), (10, lease("1")), (2, lease("2"))], [False] * 5),
+        ([(0, lease("1")), (40, AWAY), (10, lease("1")), (19, lease("1")), (1, lease("1"))], [False] * 4 + [True]),
+        ([(0, lease("1")), (31, lease("1")), (10, AWAY), (2, lease("1"))], [False, True, True, True]),
     ],
     ids=[
         "no lease",
@@ -100,6 +103,9 @@ class Scene:
         "server away at first",
         "server away when ours",
         "server away when theirs",
+        "server away for too long to renew it",
+        "gone while the server was away",
+        "gone before the server was away",
     ],
 )  # fmt: skip
 async def test_whose_the_work_is(seen: Sequence[Seen], ours: Sequence[bool]) -> None:

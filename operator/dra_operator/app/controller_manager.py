@@ -2,7 +2,8 @@
 
 Its Lease in kube-system shows whether it works: a working controller manager renews it every two seconds. Only changes
 count, by the local clock, because the times in the Lease come from another machine. A Lease that is seen for the first
-time counts as renewed for a while, because two claim controllers do more harm than none for half a minute.
+time counts as renewed for a while, because two claim controllers do more harm than none for half a minute. So does one
+that could not be looked at: while the API server was away, a controller manager could not renew it either.
 
 Every controller manager of a cluster that serves resource.k8s.io in a version we speak (1.32 and later) has the claim
 controller. From 1.36 on it evicts from tainted devices, too: before, the gate DRADeviceTaints is off by default. If it
@@ -51,6 +52,10 @@ class Heartbeat:
         patience = max(PATIENCE, 2.0 * (spec.get("leaseDurationSeconds") or 0))
         return bool(spec.get("holderIdentity")) and self._clock() - self._changed_at < patience
 
+    def saw_nothing(self) -> None:
+        """The server did not answer: the time until now does not count."""
+        self._changed_at = self._clock()
+
 
 class ControllerManager:
     """Keeps ``concerns`` in step: ``look`` once before the work begins, then ``run``.
@@ -94,7 +99,10 @@ class ControllerManager:
             return True
         except KubeError as error:
             logger.debug("cannot look at the Lease of kube-controller-manager: %s", error)
-            return self._theirs is None or bool(self._theirs)
+            works = self._theirs is None or bool(self._theirs)
+            if works:
+                self._heartbeat.saw_nothing()
+            return works
         self._is_denied = False
         return works
 
