@@ -170,16 +170,17 @@ async def test_each_change_is_one_line_in_the_log(caplog: pytest.LogCaptureFixtu
         for shown in (lease("1"), lease("2"), ABSENT, ABSENT):
             await scene.look(1, shown)
     assert [record.message for record in caplog.records] == [
-        "kube-controller-manager works in this cluster and has templates, release, eviction; "
-        "ours: placement, allocation",
+        "templates, release, eviction are left to kube-controller-manager; ours: placement, allocation",
         "no kube-controller-manager works in this cluster; ours: templates, release, placement, eviction, allocation",
     ]
 
 
 async def test_a_denial_is_reported_once_with_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
+    caplog.set_level(logging.INFO, "dra_operator.app.controller_manager")
     for _ in range(3):
         await scene.look(10, DENIED)
+    assert "works in this cluster" not in caplog.text, "nothing is known about that"
     (warning,) = (record.message for record in caplog.records if record.levelno == logging.WARNING)
     assert "Role dra-operator-leader-election" in warning
     assert "--concerns" in warning

@@ -122,7 +122,7 @@ class ControllerManager:
             setattr(self._concerns, concern, concern not in theirs)
         if theirs:
             names = ", ".join(name for name in NAMES if name in theirs)
-            logger.info("kube-controller-manager works in this cluster and has %s; ours: %s", names, self._concerns)
+            logger.info("%s are left to kube-controller-manager; ours: %s", names, self._concerns)
         else:
             logger.info("no kube-controller-manager works in this cluster; ours: %s", self._concerns)
         if before is not None and before - theirs:
