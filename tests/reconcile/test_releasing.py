@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -350,3 +352,26 @@ async def test_an_end_that_fails_is_repeated(error: str, when: str, world: World
         assert left == []
         assert world.api.of(RESOURCE_CLAIMS) == []
         assert len(world.cluster.holdings) == 0
+
+
+async def test_a_consumer_that_cannot_be_read_keeps_the_devices_and_is_no_bug_of_the_operator(
+    world: World, placed: Obj, make: type[Make], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The view never had the pod, so its end wakes nothing: the claim is looked at again by itself."""
+    pod = world.api[PODS, "ns/pod"]
+    pod["spec"]["containers"] = "none"
+    del world.api.objects[PODS, "ns", "pod"]
+    world.start()
+    world.api.objects[PODS, "ns", "pod"] = pod
+    async with world.running() as control:
+        async with asyncio.timeout(30):
+            while control.queues.of("claim").retries < 2:
+                await world.tick()
+        assert world.api[RESOURCE_CLAIMS, f"ns/{placed['metadata']['name']}"]["status"]["allocation"]
+        del world.api.objects[PODS, "ns", "pod"]
+        await world.quiet()
+    assert not (world.api[RESOURCE_CLAIMS, f"ns/{placed['metadata']['name']}"].get("status") or {}).get("allocation")
+    (said,) = (record for record in caplog.records if record.levelno >= logging.WARNING)
+    assert said.levelno == logging.WARNING
+    assert "its consumer pod pod is malformed; correct or delete that pod: Expected" in said.getMessage()
+    assert "spec.containers" in said.getMessage()

@@ -4,6 +4,7 @@
 
     ReconcileError
     ├── GenerationFailed     a claim could not be made, recorded or reserved for a pod
+    ├── ReleaseFailed        whether a consumer still needs its claim cannot be found out
     ├── PlacementFailed      the attempt to place a pod was aborted; nothing was written
     └── CommitFailed         a plan could not be written; what was taken for it is given back
         ├── CommitRefused    because the server refuses it, which only a person can change
@@ -18,6 +19,10 @@ class ReconcileError(Exception):
 
 class GenerationFailed(ReconcileError):
     """No claim for a pod entry, or no reservation of it."""
+
+
+class ReleaseFailed(ReconcileError):
+    """A consumer of the claim is malformed; nothing else would say when it is mended or gone."""
 
 
 class PlacementFailed(ReconcileError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
+from dra_api.codec import DecodeError
 from dra_api.core import Pod
 from dra_api.references import is_for_extended_resources, owning_pod, pod_is_done
 from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim, ResourceClaimConsumerReference
@@ -17,6 +18,7 @@ from dra_operator.cluster import Cluster, is_in_use
 from dra_operator.kube import ClaimChanged, ClaimWriter, PodWriter
 
 from .concerns import Concerns
+from .errors import ReleaseFailed
 from .hold import ClaimHold
 from .lingering import Lingering
 from .logbook import devices_in, tell
@@ -116,7 +118,7 @@ class ClaimReleaser:
         return bool(claim.status.reserved_for) and self._lingering.is_ample and not is_contested
 
     async def _stays(self, claim: ResourceClaim, consumer: ResourceClaimConsumerReference) -> bool:
-        """Whether a consumer may still need the claim (6.1). Unknown consumers stay."""
+        """Whether a consumer may still need the claim (6.1). Unknown consumers stay. Raises ReleaseFailed."""
         if consumer.api_group or consumer.resource != "pods":
             return True
         if consumer.uid in self._cluster.pods.deleted:
@@ -128,6 +130,9 @@ class ClaimReleaser:
                 pod = await self._pods.read(claim.metadata.namespace, consumer.name)
             except NotFound:
                 return False
+            except DecodeError as error:
+                text = f"its consumer pod {consumer.name} is malformed; correct or delete that pod: {error}"
+                raise ReleaseFailed(text) from error
         return pod.metadata.uid == consumer.uid and not pod_is_done(pod)
 
     def _is_left_over(self, claim: ResourceClaim) -> bool:
