@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -153,6 +154,20 @@ async def test_without_a_controller_manager_the_version_is_not_asked_for() -> No
     scene = Scene()
     scene.version = AssertionError()
     assert await scene.look(0, ABSENT)
+
+
+async def test_a_machine_that_slept_says_nothing_about_a_controller_manager_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with a cluster on a laptop: the operator may be awake first, and must not count the night."""
+    scene = Scene()
+    controller = ControllerManager(cast(Api, scene), scene.concerns, scene.became_ours)
+    scene.shown = lease("1")
+    for seconds in (1000.0, 30000.0):
+        monkeypatch.setattr(time, "clock_gettime", lambda _, now=seconds: now)
+        await controller.look()
+    assert not scene.concerns.templates
+    assert scene.calls == 0
 
 
 async def test_all_is_looked_at_again_when_work_becomes_ours_later_and_not_at_the_start() -> None:

@@ -3,7 +3,8 @@
 Its Lease in kube-system shows whether it works: a working controller manager renews it every two seconds. Only changes
 count, by the local clock, because the times in the Lease come from another machine. A Lease that is seen for the first
 time counts as renewed for a while, because two claim controllers do more harm than none for half a minute. So does one
-that could not be looked at: while the API server was away, a controller manager could not renew it either.
+that could not be looked at: while the API server was away, or the machine slept, a controller manager could not renew
+it either.
 
 Every controller manager of a cluster that serves resource.k8s.io in a version we speak (1.32 and later) has the claim
 controller. From 1.36 on it evicts from tainted devices, too: before, the gate DRADeviceTaints is off by default. If it
@@ -17,11 +18,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from dra_kube import LEASES, Api, Forbidden, KubeError, NotFound
-from dra_kube.clock import boot_time
 
 from dra_operator.reconcile import NAMES, ConcernName, Concerns
 
@@ -39,7 +40,7 @@ EVICTS_FROM: Final = (1, 36)
 class Heartbeat:
     """Whether a Lease is being renewed."""
 
-    def __init__(self, clock: Callable[[], float] = boot_time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._spec: dict[str, Any] = {}
         self._changed_at = 0.0
@@ -68,7 +69,7 @@ class ControllerManager:
         api: Api,
         concerns: Concerns,
         became_ours: Callable[[], None],
-        clock: Callable[[], float] = boot_time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api, self._concerns, self._became_ours = api, concerns, became_ours
         self._heartbeat = Heartbeat(clock)
