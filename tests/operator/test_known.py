@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import time
@@ -14,6 +15,7 @@ from dra_operator.app import tracing
 from dra_operator.app.known import PERIOD, KnownEvents, Version, unknown_items
 from hypothesis import given
 from hypothesis import strategies as st
+from kopf._core.reactor.inventory import ResourceMemories
 from live_cluster import LiveCluster
 from objects import Obj
 from supervised import Supervising
@@ -151,6 +153,29 @@ async def test_kopf_hears_of_other_writers_and_not_of_the_operator(
         assert not [what for what in heard if what.startswith((str(NODES), str(RESOURCE_SLICES)))]
 
 
+def records_of_kopf() -> set[str]:
+    """The UIDs of the objects that Kopf has a record of."""
+    found = [it for it in gc.get_objects() if isinstance(it, ResourceMemories)]
+    return {uid for records in found for uid in records._items}
+
+
+async def test_kopf_keeps_no_record_of_an_object_whose_end_the_operator_brought_about(
+    cluster: LiveCluster, supervising: Supervising
+) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    async with supervising() as site:
+        await site.ready()
+        await cluster.place("pod")
+        (claim,) = await cluster.claims()
+        uid, name = claim["metadata"]["uid"], claim["metadata"]["name"]
+        await cluster.api.patch(RESOURCE_CLAIMS, name, {"metadata": {"labels": {"by": "another"}}}, "ns")
+        await becomes(lambda: uid in records_of_kopf())
+        await cluster.api.delete(PODS, "pod", "ns", grace_seconds=0)
+        await cluster.gone(RESOURCE_CLAIMS, name)
+        await becomes(lambda: uid not in records_of_kopf())
+
+
 async def test_the_view_knows_its_version_older_ones_and_the_ends_it_has_seen(
     cluster: LiveCluster, supervising: Supervising
 ) -> None:
@@ -174,7 +199,7 @@ async def test_the_view_knows_its_version_older_ones_and_the_ends_it_has_seen(
         await cluster.gone(RESOURCE_CLAIMS, meta["name"])
         store = operator.control.cluster.claims
         await becomes(lambda: store.get(f"ns/{meta['name']}") is None)
-        assert knows(revision + 100, is_deleted=True)
+        await becomes(lambda: knows(revision + 100, is_deleted=True))  # Kopf had heard of it, and hears of its end
         assert knows(revision + 100)
         assert not knows(revision + 100, "a successor")
 

@@ -38,6 +38,7 @@ def register(
     @kopf.on.startup(id="start", registry=registry)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure(settings)
+        operator.kopf_begins()
         if not operator.is_running:
             try:
                 await operator.start(connection())

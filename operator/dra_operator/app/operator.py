@@ -11,6 +11,7 @@ import asyncio
 import gc
 import logging
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -91,6 +92,7 @@ class Operator:
         self.kinds = watched_kinds(self.options.features)
         self.outdated = asyncio.Event()
         self.went_back = ""
+        self._heard_of: defaultdict[Resource, set[str]] = defaultdict(set)
         self._parts: _Parts | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -240,12 +242,27 @@ class Operator:
         self._running.loader.served[resource] = version
         self.streams.expect(resource, version)
 
+    def kopf_begins(self) -> None:
+        """A Kopf that begins has heard of no object."""
+        self._heard_of.clear()
+
     def deals_with(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:
         """Whether an event is over before Kopf hears of it.
 
         So it is if the view has that version or deletion already, and nothing waits for the watch to show it. And so it
-        is with the node that a pod has from us: it is taken in here.
+        is with the node that a pod has from us: it is taken in here. But Kopf keeps a record of each object that it
+        hears of, and so hears of the end of that object, too.
         """
+        heard_of = self._heard_of[resource]
+        if is_deleted and version.uid in heard_of:
+            heard_of.remove(version.uid)
+            return False
+        is_over = self._is_over(resource, version, is_deleted, content)
+        if not is_over and not is_deleted:
+            heard_of.add(version.uid)
+        return is_over
+
+    def _is_over(self, resource: Resource, version: Version, is_deleted: bool, content: msgspec.Raw) -> bool:
         if self._parts is None:
             return False
         control, store = self._parts.control, self._parts.control.cluster.store_of(self.kinds[resource])
