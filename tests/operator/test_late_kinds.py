@@ -18,6 +18,7 @@ from dra_kube import (
     NotServed,
     Resource,
     TypedList,
+    Unreachable,
 )
 from dra_operator.allocator import Features
 from dra_operator.app.operator import Options
@@ -70,8 +71,12 @@ class Api:
 
     def __init__(self, *served: Resource) -> None:
         self.served = set(served)
+        self.refusals: list[str] = []
+        """Why the next questions are not answered."""
 
     async def version_of(self, resource: Resource) -> str:
+        if self.refusals:
+            raise Unreachable(self.refusals.pop(0))
         if resource not in self.served:
             raise NotServed(str(resource))
         return "v1"
@@ -105,6 +110,19 @@ async def test_slices_without_claims_are_not_loaded_or_devices_in_use_would_look
     api.served |= OPTIONAL
     await asyncio.wait_for(looking, 10)
     assert loads[2] == OPTIONAL
+
+
+async def test_why_kinds_cannot_be_looked_for_is_told_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    api = Api(*WATCHED.keys() - {RESOURCE_CLAIMS})
+    loader = Loader(api, WATCHED, lambda _: None, Quarantine(lambda *_: None))  # type: ignore[arg-type]
+    await loader.load_all()
+    caplog.clear()
+    api.refusals = ["away", "away", "still away", "away"]
+    api.served.add(RESOURCE_CLAIMS)
+    async with asyncio.timeout(60):
+        await loader.look_for_missing(lambda: None)
+    told = [record.getMessage().rpartition(": ")[2] for record in caplog.records if record.levelname == "WARNING"]
+    assert told == ["away", "still away", "away"]
 
 
 @pytest.mark.parametrize("code", [403, 404])

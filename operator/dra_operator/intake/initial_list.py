@@ -82,14 +82,21 @@ class Loader:
             )
 
     async def look_for_missing(self, found: Callable[[], None]) -> None:
-        """Load the kinds that were missing when the server has them; ``found`` is called each time."""
+        """Load the kinds that were missing when the server has them; ``found`` is called each time.
+
+        A failure is logged when its words change.
+        """
+        told = ""
         while missing := self.missing():
             await asyncio.sleep(SOON if REQUIRED.intersection(missing) else LATER)
             try:
                 new = await self._load_missing()
             except KubeError as error:
-                logger.warning("cannot look for %s: %s", ", ".join(map(str, missing)), error)
+                if str(error) != told:
+                    logger.warning("cannot look for %s: %s", ", ".join(map(str, missing)), error)
+                told = str(error)
                 continue
+            told = ""
             if new:
                 logger.info("the API server serves %s now", ", ".join(map(str, new)))
                 found()
