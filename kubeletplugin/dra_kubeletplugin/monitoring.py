@@ -25,6 +25,8 @@ from .plugin import KubeletPlugin
 
 log = logging.getLogger(__name__)
 
+_GOODBYE = 1.0  # seconds that an answer may still take at the end: a client may have stopped reading
+
 
 class Metrics(Interceptor):
     """Times the calls; ``registry`` holds what is exposed."""
@@ -118,7 +120,7 @@ async def monitored(metrics: Metrics, endpoint: str, path: str) -> AsyncIterator
     """
     host, port = address_of(endpoint)
     probes = Probes(metrics, path)
-    runner = web.AppRunner(probes.app(), access_log=None, logger=REQUESTS)
+    runner = web.AppRunner(probes.app(), access_log=None, logger=REQUESTS, shutdown_timeout=_GOODBYE)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)

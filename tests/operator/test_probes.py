@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 import pytest
@@ -14,7 +15,7 @@ from dra_operator.app.operator import Operator, Options
 from dra_operator.app.server import serve
 from dra_operator.app.streams import Limits
 from live_cluster import LiveCluster
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 from supervised import Supervising
 
 FINE = (Check("reconcilers", []), Check("kopf", []))
@@ -55,6 +56,20 @@ async def served(live: Sequence[Check], ready: Sequence[Check]) -> AsyncIterator
 async def test_a_probe_says_what_is_wrong_and_verbosely_what_is_not(path: str, code: int, text: str) -> None:
     async with served(FINE, BROKEN) as http, http.get(path) as answer:
         assert (answer.status, await answer.text()) == (code, text)
+
+
+async def test_a_client_that_stopped_reading_does_not_hold_up_the_end() -> None:
+    registry = CollectorRegistry()
+    Gauge("large", "x" * 2**24, registry=registry)  # more than sockets take in
+    nothing: Sequence[Check] = ()
+    async with asyncio.timeout(30):
+        async with serve("127.0.0.1", 0, registry, liveness=lambda: nothing, readiness=lambda: nothing) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+            assert b"200" in await reader.readline()
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 async def test_every_link_of_the_front_page_leads_somewhere() -> None:

@@ -17,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from .health import Check, obstacles
 
+GOODBYE = 1.0  # seconds that an answer may still take at the end: a client may have stopped reading
 Probe = Callable[[], Sequence[Check]]
 _Answer = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -46,7 +47,7 @@ async def serve(
     app.router.add_get("/metrics", metrics)
     for path, probe in (("/livez", liveness), ("/healthz", liveness), ("/readyz", readiness)):
         app.router.add_get(path, _answer(path.removeprefix("/"), probe))
-    runner = web.AppRunner(app, access_log=None, logger=REQUESTS)
+    runner = web.AppRunner(app, access_log=None, logger=REQUESTS, shutdown_timeout=GOODBYE)
     await runner.setup()
     try:
         try:
