@@ -291,9 +291,8 @@ async def test_a_volume_that_was_made_anew_under_the_name_is_judged_anew(world: 
         await busy(world)
         assert reference(world) is None, "it is not on the node that was chosen"
         world.api.events[:] = late
-        await busy(world)
-        bind_volumes(world.api)
-        await busy(world)
+        world.controllers.append(bind_volumes)
+        await world.quiet()
     assert node_of(world) == "node-1"
 
 
