@@ -7,7 +7,7 @@ import logging
 
 import pytest
 from dra_devcluster.apiserver import watch
-from dra_kube import NODES, PODS, RESOURCE_CLAIMS
+from dra_kube import NODES, PODS, RESOURCE_CLAIMS, Resource
 from dra_operator.app import supervisor
 from dra_operator.app.operator import Options
 from dra_operator.app.stream_log import StreamLog
@@ -121,6 +121,24 @@ async def test_kopf_is_replaced_when_the_task_that_watches_a_kind_is_gone(
         await site.unready("pods")
         await cluster.place("pod")
         await site.ready()
+
+
+async def test_a_pod_is_bound_at_once_only_if_pods_and_claims_of_others_are_seen(
+    cluster: LiveCluster, supervising: Supervising, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.furnish()
+    await cluster.add_template()
+    asked: set[Resource] = set()
+
+    def sees(_: Streams, resource: Resource) -> bool:
+        asked.add(resource)
+        return True
+
+    async with supervising() as site:
+        await site.ready()
+        monkeypatch.setattr(Streams, "sees", sees)
+        await cluster.place("pod")
+    assert asked == {PODS, RESOURCE_CLAIMS}
 
 
 @pytest.mark.parametrize("withdrawn", [(), ("v1", "v1beta2")], ids=["v1", "v1beta1"])

@@ -203,7 +203,7 @@ async def test_what_the_watch_did_not_bring_is_listed_before_a_pod_is_bound(
 
 
 async def test_all_devices_are_contested_while_the_watch_of_pods_is_broken(world: World, make: type[Make]) -> None:
-    world.sees_pods = False
+    world.sees_others = False
     world.furnish(devices=2)
     add_ours(world, make)
     world.start()
@@ -221,7 +221,7 @@ async def test_all_devices_are_contested_while_the_watch_of_pods_is_broken(world
 
 
 async def test_a_watch_of_pods_that_is_back_soon_costs_no_list(world: World, make: type[Make]) -> None:
-    world.sees_pods = False
+    world.sees_others = False
     world.furnish()
     add_ours(world, make)
     world.start()
@@ -229,7 +229,7 @@ async def test_a_watch_of_pods_that_is_back_soon_costs_no_list(world: World, mak
         await until_allocated(world)
         await idle(world)
         assert node_of(world) is None
-        world.sees_pods = True
+        world.sees_others = True
         await world.quiet()
         assert node_of(world) == "node-0"
         assert not lists_of_claims(world)

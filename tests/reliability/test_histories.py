@@ -82,25 +82,24 @@ def test_a_leader_that_writes_when_it_wakes_is_found_out() -> None:
         assert any("though" in finding for seed in islice(seeds, 200) for finding in play(seed).findings)
 
 
-UNSEEN = Script(
-    nodes=(1,),
-    replicas=1,
-    steps=(
+def unseen(kind: str) -> Script:
+    """A pod of ours waits for a device. One comes while a rival does, too, of which the broken watch says nothing."""
+    steps = (
         Step(0, "remove slice", "node-0"),
         Step(1, "add pod", "template-0"),
-        Step(3, "lose events", "pods", 3),
+        Step(3, "lose events", kind, 3),
         Step(3.1, "add pod", "rivalnamed-1"),
         Step(3.2, "add slice", "node-0"),
-    ),
-)
-"""A pod of ours waits for a device. One comes while a rival does, too, of which the broken watch says nothing."""
+    )
+    return Script(nodes=(1,), replicas=1, steps=steps)
 
 
+@pytest.mark.parametrize("kind", ["pods", "resourceclaims"])
 @pytest.mark.parametrize("knows", [True, False])
-def test_a_rival_that_comes_while_the_watch_of_pods_is_broken_runs_alone_with_its_device(knows: bool) -> None:
+def test_a_rival_that_comes_while_a_watch_is_broken_runs_alone_with_its_device(kind: str, knows: bool) -> None:
     """Unless the operator does not regard that the watch is broken: then the rival is too late now and then."""
     with nullcontext() if knows else mock.patch.object(Stream, "is_broken", return_value=False):
-        wrong = [seed for seed in range(100) if play(seed, UNSEEN, ()).findings]
+        wrong = [seed for seed in range(100) if play(seed, unseen(kind), ()).findings]
     assert bool(wrong) is not knows, wrong
 
 

@@ -51,8 +51,8 @@ class World:
         self.now = "2026-01-01T00:00:00Z"
         self.concerns = Concerns()
         self.legacy_claim_names = False
-        self.sees_pods = True
-        """Whether the operator believes that its watch of pods is open."""
+        self.sees_others = True
+        """Whether the operator believes that its watches of pods and claims are open."""
         self.search_budget = DEFAULT_BUDGET
         self.pace = Pace(workers=FEW, grace=0.02)
         self.controllers: list[Callable[[FakeApi], object]] = []
@@ -81,7 +81,7 @@ class World:
             now=lambda: datetime.fromisoformat(self.now),
             concerns=self.concerns,
             legacy_claim_names=self.legacy_claim_names,
-            sees_pods=lambda: self.sees_pods,
+            sees_others=lambda: self.sees_others,
         )
         self.api.events.clear()
         self.control.load(

@@ -14,7 +14,6 @@ import uuid
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -144,7 +143,7 @@ class Operator:
             check_invariants=self._can_judge,
             concerns=concerns,
             legacy_claim_names=options.legacy_claim_names,
-            sees_pods=partial(self.streams.sees, PODS),
+            sees_others=lambda: self.streams.sees(PODS) and self.streams.sees(RESOURCE_CLAIMS),
         )
         controller_manager = ControllerManager(api, concerns, control.look_at_everything) if chosen is None else None
         quarantine = Quarantine(control.hold, self.metrics.malformed)

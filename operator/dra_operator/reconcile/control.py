@@ -100,7 +100,7 @@ class Control:
     """The reconcilers of one cluster. To be made inside a running event loop.
 
     ``check_invariants`` is asked after every handled key whether to verify the view, and to log what is wrong.
-    ``sees_pods`` says whether the watch of pods is open, as far as is known.
+    ``sees_others`` says whether the watches of pods and claims are open, as far as is known.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Control:
         now: Callable[[], datetime] = utc_now,
         concerns: Concerns | None = None,
         legacy_claim_names: bool = False,
-        sees_pods: Callable[[], bool] = lambda: True,
+        sees_others: Callable[[], bool] = lambda: True,
     ) -> None:
         self.cluster = cluster
         self.concerns = concerns or Concerns()
@@ -139,7 +139,7 @@ class Control:
         )
         self.releaser = ClaimReleaser(cluster, claims, pods, hold, lingering, self.concerns)
         self._grace = pace.grace
-        self._sees_pods = sees_pods
+        self._sees_others = sees_others
         self._confirmations = Confirmations(self._is_contested, cluster.holdings.holds, clock, pace.grace)
         volumes, counted = VolumeWriter(client, self._take_in), PlacementMetrics(registry, cluster.scheduler_name)
         writing = Writing(claims, pods, counted, self._confirmations, volumes, recording)
@@ -219,8 +219,8 @@ class Control:
         self.queues.add((Key("place", pod.key),))
 
     def _is_contested(self, allocation: AllocationResult) -> bool:
-        """Whether another scheduler may have taken the same device: it has pods that want some, or may have."""
-        return not self._sees_pods() or self.cluster.is_contested(allocation)
+        """Whether another scheduler may have taken the same device: it has pods with claims to some, or may have."""
+        return not self._sees_others() or self.cluster.is_contested(allocation)
 
     def _look_at_users(self, claims: Iterable[str], *, after: float) -> None:
         """Have the waiting pods of these claims looked at, after so many seconds."""

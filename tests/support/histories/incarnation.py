@@ -82,7 +82,7 @@ class Incarnation:
         went_back: Callable[[], None],
         *,
         checks: Callable[[], bool],
-        sees_pods: Callable[[], bool],
+        sees_others: Callable[[], bool],
     ) -> None:
         inventory = Inventory(Features(), language=TinyLanguage())
         self.cluster = Cluster(inventory)
@@ -96,7 +96,7 @@ class Incarnation:
             pace=Pace(workers=FEW),
             check_invariants=checks,
             now=now,
-            sees_pods=sees_pods,
+            sees_others=sees_others,
         )
         api = cast(Api, server)
         quarantine = Quarantine(self.control.hold)

@@ -73,7 +73,7 @@ class Replica:
         sender = self._sender
         checks = sender.may_write if sender is not None else lambda: True
         operator = self.operator = Incarnation(
-            self._server, self._now, self._start_over, checks=checks, sees_pods=self.watches.sees_pods
+            self._server, self._now, self._start_over, checks=checks, sees_others=self.watches.sees_others
         )
         await operator.start()
         if operator is not self.operator or not operator.is_working:

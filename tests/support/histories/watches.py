@@ -5,8 +5,8 @@ kind they do so by ``OVERTAKING`` seconds at most: its watch brings them in orde
 briefly. What is not the last version of an object may be skipped, because Kopf brings only the newest of several. After
 a gap everything is listed again, which does not say what was deleted.
 
-A rival whose claim people made comes without delay, or when a broken watch is back: the operator cannot know that
-devices are contested by a pod which is late without a sign.
+A rival whose claim people made comes without delay, and so does its claim, or when a broken watch is back: the operator
+cannot know that devices are contested by a pod, or wanted by a claim, which is late without a sign.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import asyncio
 from contextvars import copy_context
 
 from dra_api.codec import convert
-from dra_kube import PODS, Resource
+from dra_kube import PODS, RESOURCE_CLAIMS, Resource
 from dra_operator.app.streams import Limits, Stream
 from fake_store import key_of
 from objects import Obj
@@ -31,6 +31,11 @@ PROMPT = 0.001  # seconds, no more than an answer takes
 RELIST = 0.2  # seconds from the break of a stream until the list, at least
 
 
+def _streams(now: float) -> dict[Resource, Stream]:
+    """What the operator knows of the streams by which it learns of other schedulers."""
+    return {resource: Stream("", now, Limits()) for resource in (PODS, RESOURCE_CLAIMS)}
+
+
 class Watches:
     """``begin`` for each incarnation, in its process; ``changed`` is told of every change at the server."""
 
@@ -42,7 +47,7 @@ class Watches:
         self._open: set[Resource] = set()
         self._last_at: dict[str, float] = {}
         self._last_of: dict[Resource, float] = {}
-        self._pods = Stream("", 0.0, Limits())
+        self._streams = _streams(0.0)
         self.busy = 0
         """Events on their way, and streams that are not open."""
 
@@ -50,7 +55,7 @@ class Watches:
         """Streams for this operator, and for no other any more."""
         self.end()
         self._operator, self._context = operator, copy_context()
-        self._pods = Stream("", self._loop.time(), Limits())
+        self._streams = _streams(self._loop.time())
         for resource in KINDS:
             self._reopen(resource, RELIST * self._weather.chance("begin", resource.plural))
 
@@ -65,17 +70,17 @@ class Watches:
         """The stream breaks, and after so many seconds the kind is listed again."""
         if self._operator is not None and resource in self._open:
             self._open.discard(resource)
-            if resource is PODS:
-                self._pods.ended(self._loop.time(), self._pods.watch)
+            if (stream := self._streams.get(resource)) is not None:
+                stream.ended(self._loop.time(), stream.watch)
             self._reopen(resource, seconds + RELIST)
 
-    def has_seen_pods(self) -> bool:
-        """Whether a stream of pods was opened for this operator, so that it knows of a break."""
-        return self._pods.is_watched
+    def has_seen_others(self) -> bool:
+        """Whether streams of pods and claims were opened for this operator, so that it knows of a break."""
+        return all(stream.is_watched for stream in self._streams.values())
 
-    def sees_pods(self) -> bool:
-        """Whether the stream of pods is open, as the operator knows it."""
-        return not self._pods.is_broken(self._loop.time())
+    def sees_others(self) -> bool:
+        """Whether the streams of pods and claims are open, as the operator knows them."""
+        return not any(stream.is_broken(self._loop.time()) for stream in self._streams.values())
 
     def changed(self, event: str, resource: Resource, obj: Obj) -> None:
         """An event for an open stream."""
@@ -95,8 +100,8 @@ class Watches:
             return
         self.busy -= 1
         self._open.add(resource)
-        if resource is PODS:
-            self._pods.watched(self._loop.time(), operator)
+        if resource in self._streams:
+            self._streams[resource].watched(self._loop.time(), operator)
         for obj in server.of(resource):
             self._send("", resource, obj)
         operator.audit.call(resource)
@@ -107,7 +112,7 @@ class Watches:
         uid, now = obj["metadata"]["uid"], self._loop.time()
         last_of_kind = self._last_of.get(resource, 0.0)
         at = max(now + fate.before, last_of_kind - OVERTAKING)
-        if resource is PODS and obj["metadata"]["name"].startswith(NAMED_RIVAL):
+        if resource in self._streams and obj["metadata"]["name"].startswith(NAMED_RIVAL):
             at = now + PROMPT
         self._last_at[uid] = at = max(at, self._last_at.get(uid, 0.0))
         self._last_of[resource] = max(at, last_of_kind)
