@@ -5,12 +5,14 @@ all readers of YAML derive their loader here:
 
 - Nesting is limited: libyaml's composer is recursive, and ends the process when the stack is full.
 - Aliases may repeat values, but what they stand for in sum is limited, and nothing may contain itself.
-- A timestamp without quotes is text, as for kubectl.
+- A timestamp without quotes is text, as for kubectl, and so is a number of base 60 (``1:30``): Go's readers of YAML
+  know neither. Reading one takes time that grows with the square of its length, so tagged ones are refused.
 - Every fault is a YAMLError: PyYAML itself passes on what ``int`` or ``datetime`` say of a value.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import yaml
@@ -20,6 +22,8 @@ DEEPEST: Final = 100
 MOST_REPEATED: Final = 100_000
 """Values that a document with aliases may stand for."""
 _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+_INT: Final = "tag:yaml.org,2002:int"
+_FLOAT: Final = "tag:yaml.org,2002:float"
 
 
 def loader(base: Any) -> Any:
@@ -30,7 +34,12 @@ def loader(base: Any) -> Any:
         """The composer calls ``descend_resolver`` on its way into each node, ``ascend_resolver`` on its way out."""
 
         yaml_implicit_resolvers: Final = {
-            first: [(tag, pattern) for tag, pattern in found if tag != _TIMESTAMP] for first, found in resolvers
+            first: [
+                (tag, _decimal(pattern) if tag in (_INT, _FLOAT) else pattern)
+                for tag, pattern in found
+                if tag != _TIMESTAMP
+            ]
+            for first, found in resolvers
         }
         depth = 0
 
@@ -49,6 +58,12 @@ def loader(base: Any) -> Any:
         def ascend_resolver(self) -> None:
             self.depth -= 1
 
+        def construct_yaml_int(self, node: yaml.Node) -> Any:
+            return super().construct_yaml_int(_in_one_part(node))
+
+        def construct_yaml_float(self, node: yaml.Node) -> Any:
+            return super().construct_yaml_float(_in_one_part(node))
+
         def construct_document(self, node: yaml.Node) -> Any:
             if self._may_repeat:
                 _measure(node, {})
@@ -59,7 +74,21 @@ def loader(base: Any) -> Any:
                     "a value cannot be read: it does not fit its tag, such as !!int, or has too many digits"
                 ) from error
 
+    Loader.add_constructor(_INT, Loader.construct_yaml_int)
+    Loader.add_constructor(_FLOAT, Loader.construct_yaml_float)
     return Loader
+
+
+def _decimal(number: re.Pattern[str]) -> re.Pattern[str]:
+    """The pattern of a number without those of base 60."""
+    return re.compile(f"(?![^:]*:)(?:{number.pattern})", number.flags)
+
+
+def _in_one_part(node: yaml.Node) -> yaml.Node:
+    """The node, unless its text is a number of base 60. Raises ValueError."""
+    if isinstance(node, yaml.ScalarNode) and ":" in node.value:
+        raise ValueError("a number of base 60")
+    return node
 
 
 SAFE: Final = loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -23,6 +23,12 @@ def merges(levels: int) -> str:
 TAKEN = {
     "aliases": ("a: &x {b: 1}\nc: *x\nd: {<<: *x, e: 2}", {"a": {"b": 1}, "c": {"b": 1}, "d": {"b": 1, "e": 2}}),
     "a timestamp is text": ("a: 2001-12-14", {"a": "2001-12-14"}),
+    "a number of base 60 is text": ("a: 1:30\nb: 190:20:30.5\nc: -1:1", {"a": "1:30", "b": "190:20:30.5", "c": "-1:1"}),
+    "a long number of base 60 is text": ("a: 1" + ":1" * 20_000, {"a": "1" + ":1" * 20_000}),
+    "other numbers": (
+        "[0x1F, 017, 0b11, 1_000, -5, 1.5, 1e3, 1.0e+3, .inf]",
+        [31, 15, 3, 1000, -5, 1.5, "1e3", 1000.0, float("inf")],
+    ),
     "a star that is no alias": ("a: '*'\nb: [1]", {"a": "*", "b": [1]}),
     "as deep as allowed": ("[" * DEEPEST + "]" * DEEPEST, eval("[" * DEEPEST + "]" * DEEPEST)),
     "few repetitions": (laughs(3, 2), {"a0": ["x"], "a1": [["x"]] * 2, "a2": [[["x"]] * 2] * 2}),
@@ -38,6 +44,8 @@ REFUSED = {
     "deep": ("[" * 100_000, "nested more than 100 levels deep"),
     "a number that is none": ("a: !!int 0b", "cannot be read"),
     "a number of thousands of digits": ("a: " + "1" * 5000, "cannot be read"),
+    "an integer of base 60 by its tag": ("a: !!int 1" + ":1" * 20_000, "cannot be read"),
+    "a fraction of base 60 by its tag": ("a: !!float 1:30.5", "cannot be read"),
     "a number without digits": ("a: !!int ''", "cannot be read"),
     "a truth that is none": ("a: !!bool x", "cannot be read"),
     "a tag of another type": ("a: !!int x", "cannot be read"),
