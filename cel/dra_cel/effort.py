@@ -2,7 +2,8 @@
 
 The reference charges one unit for comparing two lists, however deep they are, and nothing for what ``format`` prints.
 Lists may share their elements, so that work can be exponential in the length of the expression. Implementations whose
-work depends on the depth of their operands therefore spend effort here; each evaluation by the machine starts afresh.
+work depends on the depth of their operands therefore spend effort here; each evaluation by the machine starts afresh,
+and so does each compilation, which compiles the patterns of an expression.
 """
 
 from __future__ import annotations
@@ -17,19 +18,30 @@ LIMIT: Final = 500_000
 
 
 class _Budget(threading.local):
-    left = LIMIT
+    def __init__(self) -> None:
+        self.left = LIMIT
+        self.paid: set[str] = set()
 
 
 _budget: Final = _Budget()
 
 
 def begin() -> None:
-    """A new evaluation starts in this thread."""
+    """A new evaluation or compilation starts in this thread."""
     _budget.left = LIMIT
+    _budget.paid.clear()
+
+
+def spend_once(what: str, steps: int) -> None:
+    """Note work that an evaluation does once, such as compiling a pattern, whether or not an earlier one has done it:
+    the verdict must not depend on what is remembered. Raises CostLimitExceeded."""
+    if what not in _budget.paid:
+        spend(steps)
+        _budget.paid.add(what)
 
 
 def spend(steps: int) -> None:
     """Note the work done. Raises CostLimitExceeded when it becomes too much."""
     _budget.left -= steps
     if _budget.left < 0:
-        raise CostLimitExceeded("comparing or printing the values takes too long")
+        raise CostLimitExceeded("comparing, printing or matching the values takes too long")

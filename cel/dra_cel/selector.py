@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
+from . import effort
 from .assembler import MachineProgram, assemble
 from .checker import check
 from .compiler import compile_selector
@@ -32,6 +33,7 @@ class Program:
         self.expression = expression
         self.environment = environment
         source = Source(expression)
+        effort.begin()
         self._root: Node = parse(source, Macros(bindings=environment.bindings))
         self.output_type: Type = check(self._root, source, environment)
         validate(self._root, source)
@@ -84,11 +86,7 @@ class Selector(Program):
     def matches(self, device: PreparedDevice) -> bool:
         """Whether the device is selected. Raises EvaluationError."""
         if device.ordinary and self._fast is not None:
-            try:
-                value = self._fast(device)
-            except Exception:
-                # Whatever it was, the machine decides whether it is an error, and which.
-                value = None
+            value = _answer(self._fast, device)
             if value is True or value is False:
                 return bool(value)
         value, _ = self.explain(device)
@@ -106,6 +104,20 @@ class Selector(Program):
         if type(value) is not bool and not isinstance(value, EvaluationError):
             value = EvaluationError("not-bool", f"the result is of type {type_of(value)}, not bool")
         return value, cost
+
+
+def _answer(function: Callable[[PreparedDevice], Any], device: PreparedDevice) -> Any:
+    """The answer of a compiled selector, or None. Whatever it raises, the machine decides whether it is an error."""
+    try:
+        return function(device)
+    except CostLimitExceeded:  # earlier evaluations may have used the effort
+        effort.begin()
+    except Exception:
+        return None
+    try:
+        return function(device)
+    except Exception:
+        return None
 
 
 @lru_cache(maxsize=1024)

@@ -1,55 +1,133 @@
-"""Regular expressions: RE2, whose matching time is linear in the text."""
+r"""Regular expressions: RE2, whose matching time is linear in the text.
+
+Compiling is not linear in the pattern: counted repetitions are written out, and a Unicode class takes 1,200
+instructions. So a pattern has a size, known from its text before anything is built (``pattern_size``), which decides:
+
+- Above ``SIZE_LIMIT`` the pattern is refused. The limit leaves room for ``(?i)^\pL{1,64}$``, whose size is 76,941.
+- RE2's own limit of memory grows with the size up to 2 MiB. It holds for the program and for the states that matching
+  adds, so it is what a compiled pattern weighs in the cache.
+- Each pattern that an evaluation uses costs effort by its size, and each match by size and text. An expression with
+  many large patterns ends with CostLimitExceeded.
+
+Refusals are remembered like compiled patterns. The package's own cache is emptied each time: it keeps 128 patterns of
+any size.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import re2  # type: ignore[import-untyped]  # the package ships no types
+from dra_api.cache import Cache
 
-from dra_cel.errors import EvaluationError
+from dra_cel import effort
+from dra_cel.errors import CostLimitExceeded, EvaluationError
 
-_OPTIONS: Final = re2.Options()
-_OPTIONS.log_errors = False  # A bad pattern is an error of its author: RE2 must not print it to standard error.
-_LARGE: Final = re2.Options()
-_LARGE.log_errors = False
-_LARGE.max_mem = 64 << 20  # The reference allows even more; few patterns need it, so few are kept.
+from .pattern_size import pattern_size
+
 _SHORT: Final = 128
 PATTERN_LIMIT: Final = 10_240
 """Characters of a pattern (of a whole selector, in Kubernetes' API)."""
 CLASS_LIMIT: Final = 500
 r"""Classes like ``\pL`` in a pattern: each takes 30 kB while it is parsed."""
+SIZE_LIMIT: Final = 120_000
+"""Instructions of a pattern, which take 0.1 s to compile."""
+MEMORY: Final = 2 << 20
+"""Bytes of the largest compiled pattern. RE2 finds out after 12 ms that a pattern does not fit."""
+_LEAST_MEMORY: Final = 64 << 10
+_MEMORY_PER_INSTRUCTION: Final = 256
+KEPT_BYTES: Final = 20 << 20
+"""What all compiled patterns may take: nine of the largest, or 280 of a usual size."""
+COMPILING: Final = 2
+"""Steps of effort for compiling an instruction: an evaluation may use patterns of 250,000 instructions, for 0.2 s."""
+MATCHING: Final = 1000
+"""Instructions by characters that are one step of effort: 2 microseconds where RE2 has to try all of them."""
 
 
-def compile_pattern(pattern: str) -> Any:
+class Pattern(NamedTuple):
+    """A pattern as RE2 has it; ``compiled`` is None if it is refused, and ``refusal`` says why."""
+
+    text: str
+    size: int
+    compiled: Any
+    refusal: str = ""
+
+
+def memory(size: int) -> int:
+    """Bytes that RE2 may take for a pattern of this size."""
+    return min(MEMORY, _LEAST_MEMORY + _MEMORY_PER_INSTRUCTION * size)
+
+
+def _weight(text: str, pattern: Pattern) -> int:
+    # the package keeps the pattern as text and as bytes
+    return 8 * len(text) + len(pattern.refusal) + (memory(pattern.size) if pattern.compiled is not None else 0)
+
+
+_patterns: Final[Cache[str, Pattern]] = Cache(KEPT_BYTES, _weight)
+
+
+def compile_pattern(text: str) -> Pattern:
     """The compiled pattern. Raises EvaluationError."""
-    if len(pattern) > PATTERN_LIMIT:
-        raise EvaluationError("regex", f"error parsing regexp: more than {PATTERN_LIMIT} characters")
-    if pattern.count("\\p") + pattern.count("\\P") > CLASS_LIMIT:
-        raise EvaluationError("regex", f"error parsing regexp: more than {CLASS_LIMIT} Unicode classes")
-    if _matches_bytes(pattern):
-        raise EvaluationError("regex", r"error parsing regexp: \C is not supported")
-    return _compile(pattern) or _compile_large(pattern)
+    pattern = _patterns.get(text)
+    if pattern is None:
+        refusal = _refused(text)
+        size = 0 if refusal else pattern_size(text)
+        if size > SIZE_LIMIT:
+            refusal, size = _TOO_LARGE, 0
+        _pay(text, size)
+        pattern = _patterns.put(text, Pattern(text, size, None, refusal) if refusal else _compile(text, size))
+    else:
+        _pay(text, pattern.size)
+    if pattern.compiled is None:
+        raise EvaluationError("regex", f"error parsing regexp: {pattern.refusal}")
+    return pattern
 
 
-@lru_cache(maxsize=512)
-def _compile(pattern: str) -> Any:
-    """The compiled pattern, or None if it is too large for the usual limit."""
+def forget() -> None:
+    """Empties the caches of this module, for tests."""
+    _patterns.clear()
+    _matches_short.cache_clear()
+    _find_short.cache_clear()
+
+
+_TOO_LARGE: Final = (
+    f"pattern too large: with its repetitions written out it has more than {SIZE_LIMIT:,} instructions; "
+    r"repeat less often, or write narrower classes than \pL"
+)
+
+
+def _refused(text: str) -> str:
+    """Why the pattern is refused at sight; otherwise nothing."""
+    if len(text) > PATTERN_LIMIT:
+        return f"more than {PATTERN_LIMIT} characters"
+    if text.count("\\p") + text.count("\\P") > CLASS_LIMIT:
+        return f"more than {CLASS_LIMIT} Unicode classes"
+    return r"\C is not supported" if _matches_bytes(text) else ""
+
+
+def _compile(text: str, size: int) -> Pattern:
+    options = re2.Options()
+    options.log_errors = False  # A bad pattern is an error of its author: RE2 must not print it to standard error.
+    options.max_mem = memory(size)
     try:
-        return re2.compile(pattern, _OPTIONS)
+        return Pattern(text, size, re2.compile(text, options))
     except (re2.error, UnicodeEncodeError) as error:
         message = _message(error)
-        if "too large" in message:
-            return None
-        raise EvaluationError("regex", f"error parsing regexp: {message}") from None
+        return Pattern(text, size, None, _TOO_LARGE if "too large" in message else message)
+    finally:
+        re2.purge()
 
 
-@lru_cache(maxsize=4)
-def _compile_large(pattern: str) -> Any:
+def _pay(text: str, size: int) -> None:
+    """The effort of compiling a pattern. Raises CostLimitExceeded."""
     try:
-        return re2.compile(pattern, _LARGE)
-    except re2.error as error:
-        raise EvaluationError("regex", f"error parsing regexp: {_message(error)}") from None
+        effort.spend_once(text, COMPILING * size)
+    except CostLimitExceeded:
+        raise CostLimitExceeded(
+            "the patterns of the expression are too large together; use fewer of them, repeat less often, or write "
+            r"narrower classes than \pL"
+        ) from None
 
 
 def _message(error: Exception) -> str:
@@ -74,32 +152,51 @@ def _matches_bytes(pattern: str) -> bool:
 
 def matches(text: str, pattern: str) -> bool:
     """Whether the pattern is found in the text. Answers for short texts are remembered: devices repeat their values."""
-    if len(text) <= _SHORT and len(pattern) <= _SHORT:
-        return _matches_short(text, pattern)
-    return _search(compile_pattern(pattern), text) is not None
+    if len(text) > _SHORT or len(pattern) > _SHORT:
+        return _search(compile_pattern(pattern), text) is not None
+    answer, size = _matches_short(text, pattern)
+    _pay(pattern, size)
+    _pay_match(text, size)
+    return answer
 
 
 @lru_cache(maxsize=4096)
-def _matches_short(text: str, pattern: str) -> bool:
-    return _search(compile_pattern(pattern), text) is not None
+def _matches_short(text: str, pattern: str) -> tuple[bool, int]:
+    compiled = compile_pattern(pattern)
+    return _found(compiled, text) is not None, compiled.size
 
 
 def find(text: str, pattern: str) -> str:
     """The first match, or the empty text. Remembered like the answers of ``matches``."""
-    return _find_short(text, pattern) if len(text) <= _SHORT and len(pattern) <= _SHORT else _find(text, pattern)
+    if len(text) > _SHORT or len(pattern) > _SHORT:
+        match = _search(compile_pattern(pattern), text)
+        return match.group() if match else ""
+    answer, size = _find_short(text, pattern)
+    _pay(pattern, size)
+    _pay_match(text, size)
+    return answer
 
 
-def _find(text: str, pattern: str) -> str:
-    match = _search(compile_pattern(pattern), text)
-    return match.group() if match else ""
+@lru_cache(maxsize=1024)
+def _find_short(text: str, pattern: str) -> tuple[str, int]:
+    compiled = compile_pattern(pattern)
+    match = _found(compiled, text)
+    return match.group() if match else "", compiled.size
 
 
-_find_short: Final = lru_cache(maxsize=4096)(_find)
+def _pay_match(text: str, size: int) -> None:
+    """The effort of one search, by what it takes if all instructions are tried at each character."""
+    effort.spend(len(text) * size // MATCHING)
 
 
-def _search(compiled: Any, text: str) -> Any:
+def _search(pattern: Pattern, text: str) -> Any:
+    _pay_match(text, pattern.size)
+    return _found(pattern, text)
+
+
+def _found(pattern: Pattern, text: str) -> Any:
     try:
-        return compiled.search(text)
+        return pattern.compiled.search(text)
     except UnicodeEncodeError:
         raise EvaluationError("regex", "the text is not valid Unicode") from None
 
@@ -111,7 +208,7 @@ def find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     end = -1
     if limit == 0 or _search(compiled, text) is None:
         return found
-    for match in compiled.finditer(text):
+    for match in compiled.compiled.finditer(text):
         if match.end() == match.start() == end:
             continue
         end = match.end()
