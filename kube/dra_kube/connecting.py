@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from base64 import b64encode
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from aiohappyeyeballs import start_connection
 
-from .connection import Connection
+from .connection import Connection, proxy_and_credentials
 from .exchange import Exchange
 
 _DELAY = 0.25
@@ -51,9 +50,8 @@ async def _tunnel(proxy: str, target: str) -> asyncio.Transport:
         _Greeting, url.hostname or "", url.port or _PORTS[url.scheme], ssl=url.scheme == "https" or None
     )
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
-    if url.username is not None:
-        credentials = f"{unquote(url.username)}:{unquote(url.password or '')}"
-        lines.append(f"Proxy-Authorization: Basic {b64encode(credentials.encode()).decode()}")
+    if (credentials := proxy_and_credentials(proxy)[1]) is not None:
+        lines.append(f"Proxy-Authorization: {credentials}")
     try:
         transport.write("\r\n".join([*lines, "", ""]).encode())
         status = await greeting.answer

@@ -12,12 +12,13 @@ import os
 import ssl
 import tempfile
 import time
+from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies
 
 import yaml
@@ -50,7 +51,7 @@ class Connection:
     host: str
     tls: ssl.SSLContext | None
     authorization: Callable[[], str | None]
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)  # may hold a password
     refused: Callable[[str | None], None] = lambda _: None
 
 
@@ -208,6 +209,9 @@ def _from_settings(settings: Configuration, where: str, load: Callable[[], objec
         return basic
 
     proxy = settings.proxy or _proxy_of_environment(settings.host)
+    if proxy:
+        named = f"cluster's proxy-url in {where}" if settings.proxy else "environment's HTTPS_PROXY or HTTP_PROXY"
+        _check_proxy(proxy, named)
     credentials = _Credentials(look_up, load)
     return Connection(settings.host.rstrip("/"), tls, credentials.authorization, proxy, credentials.refused)
 
@@ -221,6 +225,35 @@ def _proxy_of_environment(host: str) -> str | None:
     if _is_loopback(url.hostname or "") or should_bypass_proxies(host, found.get("no", "")):
         return None
     return found.get(url.scheme)
+
+
+def proxy_and_credentials(proxy: str | None) -> tuple[str | None, str | None]:
+    """The proxy's address as it may be shown, and the header ``Proxy-Authorization`` that it asks for."""
+    if proxy is None:
+        return None, None
+    url = urlsplit(proxy)
+    address = url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
+    if url.username is None:
+        return address, None
+    credentials = f"{unquote(url.username)}:{unquote(url.password or '')}"
+    return address, f"Basic {b64encode(credentials.encode()).decode()}"
+
+
+def _check_proxy(proxy: str, where: str) -> None:
+    """Here, and without the value: what a library says of an address that it cannot read may show the password.
+
+    Raises ConnectionSettingsError.
+    """
+    try:
+        url = urlsplit(proxy)
+        is_usable = bool(url.hostname) and (url.port is None or url.port > 0)
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise ConnectionSettingsError(
+            f"the {where} is no address such as http://HOST:PORT; "
+            "in a user name or password write / as %2F, # as %23, ? as %3F and @ as %40"
+        )
 
 
 def _is_loopback(name: str) -> bool:

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 from dra_api.nesting import TOO_DEEP
 
-from .connection import Connection
+from .connection import Connection, proxy_and_credentials
 from .errors import ApiError, Unreachable, error_of
 from .exchange import LARGEST
 from .retry_after import seconds_of
@@ -39,6 +39,9 @@ class Transport:
     def __init__(self, connection: Connection, timeout: float, user_agent: str, guard: Guard, observe: Observe) -> None:
         self.connection = connection
         self._observe = observe
+        # Apart from each other: aiohttp shows the address of a proxy in its errors.
+        self._proxy, credentials = proxy_and_credentials(connection.proxy)
+        self._proxy_headers = {"Proxy-Authorization": credentials} if credentials else {}
         self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, CONNECT_SECONDS))
         self._watch_timeout = aiohttp.ClientTimeout(
             total=None, connect=CONNECT_SECONDS, sock_read=_WATCH_SECONDS + _WATCH_GRACE
@@ -144,11 +147,19 @@ class Transport:
         self, path: str, query: Query, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         sent = {**self._headers(), **headers}
+        if self.connection.tls is None:
+            sent |= self._proxy_headers  # no tunnel: the proxy reads the request itself
         what, url = f"GET {self.connection.host}{path}", f"{self.connection.host}{path}"
         began, status = time.perf_counter(), 0
         try:
             response = await self._entered().get(
-                url, params=query, headers=sent, timeout=timeout, proxy=self.connection.proxy
+                url,
+                params=query,
+                headers=sent,
+                timeout=timeout,
+                proxy=self._proxy,
+                proxy_headers=self._proxy_headers,
+                allow_redirects=False,  # an API server never redirects; what does must not get our credentials
             )
             status = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -210,4 +221,6 @@ def _refusal(code: int, content: bytes, retry_after: float | None) -> ApiError:
     if isinstance(status, dict) and status.get("kind") == "Status":
         return error_of(code, status, retry_after=retry_after)
     text = content.decode(errors="replace").strip()[:200] or f"HTTP {code}"
+    if 300 <= code < 400:
+        text = f"HTTP {code}, a redirect, which is not followed; set the cluster's server to the API server itself"
     return error_of(code, {}, text, retry_after)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import dra_kube
 import pytest
-from aiohttp import StreamReader, web
+from aiohttp import ClientError, StreamReader, web
 from aiohttp.test_utils import TestServer
 from dra_api.core import Node
 from dra_api.nesting import TOO_DEEP
 from dra_api.resource import ResourceClaim
 from dra_kube import NODES, PODS, RESOURCE_CLAIMS, Api, Connection, transport
+from dra_kube.tls import client_tls
+from dra_operator.app.handlers import session_for
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Serve = Callable[[dict[str, Handler]], Awaitable[Api]]
@@ -123,6 +126,49 @@ async def test_an_error_page_that_is_no_status_still_says_what_came_back(serve: 
     api = await serve({"GET /api/v1/nodes/n": proxy_page})
     with pytest.raises(dra_kube.ServerError, match="bad gateway"):
         await api.get(NODES, "n")
+
+
+async def test_a_redirect_is_not_followed_and_its_target_sees_no_credentials(serve: Serve) -> None:
+    seen: list[str | None] = []
+
+    async def thief(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization"))
+        return web.json_response({"kind": "Node", "metadata": {"name": "n"}})
+
+    async def redirect(request: web.Request) -> web.Response:
+        raise web.HTTPFound("/elsewhere")
+
+    api = await serve({"GET /api/v1/nodes/n": redirect, "GET /elsewhere": thief})
+    with pytest.raises(dra_kube.ApiError, match="HTTP 302, a redirect, which is not followed"):
+        await api.get(NODES, "n")
+    assert seen == []
+
+
+async def test_the_password_of_a_proxy_that_refuses_is_in_no_error() -> None:
+    asked: list[str | None] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+        asked.append(next((line for line in head if line.startswith("Proxy-Authorization")), None))
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    proxy = f"http://user:s3cret%2F@127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    where = Connection("https://api.example.com", client_tls(), lambda: None, proxy)
+    assert "s3cret" not in repr(where)
+    async with server, Api(where, timeout=5) as api:
+        for request in (api.get(NODES, "n"), api.update(NODES, {"metadata": {"name": "n"}})):
+            with pytest.raises(dra_kube.Unreachable) as caught:
+                await request
+            assert "s3cret" not in f"{caught.value}{caught.value!r}{caught.value.__cause__!r}{caught.value.__cause__}"
+        async with session_for(where).aiohttp_session as kopfs:
+            with pytest.raises(ClientError) as of_kopf:
+                await kopfs.get(where.host)
+            assert "s3cret" not in f"{of_kopf.value}{of_kopf.value!r}"
+    assert len(asked) == 3
+    assert set(asked) == {f"Proxy-Authorization: Basic {b64encode(b'user:s3cret/').decode()}"}
 
 
 async def test_a_kind_that_is_served_no_more_says_nothing_about_its_objects(serve: Serve) -> None:

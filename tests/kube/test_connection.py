@@ -309,6 +309,15 @@ def test_a_plugin_that_gives_no_credentials_is_an_error_and_nothing_is_asked_wit
         connection(write(tmp_path, exec=plugin))
 
 
+@pytest.mark.parametrize(
+    "proxy", ["http://user:s3cret/x@proxy:3128", "http://user:s3cret#x@proxy:3128", "http://:s3cret@"]
+)
+def test_a_proxy_that_cannot_be_read_is_named_without_its_password(tmp_path: Path, proxy: str) -> None:
+    with pytest.raises(ConnectionSettingsError, match=r"cluster's proxy-url in .* is no address such as") as caught:
+        connection(write(tmp_path, "https://api.example.com", proxy))
+    assert "s3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("users", [None, [], [{"name": "other"}], [{"name": "dev", "user": {"password": "x"}}]])
 def test_a_context_without_credentials_is_used_without_any(tmp_path: Path, users: Any) -> None:
     file = write(tmp_path)

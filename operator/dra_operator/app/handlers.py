@@ -7,12 +7,14 @@ finalizer, no status. A handler hands the event on and decides nothing.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import kopf
 from dra_kube import Connection, ConnectionSettingsError, KubeError, Resource, connection
+from dra_kube.connection import proxy_and_credentials
 
 from .kopf_settings import configure
 from .operator import Operator
@@ -80,12 +82,18 @@ def session_for(settings: Connection, *traces: aiohttp.TraceConfig) -> kopf.Aioh
     ``traces`` get to know what Kopf asks and gets.
     """
     authorization = settings.authorization()
-    session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=settings.tls or False, limit=0),
-        headers={"Authorization": authorization} if authorization else {},
-        proxy=settings.proxy,
-        trace_configs=list(traces),
-    )
+    proxy, credentials = proxy_and_credentials(settings.proxy)
+    with warnings.catch_warnings():
+        # aiohttp shows the address of a proxy in its errors. Its new way to keep a password out of the address is an
+        # option of each request, and these requests are Kopf's.
+        warnings.filterwarnings("ignore", "The 'proxy_auth' parameter", DeprecationWarning)
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=settings.tls or False, limit=0),
+            headers={"Authorization": authorization} if authorization else {},
+            proxy=proxy,
+            proxy_auth=aiohttp.BasicAuth.decode(credentials, "utf-8") if credentials else None,
+            trace_configs=list(traces),
+        )
     return kopf.AiohttpSession(server=settings.host, aiohttp_session=session)
 
 
