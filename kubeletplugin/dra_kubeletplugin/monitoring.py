@@ -1,7 +1,7 @@
 """Metrics and probes of a plugin over HTTP.
 
-``/healthz`` answers while the process serves. ``/readyz`` answers when the kubelet has registered the plugin and the
-slices are in the API server as they were published; otherwise it says what is missing. The metrics path gives the times
+``/healthz`` answers while the process serves. ``/readyz`` answers when the kubelet has registered the plugin, and the
+driver has published pools (none is an answer as well), and the slices are in the API server as they were published; otherwise it says what is missing. The metrics path gives the times
 of the kubelet's calls and the slices written, in the Prometheus format.
 """
 
@@ -108,7 +108,11 @@ class Probes:
 
     def _missing(self, plugin: KubeletPlugin) -> list[str]:
         registered = plugin.registration_status is not None and plugin.registration_status.registered
-        return [*([] if registered else ["not registered"]), *map(str, plugin.problems.values())]
+        return [
+            *([] if registered else ["not registered"]),
+            *([] if plugin.has_published else ["nothing was published yet"]),
+            *map(str, plugin.problems.values()),
+        ]
 
 
 @asynccontextmanager

@@ -173,6 +173,14 @@ class KubeletPlugin:
         return self._prepared.claims()
 
     @property
+    def has_published(self) -> bool:
+        """Whether pools of the driver were once brought to the API server, or reported as invalid or refused.
+
+        A plugin without a node name cannot publish; for that one it is always true.
+        """
+        return not self.settings.node_name or (self._publisher is not None and self._publisher.has_settled)
+
+    @property
     def problems(self) -> Mapping[str, Recoverable]:
         """By pool, why it is not in the API server as it was published; empty if all are."""
         return self._publisher.problems if self._publisher else {}

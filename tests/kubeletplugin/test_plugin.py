@@ -654,6 +654,8 @@ async def test_a_plugin_whose_slices_are_refused_is_not_ready_and_says_why(
         assert await (await http.get("/readyz")).text() == "the plugin starts or stops"
         await kubelet.register()
         async with probes.about(plugin):
+            unpublished = await http.get("/readyz")
+            assert (unpublished.status, await unpublished.text()) == (503, "nothing was published yet")
             await plugin.publish({"p": Pool.of([device("a")])})
             await plugin.published()
             answer = await http.get("/readyz")

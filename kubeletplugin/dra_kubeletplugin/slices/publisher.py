@@ -86,6 +86,8 @@ class SlicePublisher:
         self._pace = Pace(rate, burst)
         self._writer = SliceWriter(api, self._view, self._pace)
         self._restore_soon_until = 0.0
+        self.has_settled = False
+        """Whether ``settled`` would once have returned after a ``publish``."""
         self._listed = asyncio.Event()
         self._wished = asyncio.Event()
         self._wake = asyncio.Event()
@@ -216,6 +218,7 @@ class SlicePublisher:
         while True:
             for pool in self._due.take(self._now()):
                 await self._sync(pool)
+            self.has_settled = self.has_settled or not self._unsettled
             async with self._progress:
                 self._progress.notify_all()
             try:
