@@ -23,6 +23,7 @@ from .core import Pod, PodGroup, PodResourceClaim
 from .meta import OwnerReference
 from .resource import (
     EXTENDED_RESOURCE_ANNOTATION,
+    POD_CLAIM_NAME_ANNOTATION,
     DeviceAllocationConfiguration,
     DeviceClaimConfiguration,
     ResourceClaim,
@@ -102,8 +103,12 @@ def claims_of_pod(pod: Pod) -> Iterator[ClaimUse]:
 
 
 def is_for_extended_resources(claim: ResourceClaim) -> bool:
-    """Whether a scheduler made the claim for the extended resources of the pod that owns it."""
-    return (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_ANNOTATION) == "true"
+    """Whether a scheduler made the claim for the extended resources of the pod that owns it.
+
+    A claim from a template may have the same annotation, since the template decides on it; that claim names its entry.
+    """
+    annotations = claim.metadata.annotations or {}
+    return annotations.get(EXTENDED_RESOURCE_ANNOTATION) == "true" and POD_CLAIM_NAME_ANNOTATION not in annotations
 
 
 def check_owned_by(pod: Pod, claim: ResourceClaim, *, workload_claims: bool = False) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from dra_api.core import Namespace, Node, Pod
-from dra_api.extended_resources import classes_by_resource, may_be_devices
+from dra_api.extended_resources import classes_by_resource
 from dra_api.references import (
     ClaimNotCreatedYet,
     ClaimReferenceError,
@@ -35,9 +35,9 @@ from dra_operator.placement import (
     Nodes,
     Snapshot,
     claim_behind,
+    extended_resources,
     is_at_gate,
     is_stand_in,
-    pod_requests,
 )
 
 from .contention import Contention, OthersDecide, drivers_in
@@ -230,8 +230,3 @@ class State:
             if state is not None:
                 self._loaded_nodes.put(state.with_load(self.loads.used(name)))
         return self._loaded_nodes
-
-
-def extended_resources(pod: Pod) -> list[str]:
-    """The resources that the pod asks for and that devices might serve."""
-    return [name for name, amount in pod_requests(pod).items() if amount > 0 and may_be_devices(name)]

@@ -31,6 +31,7 @@ from dra_operator.allocator import DeviceId, Inventory
 from dra_operator.placement import (
     STRATEGIES,
     LoadedNode,
+    extended_resources,
     is_immediate,
     node_requests,
     served_resources,
@@ -40,7 +41,7 @@ from dra_operator.placement import (
 
 from . import evictions, foreign, storage_triggers, triggers
 from .key import NOTHING, Keys
-from .state import State, extended_resources
+from .state import State
 from .store import Change, Store
 from .template import ClaimTemplate
 from .wake_conditions import EVERYTHING, UNMADE, WakeConditions

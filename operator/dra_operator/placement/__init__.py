@@ -31,7 +31,16 @@ from .pause import Pause
 from .plan import Planning, decided, plan
 from .question import Question, settled
 from .readiness import BINDING_TIMEOUT, ClaimReadiness, Readiness, age_of_allocation, claim_readiness, unready
-from .requests import POD_SLOTS, Amounts, add, node_requests, pod_requests, served_resources, subtract
+from .requests import (
+    POD_SLOTS,
+    Amounts,
+    add,
+    extended_resources,
+    node_requests,
+    pod_requests,
+    served_resources,
+    subtract,
+)
 from .residents import Place, Residents, counts_alike
 from .score import total
 from .snapshot import Snapshot
@@ -113,6 +122,7 @@ __all__ = [
     "decided",
     "examine",
     "extended_claims",
+    "extended_resources",
     "has_gate",
     "is_alone",
     "is_at_gate",

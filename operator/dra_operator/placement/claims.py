@@ -18,6 +18,7 @@ from dra_api.references import (
 from dra_api.resource import RESERVED_FOR_LIMIT, ResourceClaim
 
 from .obstacle import Obstacle, ObstacleKind
+from .requests import extended_resources
 from .wording import text
 
 
@@ -48,12 +49,18 @@ class ExtendedClaims(NamedTuple):
 def extended_claims(pod: Pod, owned: Iterable[ResourceClaim]) -> ExtendedClaims:
     """Find the claims for extended resources among those that a pod without node owns (7.2).
 
+    Only pods that ask for a resource that devices might serve have some. A claim to which an entry of the pod leads is
+    none, whatever its annotations: a person made it, or its template decides on them.
+
     A complete claim is no leftover: its pod may wait for its devices to become ready, or the answer to the binding may
     have been lost. Like any other allocated claim it decides where the pod can run.
     """
     recorded = pod.status.extended_resource_claim_status
     name = recorded.resource_claim_name if recorded is not None else ""
-    found = [claim for claim in owned if is_for_extended_resources(claim)]
+    named = {entry.resource_claim_name for entry in pod.spec.resource_claims or ()}
+    found = [it for it in owned if is_for_extended_resources(it) and it.metadata.name not in named]
+    if not (found and extended_resources(pod)):
+        return ExtendedClaims(None, ())
     made = next((claim for claim in found if claim.metadata.name == name and _is_complete(pod, claim)), None)
     return ExtendedClaims(made, tuple(claim for claim in found if claim is not made))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from dra_api.core import Container, Pod, ResourceRequirements
+from dra_api.extended_resources import may_be_devices
 from dra_api.quantity import NANO
 
 from .attach_limits import volume_amounts
@@ -39,6 +40,11 @@ def pod_requests(pod: Pod) -> dict[str, int]:
     wanted = _with_pod_level(_largest(peak, running), pod.spec.resources)
     overhead = {name: quantity.nanos for name, quantity in (pod.spec.overhead or {}).items()}
     return {**add(wanted, overhead), POD_SLOTS: NANO}
+
+
+def extended_resources(pod: Pod) -> list[str]:
+    """The resources that the pod asks for and that devices might serve."""
+    return [name for name, amount in pod_requests(pod).items() if amount > 0 and may_be_devices(name)]
 
 
 def node_requests(pod: Pod, served: Collection[str]) -> dict[str, int]:

@@ -39,6 +39,7 @@ from .evict import PodEvictor
 from .failures import Failures
 from .gauges import DeviceGauges, QueueGauges, WaitingGauges
 from .generate import ClaimGenerator
+from .growing_pauses import GrowingPauses
 from .hold import ClaimHold
 from .lingering import Lingering
 from .metrics import ClaimCollector, ClaimMetrics, EvictionMetrics, PlacementMetrics, PoolRequestMetrics
@@ -134,8 +135,9 @@ class Control:
         lingering = Lingering(self.queues.of("claim"), clock)
         recording = Recording(lambda pod: lingering.is_ample and cluster.waits_for_us(pod), self._plan)
         made = ClaimMetrics(registry)
+        pauses, legacy = GrowingPauses(clock, pace.placement_retries, self.queues.add_after), legacy_claim_names
         self.generator = ClaimGenerator(
-            cluster, claims, pods, self.events, made, self.concerns, recording, legacy_names=legacy_claim_names
+            cluster, claims, pods, self.events, made, self.concerns, recording, pauses, legacy_names=legacy
         )
         self.releaser = ClaimReleaser(cluster, claims, pods, hold, lingering, self.concerns)
         self._grace = pace.grace
@@ -144,7 +146,7 @@ class Control:
         volumes, counted = VolumeWriter(client, self._take_in), PlacementMetrics(registry, cluster.scheduler_name)
         writing = Writing(claims, pods, counted, self._confirmations, volumes, recording)
         first, place = RightOfWay(cluster, clock, pace.grace), self.queues.of("place")
-        means = Placing(cluster, writing, self.events, place, self.queues.add, now, pace, first, lingering)
+        means = Placing(cluster, writing, self.events, place, self.queues.add, now, pace, first, lingering, pauses)
         self.placer = PodPlacer(means, allocator, self.concerns)
         handlers: Mapping[Concern, Handler] = {
             "pod": self.generator.handle,

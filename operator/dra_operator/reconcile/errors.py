@@ -26,7 +26,14 @@ class ReleaseFailed(ReconcileError):
 
 
 class PlacementFailed(ReconcileError):
-    """Whether the pod fits cannot be decided until the input is corrected or time passes."""
+    """Whether the pod fits cannot be decided until the input is corrected or time passes.
+
+    ``pause``: so many seconds at least; see ``growing_pauses``.
+    """
+
+    def __init__(self, text: str, pause: float = 0.0) -> None:
+        super().__init__(text)
+        self.pause = pause
 
 
 class CommitFailed(ReconcileError):

@@ -1,6 +1,6 @@
 """Counts and logs a key whose handling failed, and retries it after its back-off.
 
-A server that asks for a pause (Retry-After) gets it.
+A server that asks for a pause (Retry-After) gets it, and so does an attempt that gave claims up once more.
 
 A failure is a warning if its words are new for the key. The same words again, and what passes by itself, are shown with
 ``-v`` only. So are writes that are held back because another process may lead: the leader election logs that once.
@@ -75,6 +75,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _pause_asked_for(error: BaseException) -> float:
-    """Seconds that the server asked for, in the error or in one that caused it."""
+    """Seconds that the error asks for, or that the server asked for in one that caused it."""
+    if isinstance(error, PlacementFailed) and error.pause:
+        return error.pause
     pauses = (one.retry_after for one in _causes(error) if isinstance(one, ApiError) and one.retry_after)
     return next(pauses, 0.0)

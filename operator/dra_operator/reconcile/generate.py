@@ -24,13 +24,14 @@ from dra_api.references import (
 from dra_api.resource import FINALIZER, GROUP, POD_CLAIM_NAME_ANNOTATION, ResourceClaim, ResourceClaimTemplateSpec
 from dra_kube import AlreadyExists, KubeError, NotFound, Object
 
-from dra_operator.cluster import ClaimTemplate, Cluster, counting_claim
+from dra_operator.cluster import ClaimTemplate, Cluster, Key, counting_claim
 from dra_operator.kube import ClaimChanged, ClaimWriter, EventReason, EventRecorder, PodChanged, PodWriter, with_remedy
 from dra_operator.placement import has_gate
 
 from .claim_body import claim_for_pod
 from .concerns import Concerns
 from .errors import GenerationFailed, PodVanished
+from .growing_pauses import GrowingPauses
 from .logbook import tell
 from .metrics import ClaimMetrics
 from .names import generated_name, legacy_name
@@ -55,12 +56,14 @@ class ClaimGenerator:
         metrics: ClaimMetrics,
         concerns: Concerns,
         recording: Recording,
+        pauses: GrowingPauses,
         *,
         legacy_names: bool = False,
     ) -> None:
         self._cluster, self._claims, self._pods = cluster, claims, pods
         self._recording, self._legacy_names = recording, legacy_names
         self._events, self._metrics, self._concerns = events, metrics, concerns
+        self._pauses = pauses
         self._repair = ClaimRepair(cluster, claims, pods)
 
     async def handle(self, key: str) -> None:
@@ -111,7 +114,18 @@ class ClaimGenerator:
             made = next((claim for claim in owned if _is_legacy_claim_of(claim, pod, entry.name)), None)
         if made is not None:
             return made.metadata.name
-        return (await self._create(pod, entry, entry.resource_claim_template_name)).metadata.name
+        return await self._make(pod, entry, entry.resource_claim_template_name)
+
+    async def _make(self, pod: Pod, entry: PodResourceClaim, template: str) -> str | None:
+        """The name of a new claim. None: the recorded one is gone once more, and it is made again after a pause."""
+        if _recorded(pod, entry.name) is None:
+            return (await self._create(pod, entry, template)).metadata.name
+        what = f"{pod.metadata.uid}/{entry.name}"
+        if self._pauses.puts_off(what, Key("pod", pod.key)):
+            return None
+        claim = await self._create(pod, entry, template)
+        self._pauses.did(what)
+        return claim.metadata.name
 
     def _is_settled(self, pod: Pod, entry: PodResourceClaim) -> bool:
         try:
@@ -154,8 +168,7 @@ class ClaimGenerator:
 
         A claim that is made again because the recorded one is gone gets another name: nodes may still remember that.
         """
-        meta, statuses = body["metadata"], pod.status.resource_claim_statuses or ()
-        former = next((status.resource_claim_name for status in statuses if status.name == entry), None)
+        meta, former = body["metadata"], _recorded(pod, entry)
         names = [generated_name(meta["generateName"], pod.metadata.uid, entry, attempt) for attempt in range(NAMES)]
         for name in names:
             if name == former:
@@ -224,6 +237,12 @@ def claim_from_template(pod: Pod, entry: str, template: ClaimTemplate) -> Object
     if wanted.get("labels"):
         body["metadata"]["labels"] = wanted["labels"]
     return body
+
+
+def _recorded(pod: Pod, entry: str) -> str | None:
+    """The name of the claim that the pod records for the entry."""
+    statuses = pod.status.resource_claim_statuses or ()
+    return next((status.resource_claim_name for status in statuses if status.name == entry), None)
 
 
 def _is_legacy_claim_of(claim: ResourceClaim, pod: Pod, entry: str) -> bool:

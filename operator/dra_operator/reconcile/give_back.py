@@ -19,7 +19,7 @@ from dra_kube import NotFound
 
 from dra_operator.allocator import DeviceId
 from dra_operator.kube import ClaimChanged, Unanswered
-from dra_operator.placement import HOLD, NoPlace, PodClaim, is_alone, is_at_gate, is_immediate, is_stand_in
+from dra_operator.placement import HOLD, NoPlace, PodClaim, is_alone, is_at_gate, is_immediate, is_stand_in, title
 from dra_operator.wording import counted
 
 from .dispatcher import Result
@@ -85,13 +85,14 @@ class GiveBack:
     async def let_go(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         """Finish what may be under way: the pod gives the claims up, by writes that are answered, and starts afresh."""
         await self._give_up(pod, claims, "a write to it was not answered")
+        self._rest(pod)
         self._placing.look_again(pod.key)
 
     async def after_volumes(self, pod: Pod, claims: Sequence[ResourceClaim], reason: str) -> None:
         """Its volumes were not bound on the node: others may use the devices until the pod is tried again."""
         await self._give_up(pod, claims, reason)
         await self._report.waits(pod, SCHEDULER_ERROR, f"binding volumes: {reason}; {AGAIN}")
-        raise PlacementFailed(f"binding volumes of pod {pod.key}: {reason}")
+        raise PlacementFailed(f"binding volumes of pod {pod.key}: {reason}", self._pause(pod))
 
     async def give_way(self, pod: Pod, claim: ResourceClaim, devices: Sequence[DeviceId]) -> None:
         """Another scheduler took the same device at the same time: give ours back, and choose anew.
@@ -116,7 +117,7 @@ class GiveBack:
             )
         self._metrics.gave_way()
         _tell(pod, claim, "another claim holds a device too")
-        raise PlacementFailed(f"claim {claim.key} gave up {taken}, which another claim holds too")
+        raise PlacementFailed(f"claim {claim.key} gave up {taken}, which another claim holds too", self._pause(pod))
 
     async def refuse(self, pod: Pod, claims: Sequence[PodClaim], decision: NoPlace) -> Result:
         """No node takes the pod: say why, and give back what it holds in the wrong place (scheduling.md 4.3).
@@ -138,7 +139,18 @@ class GiveBack:
             raise PlacementFailed(str(error)) from error
         if decision.is_error:
             raise PlacementFailed(decision.message)
+        if in_vain or stuck:
+            self._rest(pod)
         return Result.UNSCHEDULABLE
+
+    def _pause(self, pod: Pod) -> float:
+        """Seconds before the pod is tried again, now that it gave a claim up: the more, the oftener it did."""
+        return self._placing.pauses.did(pod.metadata.uid)
+
+    def _rest(self, pod: Pod) -> None:
+        """The pod has given a claim up. Raises PlacementFailed if it has to pause before it may take another one."""
+        if pause := self._pause(pod):
+            raise PlacementFailed(f"{title(pod)} gave a claim up again", pause)
 
     async def _give_up(self, pod: Pod, claims: Sequence[ResourceClaim], because: str) -> None:
         for claim in claims:

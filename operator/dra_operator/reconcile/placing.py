@@ -13,6 +13,7 @@ from dra_operator.kube import EventRecorder
 from dra_operator.placement import ClaimReadiness, claim_readiness
 
 from .commit import Writing
+from .growing_pauses import GrowingPauses
 from .lingering import Lingering
 from .pace import Pace
 from .queue import WorkQueue
@@ -32,6 +33,8 @@ class Placing:
     pace: Pace
     right_of_way: RightOfWay
     lingering: Lingering
+    pauses: GrowingPauses
+    """Of pods that give claims up again and again."""
 
     def look_again(self, pod: str, after: float = 0.0) -> None:
         """Have the pod of this key looked at once more, after so many seconds at the latest."""

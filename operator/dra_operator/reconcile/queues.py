@@ -35,6 +35,10 @@ class WorkQueues:
         for key in keys:
             self._queues[key.concern].add((key,))
 
+    def add_after(self, key: Key, seconds: float) -> None:
+        """As that of the key's queue."""
+        self._queues[key.concern].add_after(key, seconds)
+
     def all(self) -> Mapping[Concern, WorkQueue]:
         """Each concern with its queue."""
         return self._queues

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from dra_api.codec import DecodeError
 from dra_api.core import Pod
-from dra_api.references import is_for_extended_resources, owning_pod, pod_is_done
+from dra_api.references import claims_of_pod, is_for_extended_resources, owning_pod, pod_is_done
 from dra_api.resource import FINALIZER, AllocationResult, ResourceClaim, ResourceClaimConsumerReference
 from dra_kube import Conflict, NotFound
 
@@ -157,5 +157,4 @@ def _made_in_vain(pod: Pod, claim: ResourceClaim) -> bool:
     """
     if not pod.spec.node_name or not is_for_extended_resources(claim):
         return False
-    recorded = pod.status.extended_resource_claim_status
-    return recorded is None or recorded.resource_claim_name != claim.metadata.name
+    return all(use.name != claim.metadata.name for use in claims_of_pod(pod))
