@@ -355,7 +355,7 @@ PODS: dict[str, tuple[Pod, list[Object], list[str]]] = {
         ["pod ns/web gives claim ns/c up and is placed again: another claim holds drv/n1/a, too"],
     ),
     "an earlier attempt left a claim half made": (
-        pod([]),
+        pod([], containers=[{"name": "c", "resources": {"requests": {"example.com/gpu": "1"}}}]),
         [
             claim(
                 about={
