@@ -154,13 +154,15 @@ changes. Only what applies has to be added:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final
 
 from . import effort
 from .errors import CostLimitExceeded, EvaluationError
 
-MEMORY_LIMIT: Final = 20_000_000
+PART: Final = 4_000
+"""Instructions between two pauses: a few milliseconds."""
+MEMORY_LIMIT: Final = 4_000_000
 """Characters and list elements that one evaluation may produce in total."""
 
 
@@ -211,6 +213,28 @@ def run(code: Sequence[Instruction], machine: Machine) -> Any:
     while at < end:
         target = code[at](machine)
         at = at + 1 if target is None else target
+    return _result(machine)
+
+
+def run_in_parts(code: Sequence[Instruction], machine: Machine) -> Generator[None, None, Any]:
+    """The same in parts of ``PART`` instructions, between which other work may run. Raises EvaluationError."""
+    effort.begin()
+    at = 0
+    end = len(code)
+    left = PART
+    while at < end:
+        target = code[at](machine)
+        at = at + 1 if target is None else target
+        left -= 1
+        if not left:
+            left = PART
+            account = effort.suspend()
+            yield
+            effort.resume(account)
+    return _result(machine)
+
+
+def _result(machine: Machine) -> Any:
     value = machine.stack.pop()
     if isinstance(value, EvaluationError):
         raise value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -16,7 +16,7 @@ from .device import DEVICE_SELECTORS, PreparedDevice
 from .environment import Environment
 from .errors import CostLimitExceeded, EvaluationError
 from .lexer import Source
-from .machine import Machine, run
+from .machine import Machine, run, run_in_parts
 from .macros import Macros
 from .parser import parse
 from .references import Reference, references
@@ -59,9 +59,8 @@ class Program:
         return value
 
     def trace(self, bindings: Mapping[str, Any], cost_limit: int | None = None) -> tuple[Any, int]:
-        """Value and cost. An EvaluationError is returned as the value, so that its cost is known, too."""
-        limit = self.environment.cost_limit if cost_limit is None else cost_limit
-        machine = Machine(bindings, self._machine_program.slots, limit)
+        """Value and cost. An EvaluationError is returned as the value, so that its cost is known as well."""
+        machine = self._machine(bindings, cost_limit)
         try:
             return run(self._machine_program.code, machine), machine.cost
         except EvaluationError as error:
@@ -69,13 +68,28 @@ class Program:
         except RecursionError:
             return CostLimitExceeded("the values are nested too deeply"), machine.cost
 
+    def trace_in_parts(self, bindings: Mapping[str, Any]) -> Generator[None, None, Any]:
+        """The value, worked out in parts; an EvaluationError is returned as well."""
+        try:
+            return (yield from run_in_parts(self._machine_program.code, self._machine(bindings, None)))
+        except EvaluationError as error:
+            return error
+        except RecursionError:
+            return CostLimitExceeded("the values are nested too deeply")
+
+    def _machine(self, bindings: Mapping[str, Any], cost_limit: int | None) -> Machine:
+        limit = self.environment.cost_limit if cost_limit is None else cost_limit
+        return Machine(bindings, self._machine_program.slots, limit)
+
 
 class Selector(Program):
     """A device selector."""
 
     def __init__(self, expression: str, environment: Environment) -> None:
         super().__init__(expression, environment)
-        provable = estimate(self._root, environment, strict=True).max <= environment.cost_limit
+        self.worst: int = min(estimate(self._root, environment, strict=True).max, environment.cost_limit + 1)
+        """The most units that a device can cost; one more than the limit stands for all that is beyond it."""
+        provable = self.worst <= environment.cost_limit
         self._fast = compile_selector(self._root, environment, self._constants) if provable else None
 
     @cached_property
@@ -94,16 +108,29 @@ class Selector(Program):
             raise value
         return value
 
+    def matches_in_parts(self, device: PreparedDevice) -> Generator[None, None, bool]:
+        """The same for a selector that may take long, in parts between which other work may run."""
+        if device.fault is not None:
+            raise device.fault
+        value = _verdict((yield from self.trace_in_parts(device.bindings)))
+        if isinstance(value, EvaluationError):
+            raise value
+        return value
+
     def explain(self, device: PreparedDevice, cost_limit: int | None = None) -> tuple[bool | EvaluationError, int]:
         """The verdict, or the error, and what it cost, by the precise evaluation, which is slower."""
         if device.fault is not None:
             return device.fault, 0
         value, cost = self.trace(device.bindings, cost_limit)
-        while isinstance(value, Optional) and value.present:
-            value = value.value
-        if type(value) is not bool and not isinstance(value, EvaluationError):
-            value = EvaluationError("not-bool", f"the result is of type {type_of(value)}, not bool")
-        return value, cost
+        return _verdict(value), cost
+
+
+def _verdict(value: Any) -> bool | EvaluationError:
+    while isinstance(value, Optional) and value.present:
+        value = value.value
+    if type(value) is bool or isinstance(value, EvaluationError):
+        return value
+    return EvaluationError("not-bool", f"the result is of type {type_of(value)}, not bool")
 
 
 def _answer(function: Callable[[PreparedDevice], Any], device: PreparedDevice) -> Any:

@@ -1,8 +1,9 @@
 """Metrics and probes of a plugin over HTTP.
 
-``/healthz`` answers while the process serves. ``/readyz`` answers when the kubelet has registered the plugin, and the
-driver has published pools (none is an answer as well), and the slices are in the API server as they were published; otherwise it says what is missing. The metrics path gives the times
-of the kubelet's calls and the slices written, in the Prometheus format.
+``/healthz`` answers while the process serves. ``/readyz`` answers when the kubelet has registered the plugin, the driver
+has published pools (none is an answer as well), and the slices are in the API server as they were published; otherwise
+it says what is missing. The metrics path gives the times of the kubelet's calls and the slices written, in the
+Prometheus format.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import re2
+import re2  # type: ignore[import-untyped]  # the package ships no types
 from dra_api.resource import Device
 from dra_cel import CompileError, CostLimitExceeded, EvaluationError, Selector, device_selectors, effort, prepare
 from dra_cel.libraries import regexes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from dra_kube import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from hard_problem import partition_problem
 from objects import Make
@@ -42,3 +43,21 @@ async def test_hard_pods_hold_up_neither_easy_ones_nor_the_release_of_claims(wor
             world.bring_events()
             await world.tick()
         assert world.messages("FailedScheduling") == []
+
+
+async def test_a_pod_whose_plan_takes_long_says_so_meanwhile(
+    world: World, make: type[Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra_operator.reconcile.place.NOTED_AFTER", 0.05)
+    world.api.add(DEVICE_CLASSES, make.device_class())
+    world.api.add(NODES, make.node("hard"))
+    for slice_ in partition_problem("hard"):
+        world.api.add(RESOURCE_SLICES, slice_)
+    add_pod(world, make, "hard", 20)
+    world.start()
+    async with world.running(), asyncio.timeout(60):
+        while not (conditions := world.api[PODS, "ns/hard"]["status"].get("conditions")):
+            world.bring_events()
+            await world.tick()
+    (condition,) = conditions
+    assert condition["message"].startswith("still being planned, 0 s of work so far")

@@ -28,6 +28,7 @@ from dra_operator.allocator import (
 )
 from dra_operator.allocator.problem.node_state import NodeStates
 from dra_operator.allocator.problem.problem import Problem
+from dra_operator.allocator.published.predicates import Language
 
 OUTCOMES = {Allocated: "allocated", Refused: "none", NodeFailure: "nodeError", Failed: "error", GaveUp: "gave up"}
 Json = dict[str, Any]
@@ -84,10 +85,11 @@ def lab(
     features: Features | None = None,
     semantics: Semantics | None = None,
     usage: Usage | None = None,
+    language: Language | None = None,
 ) -> Lab:
     """A lab from plain objects; there is a class ``any`` that selects everything unless classes are given."""
     features = features or Features()
-    inventory = Inventory(features, language=Cel(features), semantics=semantics)
+    inventory = Inventory(features, language=language or Cel(features), semantics=semantics)
     for class_ in classes if classes is not None else [device_class("any")]:
         inventory.put_class(convert(DeviceClass, class_))
     for slice_ in _with_unique_names(slices):

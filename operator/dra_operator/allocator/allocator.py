@@ -129,10 +129,11 @@ class Allocator:
         self._index = NodeIndex(inventory)
         self._states = NodeStates(inventory.features, inventory.compiled)
 
-    def catch_up(self, claims: Sequence[ResourceClaim] | ClaimProgram, usage: Usage) -> Iterator[None]:
+    def catch_up(self, claims: Sequence[ResourceClaim] | ClaimProgram, usage: Usage) -> Iterator[str]:
         """Does the work of ``candidates`` in pieces of a few milliseconds, so that other work can run in between.
 
-        It evaluates new selectors on all devices of the cluster.
+        It evaluates new selectors on all devices of the cluster. Each piece is named by the claim's selector that takes
+        the time, or by "" if it is work that all decisions gain from.
         """
         return self._index.catch_up(claims if isinstance(claims, ClaimProgram) else self.compile(claims), usage)
 

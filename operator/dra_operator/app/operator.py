@@ -130,6 +130,7 @@ class Operator:
     def _make(self, api: Api) -> _Parts:
         options, registry = self.options, CollectorRegistry()
         inventory = Inventory(options.features, language=CelSelectors(options.features))
+        inventory.compiled.patient = False
         cluster = Cluster(inventory, scheduler_name=options.scheduler_name, scoring_strategy=options.scoring_strategy)
         allocator = Allocator(inventory, new_share_id=lambda: str(uuid.uuid4()), budget=options.search_budget)
         chosen = options.concerns

@@ -8,7 +8,7 @@ from dra_api.resource import Device
 from dra_cel import Environment, PreparedDevice, compile, device_selectors, prepare
 
 from dra_operator.allocator import Features
-from dra_operator.allocator.published.predicates import Predicate
+from dra_operator.allocator.published.predicates import Weighed
 
 REMEMBERED = 256
 """How many prepared devices are kept. The selectors of a claim see the devices of a slice, at most 128, one after the
@@ -25,10 +25,14 @@ class CelSelectors:
         )
         self._prepared: OrderedDict[int, tuple[Device, PreparedDevice]] = OrderedDict()
 
-    def compile(self, expression: str) -> Predicate:
+    def compile(self, expression: str) -> Weighed:
         """A predicate on devices. Raises CompileError."""
         selector = compile(expression, self._environment)
-        return lambda driver, device: selector.matches(self._prepare(driver, device))
+        return Weighed(
+            lambda driver, device: selector.matches(self._prepare(driver, device)),
+            selector.worst,
+            lambda driver, device: selector.matches_in_parts(self._prepare(driver, device)),
+        )
 
     def _prepare(self, driver: str, device: Device) -> PreparedDevice:
         known = self._prepared.get(id(device))  # the entry keeps the device alive, so its id is not used again

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import assert_never
 
 from dra_operator.allocator import Candidates
+from dra_operator.wording import shortened
 
 from .answer import NoPlace, Plan
 from .demand import Demand
@@ -111,9 +112,26 @@ class Attempt:
         """Have the index say which nodes can meet the demand."""
         self._ideal = max(self._ideal, ideal(demand.program))
         if demand.claims:
-            for _ in self._allocator.catch_up(demand.program, self._usage):
-                yield Pause.INDEXING
+            yield from self._evaluate(demand)
             demand.candidates = self._allocator.candidates(demand.program, self._usage)
+
+    def _evaluate(self, demand: Demand) -> Work:
+        """Have the claims' selectors evaluated on all devices. That is work for this pod, and its time is limited."""
+        began: Elapsed = None
+        for expression in self._allocator.catch_up(demand.program, self._usage):
+            elapsed = yield Pause.SEARCHING if expression else Pause.INDEXING
+            began = elapsed if began is None else began
+            spent = elapsed - began if elapsed is not None and began is not None else 0.0
+            if expression and spent > self._question.filter_timeout:
+                raise Aborted(self._too_slow(demand, expression))
+
+    def _too_slow(self, demand: Demand, expression: str) -> str:
+        cost = self._allocator.inventory.compiled.cost(expression)
+        return (
+            f"gave up after {self._question.filter_timeout:g} s of evaluating selectors: "
+            f"{demand.program.named(expression)} may cost {cost:,} units of CEL on each device; what it said "
+            f"so far is kept for the next attempt; make it cheaper, such as by fewer loops: {shortened(expression)}"
+        )
 
     def _best_first(self) -> Iterable[str]:
         """The nodes worth trying, or, if they are many, all nodes."""

@@ -29,7 +29,7 @@ class Question:
     """
 
     def __init__(self, case: Case, filter_timeout: float = math.inf) -> None:
-        self._filter_timeout = filter_timeout
+        self.filter_timeout = filter_timeout
         claims = case.resource_claims
         self._allocator, self._usage = case.allocator, case.usage
         self.neighbours = case.nodes.neighbours_of(case.pod)
@@ -58,7 +58,7 @@ class Question:
         while (outcome := decision.advance(SLICE)) is None:
             elapsed = yield Pause.SEARCHING
             began = elapsed if began is None else began
-            if elapsed is not None and began is not None and elapsed - began > self._filter_timeout:
+            if elapsed is not None and began is not None and elapsed - began > self.filter_timeout:
                 return Undecided("timed out trying to allocate devices")
         self.steps += outcome.steps + DECISION_STEPS
         return self._answer(state, demand, outcome, elsewhere)

@@ -13,20 +13,25 @@ decision took ``spent`` seconds then rests for ``rest`` times as long, whatever 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import NamedTuple
 
+from dra_kube import KubeError
 from dra_kube.spans import Root, begin
 
 from dra_operator.cluster import Key
 
+from .errors import ReconcileError
 from .failures import Failures
 from .logbook import enter_attempt, new_attempt
 from .pace import Turns
 from .queue import WorkQueue
+
+logger = logging.getLogger(__name__)
 
 STRETCH = 0.005  # seconds
 
@@ -59,9 +64,10 @@ NOTHING = Decided()
 
 
 class Postponed(NamedTuple):
-    """The decision continues later; ``spent`` are its seconds so far."""
+    """The decision continues later; ``spent`` are its seconds so far. ``note``: what to tell people meanwhile."""
 
     spent: float
+    note: Callable[[], Awaitable[None]] | None = None
 
 
 class _Begun(NamedTuple):
@@ -120,12 +126,21 @@ class Dispatcher:
         if isinstance(decided, Postponed):
             self._slots.release()
             self._postponed[key] = begun
+            if decided.note is not None:
+                group.create_task(self._tell(key, decided.note()), name=f"note about {key}")
             self._queue.postpone(key, self._turns.level(decided.spent))
         elif decided.follow_up is None:
             self._finish(key, begun, None, decided)
         else:
             group.create_task(self._carry_out(key, begun, decided, decided.follow_up()), name=str(key))
         self._after()
+
+    async def _tell(self, key: Key, note: Awaitable[None]) -> None:
+        """A note that cannot be written is not worth another try: the end of the attempt tells more."""
+        try:
+            await note
+        except (KubeError, ReconcileError) as error:
+            logger.debug("%s: why it waits could not be noted: %s", key, error)
 
     async def _pause(self, key: Key) -> None:
         if key in self._postponed:

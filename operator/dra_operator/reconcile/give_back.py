@@ -82,6 +82,15 @@ class GiveBack:
             self._placing.events.post(*news)
         return Result.SCHEDULED
 
+    async def is_being_planned(self, pod: Pod, spent: float) -> None:
+        """A pod whose plan takes long says so, until there is an answer."""
+        await self._report.waits(
+            pod,
+            SCHEDULER_ERROR,
+            f"still being planned, {spent:.0f} s of work so far: pods that are planned faster go first; if it stays, "
+            f"make the selectors of its claims cheaper, or ask for fewer alternatives and constraints",
+        )
+
     async def let_go(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
         """Finish what may be under way: the pod gives the claims up, by writes that are answered, and starts afresh."""
         await self._give_up(pod, claims, "a write to it was not answered")

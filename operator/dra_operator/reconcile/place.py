@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from dra_api.core import Pod
@@ -77,6 +77,9 @@ from .planning import PlanInProgress
 from .report import WaitingReport
 
 logger = logging.getLogger(__name__)
+
+NOTED_AFTER = 1.0
+"""Seconds of planning after which a pod says that it is being planned."""
 
 
 class PodPlacer:
@@ -183,12 +186,20 @@ class PodPlacer:
                 decision = await attempt.advance(self._pace.turns.turn)
             if decision is None:
                 self._put_aside[pod.key] = attempt
-                return Postponed(attempt.spent)
+                return Postponed(attempt.spent, self._note(attempt))
             if isinstance(decision, Plan):
                 return Decided(self._take(attempt, decision), attempt.spent)
         if not decision.is_error:
             self._wait_for_changes(attempt, decision)
         return self._refuse(pod, attempt.case.claims, decision, attempt.spent)
+
+    def _note(self, attempt: PlanInProgress) -> Callable[[], Awaitable[None]] | None:
+        """For a pod that has shown no reason yet, and takes long: what is going on. Once per attempt."""
+        conditions = attempt.pod.status.conditions or ()
+        if attempt.is_noted or attempt.spent < NOTED_AFTER or any(it.type == "PodScheduled" for it in conditions):
+            return None
+        attempt.is_noted = True
+        return partial(self._give_back.is_being_planned, attempt.pod, attempt.spent)
 
     def _take(self, attempt: PlanInProgress, decision: Plan) -> FollowUp:
         """Take the devices and the room of a plan. Raises PlacementFailed when they are no more what they were."""

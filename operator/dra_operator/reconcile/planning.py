@@ -27,6 +27,8 @@ class PlanInProgress:
     spent: float = 0.0
     elapsed: float | None = None
     """What the plan gets to know of them, once it has begun."""
+    is_noted: bool = False
+    """The pod says that it is being planned."""
 
     @property
     def pod(self) -> Pod:

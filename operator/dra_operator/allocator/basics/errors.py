@@ -6,7 +6,8 @@
     ├── ClaimError                a request or constraint that no node can serve
     ├── SelectorError             a CEL selector does not compile, or fails on a device that was reached
     ├── NodeSelectionError        a slice or device has a node selector that cannot be parsed or merged
-    └── PoolError                 a request for all devices while a pool is incomplete or invalid
+    ├── PoolError                 a request for all devices while a pool is incomplete or invalid
+    └── NotEvaluated              a costly selector would have to be evaluated in one go
 """
 
 from __future__ import annotations
@@ -30,3 +31,7 @@ class NodeSelectionError(AllocationError):
 
 class PoolError(AllocationError):
     """A request wants all devices, but a pool is being updated or invalid, so that its devices are not known."""
+
+
+class NotEvaluated(AllocationError):
+    """A costly selector would have to be evaluated in one go, and the caller cannot wait for that."""

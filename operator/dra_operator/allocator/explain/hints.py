@@ -35,7 +35,9 @@ def _selectors(shortage: Shortage) -> Hint:
         if usable < matching:
             more += f", and {counted(matching - usable, 'device that matches', 'devices that match')} to become usable"
         return Hint("", f"ask for at most {counted(usable, 'device')}; {more}" if usable else more)
-    idle = [one for one in selectors if not problem.view.selected((one.expression,), problem.node.compiled).true]
+    compiled = problem.node.compiled
+    quick = [one for one in selectors if compiled.patient or not compiled.is_costly(one.expression)]
+    idle = [one for one in quick if not problem.view.selected((one.expression,), compiled).true]
     if not idle:
         return Hint(f"; no device matches all {len(selectors)} selectors", "change selectors that exclude each other")
     claim = problem.program.claims[domain.claim].key

@@ -42,7 +42,7 @@ class ConstraintConflicts(IncrementalAggregate[ValueCounts]):
     """One comparison over all pools."""
 
     def __init__(self, comparison: Comparison) -> None:
-        super().__init__()
+        super().__init__(*comparison.queries)
         self._comparison = comparison
         self._nodes: dict[str, ValueCounts] = {}
         self._conflicting: set[str] = set()

@@ -33,7 +33,7 @@ class DeviceCounts(IncrementalAggregate[Count]):
     """One query over all pools."""
 
     def __init__(self, query: Query) -> None:
-        super().__init__()
+        super().__init__(query)
         self._query = query
         self._fallible: dict[str, int] = {}
         self.totals: dict[str, int] = {}

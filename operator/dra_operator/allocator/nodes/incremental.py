@@ -9,6 +9,7 @@ node selector, spanning nodes) are *cluster-wide*: their devices count for every
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -42,27 +43,34 @@ class Query(NamedTuple):
     def matches(self, pool: Pool, slice_: Slice, usage: Usage, compiled: Compiled) -> Verdicts:
         """The devices of a slice that match, and those on which a selector raises."""
         in_use = () if self.in_use_too else usage.pool(pool.id).exclusive
-        true, raised = (1 << len(slice_.devices)) - 1, 0
+        true = (1 << len(slice_.devices)) - 1
         for number, device in enumerate(slice_.devices) if in_use else ():
             if device.name in in_use:
                 true &= ~(1 << number)
-        for expression in self.expressions:
-            part = slice_.verdicts(expression, compiled)
-            raised |= true & part.raised
-            true &= part.true
-        return Verdicts(true, raised)
+        part = slice_.verdicts(self.expressions, compiled)
+        return Verdicts(true & part.true, true & part.raised)
+
+    def evaluate(self, pool: Pool, compiled: Compiled) -> Iterator[str]:
+        """Has the slices of a pool evaluate the selectors, in parts."""
+        for slice_ in list(pool.slices):
+            if self.expressions:
+                yield from slice_.evaluate(self.expressions, compiled)
 
 
 class IncrementalAggregate(Generic[Part]):
     """The parts of all pools, added up."""
 
-    def __init__(self) -> None:
+    def __init__(self, *queries: Query) -> None:
+        self._queries = queries
         self._parts: dict[PoolId, tuple[str | None, Part]] = {}
         self._seen = (-1, -1)
         self._stale: dict[PoolId, None] = {}
 
-    def update(self, inventory: Inventory, usage: Usage) -> Iterator[None]:
-        """Catches up with both journals. Yields between pieces of work; after a drop, the next call continues there."""
+    def update(self, inventory: Inventory, usage: Usage) -> Iterator[str]:
+        """Catches up with both journals. Yields between pieces of work; after a drop, the next call continues there.
+
+        What it yields is the selector of a claim that is being evaluated, empty for work that all attempts gain from.
+        """
         now = (inventory.version, usage.revision)
         if self._seen != now:
             changed = inventory.touched_since(self._seen[0]) if self._seen[0] >= 0 else None
@@ -71,13 +79,28 @@ class IncrementalAggregate(Generic[Part]):
             self._stale.update(dict.fromkeys(sorted(stale)))
             self._seen = now
         done = 0
+        payer = self._payer(inventory.compiled)
         while self._stale:
-            pool = next(iter(self._stale))
-            del self._stale[pool]
-            self._recount(inventory, usage, pool)
+            id_, paused = next(iter(self._stale)), False
+            pool = inventory.pool(id_)
+            if pool is not None:
+                for expression in itertools.chain.from_iterable(
+                    query.evaluate(pool, inventory.compiled) for query in self._queries
+                ):
+                    paused = True
+                    yield expression
+            if paused:  # slices may have come meanwhile
+                continue
+            self._stale.pop(id_, None)
+            self._recount(inventory, usage, id_)
             done += 1
             if done % PIECE == 0:
-                yield
+                yield payer
+
+    def _payer(self, compiled: Compiled) -> str:
+        """A selector that only a claim has asked for so far; empty if all are those of classes."""
+        own = (text for query in self._queries for text in query.expressions if text not in compiled.common)
+        return next(own, "")
 
     def part(self, inventory: Inventory, usage: Usage, pool: Pool) -> Part:
         """What a pool contributes: for its owning node the devices that this may use, else all that any node may

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from dra_operator.allocator.published.inventory import Inventory
+from dra_operator.allocator.published.kept_verdicts import CLASSES, Expressions
 from dra_operator.allocator.refusal import Refusal, RefusedClaim, Rule
 from dra_operator.allocator.request.claim_program import Alternative, ClaimProgram
 from dra_operator.allocator.usage import Usage
@@ -47,19 +48,31 @@ class NodeIndex:
             return Candidates(error_nodes.nodes, True, (), None)
         return Candidates(error_nodes.nodes, False, tuple(wants), self._refusal(program, wants))
 
-    def catch_up(self, program: ClaimProgram, usage: Usage) -> Iterator[None]:
-        """Counts what changed since the last time, in pieces."""
+    def catch_up(self, program: ClaimProgram, usage: Usage) -> Iterator[str]:
+        """Counts what changed since the last time, in pieces, named as ``IncrementalAggregate.update`` does."""
+        self._keep_for(program)
         if usage.lineage is not self._lineage:
             self._device_counts.clear()
             self._conflicts.clear()
             self._lineage = usage.lineage
-        _forget(self._device_counts, self._KEPT)
-        _forget(self._conflicts, self._KEPT)
+        _forget(self._device_counts, self._KEPT, lambda query: self._tenant_of(query.expressions))
+        _forget(self._conflicts, self._KEPT, lambda comparison: self._tenant_of(comparison.queries[0].expressions))
         for stage in program.stages:
             for alternative in stage.alternatives:
                 yield from self._counts_of(alternative).update(self._inventory, usage)
         for meeting in meetings(program, self._inventory.features):
             yield from self._conflict(meeting.comparison).update(self._inventory, usage)
+
+    def _keep_for(self, program: ClaimProgram) -> None:
+        compiled = self._inventory.compiled
+        for stage in program.stages:
+            namespace = program.claims[stage.claim].metadata.namespace or ""
+            for alternative in stage.alternatives:
+                is_of_classes = all(selector.class_ for selector in alternative.selectors)
+                compiled.kept.used_by(CLASSES if is_of_classes else namespace, alternative.expressions)
+
+    def _tenant_of(self, expressions: Expressions) -> str:
+        return self._inventory.compiled.kept.tenant_of(expressions)
 
     def _together(self, program: ClaimProgram) -> Counter[DeviceCounts]:
         """How many different devices the ordinary requests of one query need together."""
@@ -107,6 +120,9 @@ def _lately(known: dict[Key, Kept], key: Key, make: Callable[[Key], Kept]) -> Ke
     return found
 
 
-def _forget(known: dict[Key, Kept], most: int) -> None:
+def _forget(known: dict[Key, Kept], most: int, tenant_of: Callable[[Key], str]) -> None:
+    """The tenant with the most loses what it has not asked for longest."""
     while len(known) > most:
-        del known[next(iter(known))]
+        tenants = {key: tenant_of(key) for key in known}
+        greediest, _ = Counter(tenants.values()).most_common(1)[0]
+        del known[next(key for key, tenant in tenants.items() if tenant == greediest)]

@@ -64,7 +64,12 @@ class NodeState:
     def error_at(self, claim: str, alternative: Alternative, device: int) -> AllocationError:
         """The error of the first selector that raises on a device, evaluated once more for its text."""
         published, id_ = self.view.devices[device], self.view.id(device)
+        known = self.view.failure(alternative.expressions, device)
         for selector in alternative.selectors:
+            if known is not None:
+                if selector.expression == known[0]:
+                    return selector.error(claim, id_, published, known[1])
+                continue
             try:
                 self.compiled.predicate(selector.expression)(id_.driver, published)
             except Exception as error:

@@ -113,13 +113,19 @@ class NodeView:
         """Where all selectors are true, and where the first one that is not true raised."""
         known = self._verdicts.get(expressions)
         if known is None:
-            alive, raised = self.everything, 0
-            for expression in expressions:
-                part = self._evaluated(expression, compiled)
-                raised |= alive & part.raised
-                alive &= part.true
-            known = self._verdicts.put(expressions, Verdicts(alive, raised))
+            true = raised = 0
+            for view, offset in zip(self.pools, self.offsets, strict=True):
+                part = view.verdicts(expressions, compiled)
+                true |= part.true << offset
+                raised |= part.raised << offset
+            known = self._verdicts.put(expressions, Verdicts(true, raised))
         return known
+
+    def failure(self, expressions: tuple[str, ...], number: int) -> tuple[str, Exception] | None:
+        """The costly selector that failed on a device, and how."""
+        view = self.pools[self.pool_of[number]]
+        own = number - self.offsets[self.pool_of[number]]
+        return view.failure(expressions, own)
 
     def fitting(self, requests: Requests) -> Fitting:
         """The devices that could serve capacity requests if nothing were allocated (allocator.md section 9)."""
@@ -146,14 +152,6 @@ class NodeView:
         if own not in known:
             known[own] = consumption(dict(requests), pool.devices[own].capacity or {})
         return known[own]
-
-    def _evaluated(self, expression: str, compiled: Compiled) -> Verdicts:
-        true = raised = 0
-        for view, offset in zip(self.pools, self.offsets, strict=True):
-            part = view.verdicts(expression, compiled)
-            true |= part.true << offset
-            raised |= part.raised << offset
-        return Verdicts(true, raised)
 
     def _devices_for_this_node(self) -> int:
         here = self.everything

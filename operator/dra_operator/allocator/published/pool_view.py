@@ -18,6 +18,7 @@ from dra_operator.allocator.basics.memo import Memo
 from dra_operator.wording import counted
 
 from .counter_table import Charges, CounterGroups, CounterTable
+from .kept_verdicts import Expressions
 from .predicates import Compiled, Verdicts
 from .slices import Slice
 
@@ -61,7 +62,7 @@ class PoolView:
         self.counter_groups = CounterGroups([name for _, name in self.counters.names], self._counter_groups())
         self.consumptions: Memo[Requests, dict[int, Quantities | None]] = Memo()
         """What a share of a device consumes, by what is requested; a cache for its users."""
-        self._verdicts: Memo[str, Verdicts] = Memo()
+        self._verdicts: Memo[Expressions, Verdicts] = Memo()
 
     def _status(self, relevant: int) -> Status:
         if self._announced not in (relevant, self._found):
@@ -89,18 +90,23 @@ class PoolView:
                 bits |= 1 << number
         return bits
 
-    def verdicts(self, expression: str, compiled: Compiled) -> Verdicts:
-        """The selector's verdicts over all devices of the view."""
-        known = self._verdicts.get(expression)
+    def verdicts(self, expressions: Expressions, compiled: Compiled) -> Verdicts:
+        """The selectors' verdicts over all devices of the view."""
+        known = self._verdicts.get(expressions)
         if known is None:
             true = raised = shift = 0
             for slice_ in self.slices:
-                part = slice_.verdicts(expression, compiled)
+                part = slice_.verdicts(expressions, compiled)
                 true |= part.true << shift
                 raised |= part.raised << shift
                 shift += len(slice_.devices)
-            known = self._verdicts.put(expression, Verdicts(true, raised))
+            known = self._verdicts.put(expressions, Verdicts(true, raised))
         return known
+
+    def failure(self, expressions: Expressions, number: int) -> tuple[str, Exception] | None:
+        """The costly selector that failed on a device, and how."""
+        slice_ = self.origin[number]
+        return slice_.failure(expressions, number - self.origin.index(slice_))
 
     def _counter_groups(self) -> list[tuple[Charges, int]]:
         groups: dict[Charges, int] = {}

@@ -3,23 +3,48 @@
 A selector is compiled once per expression and evaluated once per device and slice version; the result is
 two bit sets over the devices: where it is true, and where it raised. An attempt then only combines sets.
 Error texts are made again when an error is reached, so that no error is kept per device.
+
+Selectors come from users, and one of 300 characters can take half a second for each device. A ``Weighed`` predicate
+says what it may cost, and one that may cost much is evaluated in parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from dra_api.resource import Device
 
+from dra_operator.allocator.basics.errors import NotEvaluated
 from dra_operator.allocator.basics.memo import Memo
+from dra_operator.wording import shortened
+
+from .in_work import InWork
+from .kept_verdicts import KeptVerdicts
 
 Predicate = Callable[[str, Device], bool]
 """``(driver, device) -> bool``; raises when the expression fails on the device."""
+Parts = Generator[None, None, bool]
+"""The same, with pauses."""
 
 
 MISSING_NAME: Final = "no-such-key"
 """The ``kind`` of an exception that a predicate raises because the device does not publish a name."""
+COSTLY: Final = 5_000
+"""Units from which on a predicate is evaluated in parts; a unit takes about a microsecond."""
+PART: Final = 5_000
+"""Units of cheap predicates between two pauses: some milliseconds."""
+DEFAULT_COST: Final = 10
+
+
+class Weighed:
+    """A predicate that knows how many units it may cost on a device, and can be evaluated in parts."""
+
+    def __init__(self, test: Predicate, cost: int, in_parts: Callable[[str, Device], Parts]) -> None:
+        self.test, self.cost, self.in_parts = test, cost, in_parts
+
+    def __call__(self, driver: str, device: Device) -> bool:
+        return self.test(driver, device)
 
 
 class Language(Protocol):
@@ -44,7 +69,7 @@ class Compiled:
     """Remembers compiled expressions, also those that do not compile.
 
     ``common`` are the selectors of classes: a slice evaluates them all at once, so that a language prepares each device
-    only once.
+    only once. ``kept`` decides which verdicts are remembered.
     """
 
     _LIMIT = 4096
@@ -53,6 +78,11 @@ class Compiled:
         self._language = language
         self._known: Memo[str, Predicate] = Memo(self._LIMIT)
         self.common: dict[str, None] = {}
+        self.kept = KeptVerdicts()
+        self.in_work = InWork()
+        self.patient = True
+        """Whether a caller may wait for costly selectors in one go; one with an event loop may not."""
+        self._units = 0
 
     def predicate(self, expression: str) -> Predicate:
         """The compiled expression; one that does not compile raises CompileFailure when called."""
@@ -70,16 +100,31 @@ class Compiled:
 
             return fail
 
+    def cost(self, expression: str) -> int:
+        """What the expression may cost on a device, in units of CEL."""
+        predicate = self.predicate(expression)
+        return predicate.cost if isinstance(predicate, Weighed) else DEFAULT_COST
 
-def evaluate(predicates: Sequence[Predicate], driver: str, devices: Sequence[Device]) -> list[Verdicts]:
-    """The verdicts of each predicate over some devices, bit i standing for the i-th."""
-    true = [0] * len(predicates)
-    raised = [0] * len(predicates)
-    for position, device in enumerate(devices):
-        for number, predicate in enumerate(predicates):
-            try:
-                if predicate(driver, device):
-                    true[number] |= 1 << position
-            except Exception:
-                raised[number] |= 1 << position
-    return [Verdicts(*pair) for pair in zip(true, raised, strict=True)]
+    def is_costly(self, expression: str) -> bool:
+        """Whether it is evaluated in parts."""
+        return self.cost(expression) > COSTLY
+
+    def check(self, expressions: Iterable[str]) -> None:
+        """Raises NotEvaluated for selectors that must not be evaluated in one go."""
+        if self.patient:
+            return
+        for expression in expressions:
+            if self.is_costly(expression):
+                raise NotEvaluated(
+                    f"gave up: a selector may cost {self.cost(expression)} units on each device, and what it said of "
+                    f"some devices had to be forgotten to make room: make it cheaper, or ask for devices with fewer "
+                    f"selectors: {shortened(expression)}"
+                )
+
+    def spend(self, units: int) -> bool:
+        """Counts units of cheap predicates; true when it is time for a pause."""
+        self._units += units
+        if self._units < PART:
+            return False
+        self._units = 0
+        return True

@@ -6,6 +6,8 @@ The node fields of a slice, or of a device with ``perDeviceNodeSelection``, have
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from enum import Enum
 
 from dra_api.core import Node, NodeSelector
@@ -13,10 +15,11 @@ from dra_api.resource import Device, ResourceSlice
 
 from dra_operator.allocator.basics.errors import NodeSelectionError
 from dra_operator.allocator.basics.ids import PoolId
-from dra_operator.allocator.basics.memo import Memo
 
+from .evaluation import Evaluation
+from .kept_verdicts import Expressions
 from .node_selectors import first_match, parse
-from .predicates import Compiled, Verdicts, evaluate
+from .predicates import Compiled, Verdicts
 
 
 class Reach(Enum):
@@ -31,7 +34,10 @@ class Reach(Enum):
 class Slice:
     """One published slice, with the verdicts of the selectors evaluated on it so far."""
 
-    __slots__ = ("_verdicts", "devices", "generation", "name", "pool", "reach", "sharing", "spec")
+    __slots__ = (
+        *("_all", "_begun", "_failures", "_verdicts", "__weakref__"),
+        *("devices", "generation", "name", "pool", "reach", "sharing", "spec"),
+    )
 
     def __init__(self, source: ResourceSlice, *, partitionable: bool) -> None:
         self.name = source.metadata.name
@@ -40,9 +46,12 @@ class Slice:
         self.generation = source.spec.pool.generation
         self.devices: tuple[Device, ...] = () if self.has_counters else source.spec.devices or ()
         """A slice with shared counters offers no devices, because it must not have any."""
+        self._all = (1 << len(self.devices)) - 1
         self.sharing = any(device.allow_multiple_allocations for device in self.devices)
         self.reach = self._reach(partitionable=partitionable)
-        self._verdicts: Memo[str, Verdicts] = Memo()
+        self._verdicts: dict[Expressions, Verdicts] = {}
+        self._begun: dict[Expressions, Evaluation] = {}
+        self._failures: dict[Expressions, dict[int, tuple[str, Exception]]] = {}
 
     def _reach(self, *, partitionable: bool) -> Reach:
         spec = self.spec
@@ -79,18 +88,70 @@ class Slice:
         selector = self.spec.node_selector
         return selector is not None and len(selector.node_selector_terms or ()) > 1
 
-    def verdicts(self, expression: str, compiled: Compiled) -> Verdicts:
-        """Where the selector is true, and where it raises; evaluated once."""
-        known = self._verdicts.get(expression)
+    def verdicts(self, expressions: Expressions, compiled: Compiled) -> Verdicts:
+        """Where all selectors are true, and where the first one that is not true raises; evaluated once."""
+        known = self._verdicts.get(expressions)
         if known is None:
-            wanted = compiled.common if expression in compiled.common else (expression,)
-            missing = [text for text in wanted if text != expression and self._verdicts.get(text) is None]
-            predicates = [compiled.predicate(text) for text in (*missing, expression)]
-            *others, known = evaluate(predicates, self.pool.driver, self.devices)
-            for text, verdicts in zip(missing, others, strict=True):
-                self._verdicts.put(text, verdicts)
-            self._verdicts.put(expression, known)
+            if not expressions:
+                return Verdicts(self._all, 0)
+            compiled.check(expressions)
+            for _ in self.evaluate(expressions, compiled):
+                pass
+            known = self._verdicts[expressions]
         return known
+
+    def evaluate(self, expressions: Expressions, compiled: Compiled) -> Iterator[str]:
+        """The same in parts of some milliseconds. Yields the expression that takes the time, empty for one of a class.
+
+        After a drop, the next call continues with the device at which this one was.
+        """
+        if expressions in self._verdicts:
+            return
+        classes = tuple(itertools.takewhile(compiled.common.__contains__, expressions))
+        if len(expressions) == 1 and classes:  # all classes at once: a language then prepares each device only once
+            for expression in compiled.common:
+                yield from self._evaluate((expression,), Verdicts(self._all, 0), compiled)
+            return
+        before = classes[:-1] if classes == expressions else classes
+        if before:
+            yield from self.evaluate(before, compiled)
+        yield from self._evaluate(
+            expressions, self._verdicts.get(before) or Verdicts(self._all, 0), compiled, len(before)
+        )
+
+    def _evaluate(
+        self, expressions: Expressions, within: Verdicts, compiled: Compiled, asked: int = 0
+    ) -> Iterator[str]:
+        """Ask all selectors but the first, which were asked before."""
+        if expressions in self._verdicts:
+            return
+        begun = self._begun.get(expressions)
+        if begun is None:
+            begun = self._begun[expressions] = Evaluation(
+                within, expressions[asked:], compiled.kept.tenant_of(expressions)
+            )
+            compiled.kept.added(expressions, self)
+        yield from begun.go_on(self.pool.driver, self.devices, compiled)
+        if expressions in self._verdicts:  # another attempt has come to the end meanwhile
+            return
+        self._verdicts[expressions] = begun.verdicts
+        if begun.failures:
+            self._failures[expressions] = begun.failures
+        if self._begun.pop(expressions, None) is None:
+            compiled.kept.added(expressions, self)
+
+    def failure(self, expressions: Expressions, device: int) -> tuple[str, Exception] | None:
+        """The costly selector that failed on a device, and how: evaluating it again would take too long."""
+        for asked in range(len(expressions), 0, -1):
+            found = self._failures.get(expressions[:asked], {}).get(device)
+            if found is not None:
+                return found
+        return None
+
+    def drop(self, expressions: Expressions) -> None:
+        """Forget what these selectors say: others need the room."""
+        for known in (self._verdicts, self._begun, self._failures):
+            known.pop(expressions, None)
 
     def concerns(self, node: Node) -> bool:
         """The slice is relevant for the node. Raises NodeSelectionError for a malformed selector."""

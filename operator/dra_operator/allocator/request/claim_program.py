@@ -108,6 +108,15 @@ class ClaimProgram:
         """All stages in the order of the search."""
         self.fault = asks[-1].fault if asks else None
 
+    def named(self, expression: str) -> str:
+        """The selector of this text, as a sentence names it."""
+        for stage in self.stages:
+            for alternative in stage.alternatives:
+                for selector in alternative.selectors:
+                    if selector.expression == expression:
+                        return selector.of(self.claims[stage.claim].key)
+        return "a selector"
+
     @property
     def wants_admin_access(self) -> bool:
         """Some request has admin access."""

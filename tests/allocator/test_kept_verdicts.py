@@ -1,0 +1,76 @@
+"""What is forgotten when tenants have too many selectors."""
+
+from __future__ import annotations
+
+import gc
+
+from dra_operator.allocator.published.kept_verdicts import CLASSES, KeptVerdicts
+
+
+class Slice:
+    """It holds what it was given."""
+
+    def __init__(self) -> None:
+        self.held: set[tuple[str, ...]] = set()
+
+    def drop(self, expressions: tuple[str, ...]) -> None:
+        self.held.discard(expressions)
+
+
+def keep(kept: KeptVerdicts, tenant: str, text: str, *slices: Slice) -> None:
+    kept.used_by(tenant, (text,))
+    for one in slices:
+        one.held.add((text,))
+        kept.added((text,), one)
+
+
+def test_the_tenant_with_the_most_gives_up_what_it_has_not_used_for_longest() -> None:
+    kept, one = KeptVerdicts(limit=10), Slice()
+    keep(kept, "modest", "m", one)
+    for number in range(30):
+        keep(kept, "greedy", f"g{number}", one)
+    assert kept.total == 10
+    assert ("m",) in one.held
+    assert {text for (text,) in one.held} == {"m", *(f"g{number}" for number in range(21, 30))}
+
+
+def test_what_is_used_again_stays() -> None:
+    kept, one = KeptVerdicts(limit=3), Slice()
+    for text in "abc":
+        keep(kept, "t", text, one)
+    kept.used_by("t", ("a",))
+    keep(kept, "t", "d", one)
+    assert one.held == {("a",), ("c",), ("d",)}
+
+
+def test_selectors_of_classes_are_not_pushed_out_by_tenants() -> None:
+    kept, one = KeptVerdicts(limit=2), Slice()
+    for number in range(5):
+        keep(kept, CLASSES, f"class {number}", one)
+    for number in range(5):
+        keep(kept, "t", f"t{number}", one)
+    assert sum(text.startswith("class") for (text,) in one.held) == 5
+    assert len(one.held) == 7
+
+
+def test_the_selectors_of_classes_have_a_limit_as_well() -> None:
+    kept, one = KeptVerdicts(limit=2), Slice()
+    for number in range(30):
+        keep(kept, CLASSES, f"class {number}", one)
+    assert len(one.held) == 10
+
+
+def test_a_single_request_on_more_slices_than_there_is_room_for_loses_some() -> None:
+    kept, slices = KeptVerdicts(limit=4), [Slice() for _ in range(20)]
+    keep(kept, "t", "a", *slices)
+    assert kept.total <= 4
+    assert sum(("a",) in one.held for one in slices) == kept.total
+
+
+def test_slices_that_went_are_not_counted_for_ever() -> None:
+    kept = KeptVerdicts(limit=1000)
+    for _ in range(10_000):
+        keep(kept, "t", "a", Slice())
+    gc.collect()
+    keep(kept, "t", "a", *(Slice() for _ in range(40)))
+    assert kept.total < 200
