@@ -43,14 +43,16 @@ class ProcessEnded(Exception):
 
 
 @contextmanager
-def real_api_server(binaries: Path, folder: Path, *, stock: bool = False) -> Iterator[Path]:
+def real_api_server(
+    binaries: Path, folder: Path, *, stock: bool = False, gates: Mapping[str, bool] | None = None
+) -> Iterator[Path]:
     """Starts the servers on loopback and yields an administrator's kubeconfig; they end with the context.
 
     Raises ProcessEnded as soon as one of them ends by itself at start, and at the end of the block if one did since.
     """
     without = "ServiceAccount" if stock else "ServiceAccount,TaintNodesByCondition"  # taints need a remover
     flags = [f"--disable-admission-plugins={without}", "--authorization-mode=Node,RBAC"]
-    flags += _features(dict.fromkeys(VERSIONS, True), {"DRAResourcePoolStatus": True})
+    flags += _features(dict.fromkeys(VERSIONS, True), {"DRAResourcePoolStatus": True, **(gates or {})})
     with ExitStack() as stack:
         plane = stack.enter_context(_control_plane(binaries, folder, flags))
         manager = binaries / "kube-controller-manager"

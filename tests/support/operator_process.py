@@ -17,12 +17,17 @@ from waiting import until
 
 
 class OperatorProcess:
-    """``dra-operator run --check-invariants``; its log is a file. ``client`` is its name for the proxy."""
+    """``dra-operator run``, often with ``--check-invariants``; its log is a file. ``client`` names it at the proxy."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path, client: str) -> None:
         self._process = process
         self.log = log
         self.client = client
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     @property
     def text(self) -> str:
@@ -95,10 +100,13 @@ def _is_bad(record: str) -> bool:
 
 
 @asynccontextmanager
-async def operator_process(kubeconfig: Path, log: Path, client: str, *options: str) -> AsyncIterator[OperatorProcess]:
-    """It runs meanwhile, unless it is ended before."""
+async def operator_process(
+    kubeconfig: Path, log: Path, client: str, *options: str, checks: bool = True
+) -> AsyncIterator[OperatorProcess]:
+    """It runs meanwhile, unless it is ended before; without ``checks`` exactly as its Deployment runs it."""
     command = [sys.executable, "-m", "dra_operator.cli", "run", "--kubeconfig", str(kubeconfig)]
-    command += ["--check-invariants", "--metrics-port", "0", *options]
+    command += ["--check-invariants", "--metrics-port", "0"] if checks else []
+    command += options
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *command, stdout=output, stderr=output, env={**os.environ, "KUBECONFIG": str(kubeconfig)}

@@ -1,0 +1,58 @@
+"""What one tenant does costs another nothing: objects that the API server admits, each the worst of its kind.
+
+The short form lets a dozen loose for some seconds. The full form, ``KOPF_DRA_ZOO=60``, lets all of them loose for a
+minute each, with all that one namespace has room for, and holds the operator to what is promised on a machine with two cores:
+``KOPF_DRA_ZOO=60 pytest -s tests/reliability/test_zoo.py`` also prints the table of docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+
+import envtest
+import pytest
+import pytest_asyncio
+from zoo.asking import ASKING
+from zoo.cage import Cage, cage
+from zoo.crowding import CROWDING
+from zoo.placing import PLACING
+from zoo.tenant import Beast
+
+FULL = float(os.environ.get("KOPF_DRA_ZOO", "0"))
+"""Seconds for each beast in the full form; 0 for the short one."""
+RENEW_DEADLINE = 7.0
+"""Seconds after which a leader that could not renew its Lease gives up."""
+MEMORY = 512 * 2**20
+SLACK = 1.0 if FULL else 5.0
+"""The short form runs beside other tests: it finds what hangs, and leaves the rest to the full form."""
+IS_REAL = envtest.assets() is not None
+BEASTS = [beast for beast in (*ASKING, *PLACING, *CROWDING) if (beast.short or FULL) and (IS_REAL or not beast.real)]
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def den(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cage]:
+    folder = tmp_path_factory.mktemp("zoo")
+    async with cage(folder, seconds=FULL or 4.0, scale=1.0 if FULL else 0.1) as filled:
+        yield filled
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("beast", BEASTS, ids=lambda beast: beast.name)
+async def test_a_hostile_tenant_costs_its_neighbours_nothing(den: Cage, beast: Beast) -> None:
+    gauges = await den.loose(beast)
+    print("\n" + gauges.line(beast.name))
+    assert not gauges.bad_probes, gauges.bad_probes[:5]
+    assert gauges.slowest_probe < 1.0 * SLACK
+    assert len(gauges.holders) == 1
+    assert gauges.longest_silence < RENEW_DEADLINE
+    assert gauges.wait(0.99) < 2.0 * SLACK
+    assert gauges.memory < MEMORY
+    assert not den.operator.unexplained()
+
+
+def test_the_zoo_has_forty_kinds() -> None:
+    names = [beast.name for beast in (*ASKING, *PLACING, *CROWDING)]
+    assert len(set(names)) == len(names) >= 40

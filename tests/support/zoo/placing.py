@@ -1,0 +1,165 @@
+"""Pods that are hard to place: affinity, spread, node affinity, tolerations, ports, and plain size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dra_kube import Object
+
+from zoo.asking import request, spec
+from zoo.tenant import Act, Beast, Tenant
+
+HOST = "kubernetes.io/hostname"
+
+
+def placing(count: int, **pod: Any) -> Act:
+    """So many pods with such a spec each, which share a template for one device."""
+
+    async def release(tenant: Tenant) -> None:
+        await tenant.template("one", spec(request("req")))
+        await tenant.each(
+            tenant.pod(f"pod-{number}", template="one", labels={"app": f"a{number % 10}"}, **pod)
+            for number in range(tenant.some(count))
+        )
+
+    return release
+
+
+def _terms(count: int, **more: Any) -> list[Object]:
+    """Terms about other pods; each has another selector."""
+    return [
+        {"labelSelector": {"matchLabels": {"app": f"other{number}"}}, "topologyKey": HOST, **more}
+        for number in range(count)
+    ]
+
+
+def _expressions(count: int) -> list[Object]:
+    """Terms whose selectors no index answers."""
+    return [
+        {
+            "labelSelector": {
+                "matchExpressions": [
+                    {"key": "app", "operator": "NotIn", "values": [f"v{number}"]},
+                    {"key": f"absent{number}", "operator": "DoesNotExist"},
+                ]
+            },
+            "topologyKey": HOST,
+        }
+        for number in range(count)
+    ]
+
+
+def _weighted(terms: Iterable[Object]) -> list[Object]:
+    return [{"weight": 1 + number % 100, "podAffinityTerm": term} for number, term in enumerate(terms)]
+
+
+def _spread(count: int) -> list[Object]:
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": HOST if number == 0 else f"zone{number}.example.com/x",
+            "whenUnsatisfiable": "ScheduleAnyway" if number else "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": f"a{number}"}},
+        }
+        for number in range(count)
+    ]
+
+
+def _node_terms(count: int) -> list[Object]:
+    return [
+        {"matchExpressions": [{"key": HOST, "operator": "In", "values": [f"absent-{number}", f"none-{number}"]}]}
+        for number in range(count)
+    ]
+
+
+def _tolerations(count: int) -> list[Object]:
+    return [
+        {"key": f"k{number}.example.com/x", "operator": "Exists", "effect": "NoSchedule"} for number in range(count)
+    ]
+
+
+def _ports(count: int) -> list[Object]:
+    ports = [{"containerPort": 1000 + number, "hostPort": 1000 + number} for number in range(count)]
+    return [{"name": "main", "image": "none", "ports": ports}]
+
+
+def _containers(count: int) -> list[Object]:
+    room = {"requests": {"cpu": "1m", "memory": "1Ki", "ephemeral-storage": "1Ki"}}
+    return [{"name": f"c{number}", "image": "none", "resources": room} for number in range(count)]
+
+
+def _volumes(count: int) -> list[Object]:
+    return [
+        {"name": f"v{number}", "persistentVolumeClaim": {"claimName": f"absent-{number}"}} for number in range(count)
+    ]
+
+
+async def many_labels(tenant: Tenant) -> None:
+    """5,000 labels on each pod, and terms that look for them."""
+    labels = {f"label{number}": "x" * 20 for number in range(5_000)}
+    terms = [{"labelSelector": {"matchLabels": labels}, "topologyKey": HOST}]
+    affinity = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": _weighted(terms)}}
+    await tenant.template("one", spec(request("req")))
+    await tenant.each(
+        tenant.pod(f"pod-{number}", template="one", labels=labels, affinity=affinity)
+        for number in range(tenant.some(50))
+    )
+
+
+async def many_entries(tenant: Tenant) -> None:
+    """Pods with a hundred claims each, of which the last is never answered."""
+    await tenant.each(tenant.claim(f"claim-{number}", spec(request("req"))) for number in range(99))
+    await tenant.claim("never", spec(request("req", kind="nothing")))
+    names = [*(f"claim-{number}" for number in range(99)), "never"]
+    await tenant.each(tenant.pod(f"pod-{number}", names) for number in range(tenant.some(50)))
+
+
+def _environment(count: int) -> list[Object]:
+    values = [{"name": f"E{number}", "value": "x" * 1_000} for number in range(count)]
+    return [{"name": "main", "image": "none", "env": values}]
+
+
+def _apart(terms: list[Object]) -> Act:
+    """Ten pods that keep away from others."""
+    return placing(10, affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
+
+
+def _together(terms: list[Object]) -> Act:
+    """Ten pods that want to be where others are."""
+    return placing(10, affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
+
+
+def _rather(kind: str, terms: list[Object]) -> Act:
+    """Ten pods that prefer it."""
+    return placing(10, affinity={kind: {"preferredDuringSchedulingIgnoredDuringExecution": _weighted(terms)}})
+
+
+def _nodes(kind: str, terms: Any) -> Act:
+    return placing(20, affinity={"nodeAffinity": {f"{kind}DuringSchedulingIgnoredDuringExecution": terms}})
+
+
+_EVERYWHERE: Object = {"namespaceSelector": {"matchExpressions": [{"key": "absent", "operator": "DoesNotExist"}]}}
+_LABELLED: Object = {"namespaceSelector": {"matchLabels": {"team": "other"}}}
+_PREFERENCES = [{"weight": 1 + number % 100, "preference": term} for number, term in enumerate(_node_terms(4_000))]
+_SAID = r"bound|affinity|spread|node|port|volume|claim|gave up|cannot|not found"
+
+PLACING: tuple[Beast, ...] = (
+    Beast("anti-affinity", _apart(_terms(3_000)), _SAID, short=True),
+    Beast("anti-affinity by expressions", _apart(_expressions(2_500)), _SAID),
+    Beast("anti-affinity in all namespaces", _apart(_terms(2_000, **_EVERYWHERE)), _SAID),
+    Beast("affinity", _together(_terms(3_000)), _SAID),
+    Beast("weighted affinity", _rather("podAffinity", _terms(3_000)), _SAID, short=True),
+    Beast("weighted anti-affinity", _rather("podAntiAffinity", _terms(2_000, **_LABELLED)), _SAID),
+    Beast("spread constraints", placing(20, topologySpreadConstraints=_spread(1_000)), _SAID, short=True),
+    Beast("node affinity", _nodes("required", {"nodeSelectorTerms": _node_terms(4_000)}), _SAID),
+    Beast("weighted node affinity", _nodes("preferred", _PREFERENCES), _SAID),
+    Beast("tolerations", placing(20, tolerations=_tolerations(8_000)), _SAID, short=True),
+    Beast("host ports", placing(20, hostNetwork=True, containers=_ports(5_000)), _SAID),
+    Beast("containers", placing(20, containers=_containers(3_000)), _SAID),
+    Beast("volumes without claims", placing(20, volumes=_volumes(3_000)), _SAID),
+    Beast("a megabyte of environment", placing(50, containers=_environment(900)), _SAID),
+    Beast("labels", many_labels, _SAID),
+    Beast("a hundred claims each", many_entries, _SAID),
+)
+"""Pods of half a megabyte and more, as many as fit into a namespace without a quota."""
