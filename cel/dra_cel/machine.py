@@ -162,6 +162,8 @@ from .errors import CostLimitExceeded, EvaluationError
 
 PART: Final = 4_000
 """Instructions between two pauses: a few milliseconds."""
+PART_UNITS: Final = 50_000
+"""Units between two pauses: an instruction may sort a list."""
 MEMORY_LIMIT: Final = 4_000_000
 """Characters and list elements that one evaluation may produce in total."""
 
@@ -217,17 +219,17 @@ def run(code: Sequence[Instruction], machine: Machine) -> Any:
 
 
 def run_in_parts(code: Sequence[Instruction], machine: Machine) -> Generator[None, None, Any]:
-    """The same in parts of ``PART`` instructions, between which other work may run. Raises EvaluationError."""
+    """The same in parts, between which other work may run. Raises EvaluationError."""
     effort.begin()
     at = 0
     end = len(code)
-    left = PART
+    left, until = PART, machine.cost + PART_UNITS
     while at < end:
         target = code[at](machine)
         at = at + 1 if target is None else target
         left -= 1
-        if not left:
-            left = PART
+        if not left or machine.cost >= until:
+            left, until = PART, machine.cost + PART_UNITS
             account = effort.suspend()
             yield
             effort.resume(account)

@@ -1,9 +1,9 @@
 """Metrics and probes of a plugin over HTTP.
 
-``/healthz`` answers while the process serves. ``/readyz`` answers when the kubelet has registered the plugin, the driver
-has published pools (none is an answer as well), and the slices are in the API server as they were published; otherwise
-it says what is missing. The metrics path gives the times of the kubelet's calls and the slices written, in the
-Prometheus format.
+``/healthz`` answers while the process serves. ``/readyz`` answers when the kubelet has registered the plugin, the
+driver has published pools (none is an answer as well), and the slices are in the API server as they were published;
+otherwise it says what is missing. The metrics path gives the times of the kubelet's calls and the slices written, in
+the Prometheus format.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from dra_kube.door import open_door
 from dra_kube.request_log import REQUESTS
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -26,6 +27,7 @@ from .plugin import KubeletPlugin
 
 log = logging.getLogger(__name__)
 
+RENDERING = 1.0  # seconds for which all who scrape get the same figures
 _GOODBYE = 1.0  # seconds that an answer may still take at the end: a client may have stopped reading
 
 
@@ -75,6 +77,7 @@ class Probes:
         self._registry = metrics.registry
         self._path = path
         self._plugin: KubeletPlugin | None = None
+        self._rendered, self._rendered_at = b"", -RENDERING
 
     @asynccontextmanager
     async def about(self, plugin: KubeletPlugin) -> AsyncIterator[None]:
@@ -94,7 +97,10 @@ class Probes:
         return app
 
     async def _exposed(self, request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), content_type="text/plain")
+        now = time.monotonic()
+        if now - self._rendered_at >= RENDERING:
+            self._rendered, self._rendered_at = generate_latest(self._registry), now
+        return web.Response(body=self._rendered, content_type="text/plain")
 
     async def _alive(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -128,14 +134,14 @@ async def monitored(metrics: Metrics, endpoint: str, path: str) -> AsyncIterator
     runner = web.AppRunner(probes.app(), access_log=None, logger=REQUESTS, shutdown_timeout=_GOODBYE)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise StartError(f"cannot serve HTTP on {endpoint}: {error}; choose another --http-endpoint") from error
-        probes.address = ":".join(map(str, runner.addresses[0][:2]))
-        log.info("metrics and probes on http://%s", probes.address)
-        yield probes
+        async with AsyncExitStack() as stack:
+            try:
+                address = await stack.enter_async_context(open_door(runner, host, port))
+            except OSError as error:
+                raise StartError(f"cannot serve HTTP on {endpoint}: {error}; choose another --http-endpoint") from error
+            probes.address = ":".join(map(str, address))
+            log.info("metrics and probes on http://%s", probes.address)
+            yield probes
     finally:
         await runner.cleanup()
 

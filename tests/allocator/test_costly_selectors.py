@@ -49,7 +49,7 @@ def counting(*selectors: str, devices: int = 5) -> tuple[Lab, Counting]:
 
 def test_a_costly_selector_is_evaluated_in_pieces_that_name_it() -> None:
     made, language = counting("costly")
-    assert list(made.allocator.catch_up(made.claims, made.usage)) == ["costly"] * 15
+    assert list(made.allocator.catch_up(made.claims, made.usage)) == ["costly"] * 20
     assert isinstance(made.decide(), Allocated)
     assert language.asked == [("costly", f"d{number}") for number in range(5)]
 
@@ -60,7 +60,7 @@ def test_an_attempt_goes_on_with_the_device_at_which_another_was_dropped() -> No
     for _ in range(8):
         next(pieces)
     del pieces
-    assert len(list(made.allocator.catch_up(made.claims, made.usage))) == 9
+    assert len(list(made.allocator.catch_up(made.claims, made.usage))) == 12
     assert [name for _, name in language.asked] == ["d0", "d1", "d2", "d3", "d4"]
 
 

@@ -14,6 +14,7 @@ from dra_operator.app.health import Check, Health
 from dra_operator.app.operator import Operator, Options
 from dra_operator.app.server import serve
 from dra_operator.app.streams import Limits
+from fixed_answers import Fixed
 from live_cluster import LiveCluster
 from prometheus_client import CollectorRegistry, Gauge
 from supervised import Supervising
@@ -25,7 +26,7 @@ BROKEN = (Check("lease", []), Check("watch-pods", ["pods: not watched yet"]), Ch
 @asynccontextmanager
 async def served(live: Sequence[Check], ready: Sequence[Check]) -> AsyncIterator[aiohttp.ClientSession]:
     async with (
-        serve("127.0.0.1", 0, CollectorRegistry(), liveness=lambda: live, readiness=lambda: ready) as port,
+        serve("127.0.0.1", 0, Fixed(live, ready)) as port,
         aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http,
     ):
         yield http
@@ -61,9 +62,8 @@ async def test_a_probe_says_what_is_wrong_and_verbosely_what_is_not(path: str, c
 async def test_a_client_that_stopped_reading_does_not_hold_up_the_end() -> None:
     registry = CollectorRegistry()
     Gauge("large", "x" * 2**24, registry=registry)  # more than sockets take in
-    nothing: Sequence[Check] = ()
     async with asyncio.timeout(30):
-        async with serve("127.0.0.1", 0, registry, liveness=lambda: nothing, readiness=lambda: nothing) as port:
+        async with serve("127.0.0.1", 0, Fixed((), (), registry)) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
             assert b"200" in await reader.readline()

@@ -1,8 +1,8 @@
 """What one tenant does costs another nothing: objects that the API server admits, each the worst of its kind.
 
 The short form lets a dozen loose for some seconds. The full form, ``KOPF_DRA_ZOO=60``, lets all of them loose for a
-minute each, with all that one namespace has room for, and holds the operator to what is promised on a machine with two cores:
-``KOPF_DRA_ZOO=60 pytest -s tests/reliability/test_zoo.py`` also prints the table of docs/reliability.md.
+minute each, with all that one namespace has room for, and holds the operator to what is promised on a machine with two
+cores: ``KOPF_DRA_ZOO=60 pytest -s tests/reliability/test_zoo.py`` also prints the table of docs/reliability.md.
 """
 
 from __future__ import annotations

@@ -228,6 +228,11 @@ class Operator:
             raise RuntimeError("the operator was not started")
         return self._parts
 
+    @property
+    def deciding(self) -> str:
+        """What is being decided about, in words, for a watch from another thread; empty if nothing is."""
+        return self._parts.control.deciding if self._parts is not None else ""
+
     def missing(self) -> list[Resource]:
         """Kinds that the server does not have, and without which claims cannot be handled."""
         return [resource for resource in self._running.loader.missing() if resource in REQUIRED]

@@ -5,6 +5,8 @@ The view and the reconcilers do not depend on Kopf: they keep running while Kopf
 again, and the audit finds what was deleted meanwhile. Kopf is replaced when it ends (a watch stream brought an error
 that it does not expect), when it stops asking for a kind (``streams``), and when there are more kinds to watch. Only a
 signal, a failure of the reconcilers, or the loss of the lease ends the process.
+
+The lease and the port have a thread of their own (``aside``): they never wait for a decision.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ import itertools
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import kopf
@@ -24,14 +26,18 @@ from dra_kube import Api, Connection, KubeError, Resource, ServerError, TooManyR
 
 from dra_operator.wording import listed
 
+from .answers import Answers
+from .aside import Aside
 from .handlers import register
 from .health import Health
 from .kopf_run import KopfRun, KopfStuck
 from .leader import Leader
+from .main_loop import MainLoop
 from .operator import Operator
 from .server import serve
 from .stream_log import StreamLog
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before Kopf is started again, the last one for ever
@@ -56,6 +62,7 @@ class Supervisor:
     health: Health = field(init=False)
     _stream_log: StreamLog = field(init=False)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _aside: Aside = field(default_factory=Aside)
 
     def __post_init__(self) -> None:
         self.health = Health(self.operator, leader=self.leader)
@@ -64,7 +71,7 @@ class Supervisor:
     async def run(self) -> None:
         """Raises KubeError when the server cannot be used at start, CannotServe, OperatorFailed."""
         self._take_signals()
-        async with self._probes():
+        async with self._aside, self._probes():
             try:
                 if await self._unless_stopped(self._begin()):
                     await self._supervise()
@@ -80,10 +87,14 @@ class Supervisor:
         if self.metrics_port is None:
             yield
             return
-        probes = {"liveness": self.health.liveness, "readiness": self.health.readiness}
-        async with serve(self.metrics_host, self.metrics_port, self.operator.registry, **probes) as port:
-            logger.info("metrics and probes on http://%s:%d", self.metrics_host, port)
+        answers = Answers(MainLoop(lambda: self.operator.deciding), self.health, self.operator.registry)
+        serving = serve(self.metrics_host, self.metrics_port, answers)
+        port = await self._aside.call(_entered(serving))
+        logger.info("metrics and probes on http://%s:%d", self.metrics_host, port)
+        try:
             yield
+        finally:
+            await self._aside.call(_left(serving))
 
     async def _begin(self) -> None:
         """Find the server, lead, start. Only an unreachable server, or a refusal that cannot pass, ends the process.
@@ -92,7 +103,7 @@ class Supervisor:
         """
         await self._until_done(self._look_for_server, ServerError, TooManyRequests)
         if self.leader is not None:
-            await self.leader.acquire()
+            await self._aside.call(self.leader.acquire())
         await self._until_done(self._start, Unreachable, ServerError, TooManyRequests)
 
     async def _look_for_server(self) -> None:
@@ -117,8 +128,8 @@ class Supervisor:
         settled = await self.operator.stop()
         if self.leader is not None:
             if settled:
-                await self.leader.release()
-            await self.leader.close()
+                await self._aside.call(self.leader.release())
+            await self._aside.call(self.leader.close())
 
     def _check_lease(self) -> None:
         if self.leader is not None and self.leader.loss:
@@ -157,7 +168,7 @@ class Supervisor:
         self.operator.streams.begin()
         run = KopfRun(registry, self._take_signals)
         others = [self._stop.wait(), self.operator.ended(), self.operator.outdated.wait(), self._served_again()]
-        others += [self.leader.lost()] if self.leader is not None else []
+        others += [self._aside.call(self.leader.lost())] if self.leader is not None else []
         failures = [asyncio.create_task(failure) for failure in (run.ended(), self._silence())]
         tasks = [*failures, *(asyncio.create_task(other) for other in others)]
         try:
@@ -226,3 +237,12 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)
+
+
+async def _entered(context: AbstractAsyncContextManager[T]) -> T:
+    """``call`` takes coroutines only."""
+    return await context.__aenter__()
+
+
+async def _left(context: AbstractAsyncContextManager[Any]) -> None:
+    await context.__aexit__(None, None, None)

@@ -104,6 +104,9 @@ class Control:
     ``sees_others`` says whether the watches of pods and claims are open, as far as is known.
     """
 
+    deciding = ""
+    """The pod that is being placed, in words."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -181,7 +184,11 @@ class Control:
         )
 
     async def _decide(self, key: str) -> Decided | Postponed:
-        return await self.placer.decide(key)
+        self.deciding = f"pod {key}"
+        try:
+            return await self.placer.decide(key)
+        finally:
+            self.deciding = ""
 
     def look_at_everything(self) -> None:
         """Have all pods, claims and evictions looked at: some of them became ours."""

@@ -39,7 +39,7 @@ from dra_kubeletplugin.prepared import PreparedClaims
 from dra_kubeletplugin.testing.api import PluginApi
 from dra_operator.app.health import Check
 from dra_operator.app.server import serve
-from prometheus_client import CollectorRegistry
+from fixed_answers import Fixed
 
 DRIVER = "gpu.example.com"
 _ENOUGH = 60.0  # seconds; only what waits for something that never comes takes so long
@@ -127,10 +127,8 @@ def probe_request(data: bytes) -> None:
 
 
 async def _probe_request(data: bytes) -> None:
-    def probe() -> list[Check]:
-        return [Check("ping", []), Check("lease", ["another leads"])]
-
-    async with serve("127.0.0.1", 0, CollectorRegistry(), liveness=probe, readiness=probe) as port:
+    found = [Check("ping", []), Check("lease", ["another leads"])]
+    async with serve("127.0.0.1", 0, Fixed(found, found)) as port:
         for content in (_framed(data, ""), data):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(content)

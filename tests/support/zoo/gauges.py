@@ -127,7 +127,7 @@ def _resident(process: int) -> int:
 
 @asynccontextmanager
 async def visiting(api: Api, namespace: str, template: str, gauges: Gauges) -> AsyncIterator[None]:
-    """A pod a second meanwhile; each goes when it has its node. Those that have none a minute after the end never got one."""
+    """A pod a second meanwhile; each goes when it has its node. What has none a minute after the end never got one."""
     begun: dict[str, float] = {}
 
     async def come() -> None:

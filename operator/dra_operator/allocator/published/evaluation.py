@@ -27,6 +27,8 @@ class Evaluation:
         self._raised = within.raised
         self._work: Generator[str, None, None] | None = None
         self._users = 0
+        self._due: str | None = None
+        """The costly selector that was asked about a device: there is a pause once the answer is noted."""
         self.failures: dict[int, tuple[str, Exception]] = {}
         """By device: the costly selector that failed on it, and how."""
 
@@ -63,6 +65,9 @@ class Evaluation:
             if self._within.true >> self._next & 1:
                 yield from self._ask(self._next, driver, devices[self._next], predicates, compiled)
             self._next += 1
+            if self._due is not None:
+                due, self._due = self._due, None
+                yield due
         compiled.in_work.left(self)
 
     def _ask(
@@ -75,6 +80,7 @@ class Evaluation:
                 cost = predicate.cost if isinstance(predicate, Weighed) else DEFAULT_COST
                 if isinstance(predicate, Weighed) and cost > COSTLY:
                     compiled.in_work.entered(self, self._tenant)
+                    self._due = payer
                     answer = yield from _paused(predicate, driver, device, payer)
                 else:
                     answer = predicate(driver, device)

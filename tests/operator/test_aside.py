@@ -1,0 +1,155 @@
+"""Lease and probes do not wait for the operator's loop, and a loop that is stuck for good is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from dra_kube import LEASES, Api, Timing, connection
+from dra_operator.app.answers import Answers
+from dra_operator.app.aside import Aside
+from dra_operator.app.health import Check
+from dra_operator.app.leader import Leader
+from dra_operator.app.main_loop import MainLoop
+from dra_operator.app.server import serve
+from prometheus_client import CollectorRegistry, Counter
+from waiting import becomes
+
+FINE = [Check("reconcilers", [])]
+
+
+class Health:
+    """Checks that know how often they were looked at."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def liveness(self) -> Sequence[Check]:
+        self.looks += 1
+        return FINE
+
+    def readiness(self) -> Sequence[Check]:
+        self.looks += 1
+        return FINE
+
+
+def compute(seconds: float) -> None:
+    """Hold the interpreter as a decision does."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        sum(range(100))
+
+
+@asynccontextmanager
+async def answering(aside: Aside, answers: Answers) -> AsyncIterator[int]:
+    """The port, while the answers are served beside this loop."""
+    ended, begun, ports = asyncio.Event(), threading.Event(), []
+
+    async def run() -> None:
+        async with serve("127.0.0.1", 0, answers) as port:
+            ports.append(port)
+            begun.set()
+            await ended.wait()
+
+    serving = asyncio.create_task(aside.call(run()))
+    await becomes(begun.is_set)
+    try:
+        yield ports[0]
+    finally:
+        serving.cancel()
+        await asyncio.wait((serving,))
+
+
+def ask(port: int, path: str, heard: list[tuple[float, int, str]]) -> None:
+    begun = time.monotonic()
+    there = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    there.request("GET", path)
+    answer = there.getresponse()
+    heard.append((time.monotonic() - begun, answer.status, answer.read().decode()))
+    there.close()
+
+
+async def test_probes_answer_while_a_decision_takes_seconds() -> None:
+    async with Aside() as aside:
+        answers = Answers(MainLoop(lambda: "pod ns/pod"), Health(), CollectorRegistry())  # type: ignore[arg-type]
+        async with answering(aside, answers) as port:
+            heard: list[tuple[float, int, str]] = []
+            await asyncio.to_thread(ask, port, "/readyz", heard)
+            threads = [threading.Thread(target=ask, args=(port, path, heard)) for path in ("/livez", "/readyz")]
+            for thread in threads:
+                thread.start()
+            compute(3.0)
+            assert [code for _, code, _ in heard] == [200, 200, 200], "they answered before the decision was over"
+            assert all(seconds < 2.0 for seconds, _, _ in heard)
+
+
+async def test_the_lease_is_renewed_while_a_decision_takes_longer_than_the_lease_lasts(kubeconfig: Path) -> None:
+    to = connection(kubeconfig)
+    async with Api(to) as api, Aside() as aside:
+        leader = Leader(to, "lease", "default", Timing(lease=1.5, renew=1.0, retry=0.2))
+        await aside.call(leader.acquire())
+        before = await api.get(LEASES, "lease", "default")
+        compute(4.0)
+        assert leader.allowance() > 0, "a write may be sent at once"
+        after = await api.get(LEASES, "lease", "default")
+        assert not leader.loss
+        assert after["spec"]["renewTime"] > before["spec"]["renewTime"]
+        await aside.call(leader.release())
+        await aside.call(leader.close())
+
+
+async def test_a_loop_that_is_stuck_is_not_alive_and_says_what_it_was_doing(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    async with Aside() as aside:
+        main = MainLoop(lambda: "pod ns/pod", clock=lambda: now)
+        answers = Answers(main, Health(), CollectorRegistry())  # type: ignore[arg-type]
+        asked = asyncio.ensure_future(aside.call(answers.liveness()))
+        await asyncio.sleep(0)
+        end = time.perf_counter() + 20
+        while not (now := 61.0 * bool(main._asked)) and time.perf_counter() < end:
+            compute(0.01)  # this loop does not turn
+        with caplog.at_level(logging.CRITICAL):
+            (trouble,) = main.trouble(60.0)
+        assert trouble == "the event loop has not turned for 61 s, deciding about pod ns/pod"
+        assert "it stands here" in caplog.text
+        await asked
+        assert main.trouble(60.0) == []
+
+
+async def test_figures_are_rendered_once_a_second_for_all_who_scrape() -> None:
+    registry, renderings = CollectorRegistry(), 0
+    counter = Counter("things", "Things.", registry=registry)
+
+    class Collector:
+        def collect(self) -> list[object]:
+            nonlocal renderings
+            renderings += 1
+            return []
+
+    registry.register(Collector())  # type: ignore[arg-type]
+    before = renderings
+    async with Aside() as aside:
+        answers = Answers(MainLoop(str), Health(), registry)  # type: ignore[arg-type]
+        counter.inc()
+        texts = await asyncio.gather(*(aside.call(answers.metrics()) for _ in range(100)))
+    assert all(text is not None and b"things_total 1.0" in text for text in texts)
+    assert renderings - before <= 2
+
+
+async def test_a_failure_of_a_check_reaches_the_asker() -> None:
+    def broken() -> Sequence[Check]:
+        raise LookupError("gone")
+
+    async with Aside() as aside:
+        main = MainLoop(str)
+        nothing: Sequence[Check] = ()
+        with pytest.raises(LookupError, match="gone"):
+            await aside.call(main.ask("live", broken, nothing))
+        assert await aside.call(main.ask("live", lambda: FINE, nothing)) == FINE
