@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cached_property
+from typing import Any, Final
+
+from dra_api.cache import Cache
 
 from . import effort
 from .assembler import MachineProgram, assemble
@@ -14,16 +16,21 @@ from .constants import Constants
 from .cost import estimate
 from .device import DEVICE_SELECTORS, PreparedDevice
 from .environment import Environment
-from .errors import CostLimitExceeded, EvaluationError
+from .errors import CompileError, CostLimitExceeded, EvaluationError
 from .lexer import Source
 from .machine import Machine, run, run_in_parts
 from .macros import Macros
 from .parser import parse
 from .references import Reference, references
-from .tree import Node
+from .tree import Node, nodes
 from .types import Type, type_of
 from .validators import validate
 from .values import Optional
+
+KEPT_BYTES: Final = 48 << 20
+"""What remembered selectors may take in sum: 2,500 usual ones, or nine of the largest that the API server admits."""
+_PROGRAM: Final = 4096
+_NODE: Final = 1024
 
 
 class Program:
@@ -41,6 +48,11 @@ class Program:
             message = f"must evaluate to {environment.result_rule}, not {self.output_type}"
             source.fail(0, message, "wrong-result-type")
         self._constants = Constants(self._root, source)
+
+    @cached_property
+    def memory(self) -> int:
+        """Bytes that the program takes once it has been used: 600 to 1,100 for each node of its tree, and its texts."""
+        return _PROGRAM + _NODE * len(nodes(self._root)) + 8 * len(self.expression)
 
     @cached_property
     def _machine_program(self) -> MachineProgram:
@@ -147,7 +159,29 @@ def _answer(function: Callable[[PreparedDevice], Any], device: PreparedDevice) -
         return None
 
 
-@lru_cache(maxsize=1024)
+_Outcome = Selector | CompileError
+
+
+def _weight(key: tuple[str, Environment], outcome: _Outcome) -> int:
+    if isinstance(outcome, Selector):
+        return outcome.memory
+    return 8 * len(key[0]) + 8 * len(outcome.message) + 1024 * len(outcome.issues)
+
+
+_selectors: Final[Cache[tuple[str, Environment], _Outcome]] = Cache(KEPT_BYTES, _weight, largest=KEPT_BYTES // 2)
+
+
 def compile(expression: str, environment: Environment = DEVICE_SELECTORS) -> Selector:
-    """The selector of an expression; the same expression is compiled once. Raises CompileError."""
-    return Selector(expression, environment)
+    """The selector of an expression. It is remembered, and so is its CompileError, which is raised again."""
+    key = expression, environment
+    outcome = _selectors.get(key)
+    if outcome is None:
+        try:
+            outcome = Selector(expression, environment)
+        except CompileError as error:
+            _selectors.put(key, CompileError(error.issues, error.expression))
+            raise
+        _selectors.put(key, outcome)
+    if isinstance(outcome, CompileError):
+        raise CompileError(outcome.issues, outcome.expression)
+    return outcome

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from functools import lru_cache, total_ordering
+from functools import total_ordering
 from typing import Final
+
+from .cache import remember_short
 
 NANO: Final = 10**9
 _MAX: Final = (2**63 - 1) * NANO
@@ -173,7 +175,7 @@ def _canonical(nanos: int, written: Format) -> str:
     return f"{nanos}{_DECIMAL_SUFFIX[exponent]}"
 
 
-@lru_cache(maxsize=8192)
+@remember_short(4096)
 def parse_quantity(text: str) -> Quantity:
     """The quantity of a text, cached: clusters repeat a few hundred texts millions of times."""
     return Quantity(text)

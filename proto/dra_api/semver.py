@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache, total_ordering
+from functools import total_ordering
 from typing import Final
+
+from .cache import remember_short
 
 _SYNTAX: Final = re.compile(
     r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)"
@@ -65,7 +67,7 @@ def is_version(text: str) -> bool:
     return _SYNTAX.fullmatch(text) is not None
 
 
-@lru_cache(maxsize=4096)
+@remember_short(2048)
 def parse_version(text: str) -> Version:
     """The version of a text, cached."""
     return Version(text)

@@ -40,5 +40,9 @@ async def test_int_035_claims_count_as_they_are_made_allocated_and_deleted(
     containers = [scene.container("main", amounts=amounts)]
     await scene.create_pod(scene.pod(claims=(), containers=containers, schedulerName=NAME))
     await scene.runs()
-    assert await second.metric("scheduler_resourceclaim_creates_total", status="success") == made + 1
+
+    async def counted() -> bool:
+        return await second.metric("scheduler_resourceclaim_creates_total", status="success") == made + 1
+
+    await until("the claim is counted, in figures that are rendered once a second", counted)
     assert await second.metric(GAUGE, source="extended_resource", allocated="true") == 1

@@ -1,4 +1,4 @@
-"""Nobody who reaches the port of probes and metrics can close it for others."""
+"""A client of the port of probes and metrics cannot close it for others."""
 
 from __future__ import annotations
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Final, TypeAlias
+
+from dra_api.cache import remember_short
 
 from dra_cel.charges import ONE, PER_CHARACTER, Estimate, Operand, Range, Rule, scale, size_of, traversal
 from dra_cel.declarations import Function, glob, method, succeeds
@@ -59,7 +60,7 @@ class CidrValue(Opaque):
         return int(self.address) >> (self.address.max_prefixlen - (self.bits if bits is None else bits))
 
 
-@lru_cache(maxsize=4096)
+@remember_short(2048)
 def _address(text: str) -> Address:
     try:
         address = ipaddress.ip_address(text)

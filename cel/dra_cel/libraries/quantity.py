@@ -8,9 +8,9 @@ Expressions can tell: only the former can be whole (``isInteger``), and only the
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any, Final
 
+from dra_api.cache import remember_short
 from dra_api.quantity import BINARY, DECIMAL, SYNTAX, Quantity, QuantityError
 
 from dra_cel.charges import traversal
@@ -65,7 +65,7 @@ def _compact(text: str) -> tuple[int, int] | None:
     return (-value if sign == "-" else value), exponent
 
 
-@lru_cache(maxsize=4096)
+@remember_short(2048)
 def parse(text: str) -> QuantityValue:
     """The value of a text. Raises EvaluationError."""
     try:

@@ -37,8 +37,8 @@ MEMORY: Final = 2 << 20
 """Bytes of the largest compiled pattern. RE2 finds out after 12 ms that a pattern does not fit."""
 _LEAST_MEMORY: Final = 64 << 10
 _MEMORY_PER_INSTRUCTION: Final = 256
-KEPT_BYTES: Final = 20 << 20
-"""What all compiled patterns may take: nine of the largest, or 280 of a usual size."""
+KEPT_BYTES: Final = 16 << 20
+"""What all compiled patterns may take: seven of the largest, or 220 of a usual size."""
 COMPILING: Final = 2
 """Steps of effort for compiling an instruction: an evaluation may use patterns of 250,000 instructions, for 0.2 s."""
 MATCHING: Final = 1000
@@ -64,7 +64,7 @@ def _weight(text: str, pattern: Pattern) -> int:
     return 8 * len(text) + len(pattern.refusal) + (memory(pattern.size) if pattern.compiled is not None else 0)
 
 
-_patterns: Final[Cache[str, Pattern]] = Cache(KEPT_BYTES, _weight)
+_patterns: Final[Cache[str, Pattern]] = Cache(KEPT_BYTES, _weight, largest=2 * MEMORY)
 
 
 def compile_pattern(text: str) -> Pattern:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, Final
 
+from dra_api.cache import remember_short
 from dra_api.semver import Version, VersionError
 
 from dra_cel.charges import traversal
@@ -29,7 +29,7 @@ class SemverValue(Opaque):
         return self.precedence
 
 
-@lru_cache(maxsize=4096)
+@remember_short(2048)
 def parse(text: str, normalize: bool = False) -> SemverValue:
     """The version of a text; with ``normalize``, a leading v, leading zeros and missing parts are allowed.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Any, ClassVar, Final
 from urllib.parse import quote, unquote, unquote_plus
+
+from dra_api.cache import remember_short
 
 from dra_cel.charges import traversal
 from dra_cel.declarations import Function, glob, method
@@ -141,7 +142,7 @@ def _escaped_path(path: str) -> str:
     return path if _PATH_VALID.fullmatch(path) or path == "*" else quote(unquote(path), safe=_PATH_SAFE)
 
 
-@lru_cache(maxsize=512)
+@remember_short(512)
 def parse(text: str) -> Url:
     """The URL of a text. Raises EvaluationError."""
     try:

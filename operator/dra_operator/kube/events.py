@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dra_api.cache import Cache
 from dra_api.core import Pod
 from dra_api.meta import Object as Struct
 from dra_api.resource import GROUP
@@ -32,7 +33,9 @@ REFILL = 300.0  # seconds until an object may cause one more event
 SHOWN = frozenset({EventReason.SCHEDULED})
 SHOWN_BURST = 25
 SHOWN_REFILL = 0.1  # seconds until there may be one more event of such a reason
-MEMORY = 4096  # objects and messages remembered
+MEMORY = 4096  # objects remembered
+KEPT_BYTES = 4 << 20  # of messages remembered
+LONGEST = 1024  # characters of a message
 BACKLOG = 1000  # events that may wait to be written
 
 
@@ -44,7 +47,7 @@ class _Note:
 
     @property
     def identity(self) -> tuple[str, EventReason, str]:
-        return (self.about.metadata.uid or self.about.key, self.reason, self.message)
+        return (self.about.metadata.uid or self.about.key, self.reason, self.message[:LONGEST])
 
 
 @dataclass(slots=True)
@@ -59,7 +62,9 @@ class EventRecorder:
     def __init__(self, client: Client, component: str, *, clock: Callable[[], float], now: Callable[[], str]) -> None:
         self._client, self._component, self._clock, self._now = client, component, clock, now
         self._notes: asyncio.Queue[_Note] = asyncio.Queue(BACKLOG)
-        self._written: OrderedDict[tuple[str, EventReason, str], _Written] = OrderedDict()
+        self._written: Cache[tuple[str, EventReason, str], _Written] = Cache(
+            KEPT_BYTES, lambda identity, written: 512 + 4 * (len(identity[2]) + len(written.name))
+        )
         self._allowance: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._last_name = 0
 
@@ -113,7 +118,7 @@ class EventRecorder:
         try:
             await self._client.patch(EVENTS, known.name, patch, note.about.metadata.namespace or "default")
         except NotFound:  # events expire on the server
-            del self._written[note.identity]
+            self._written.pop(note.identity)
             return False
         known.count += 1
         return True
@@ -144,7 +149,7 @@ class EventRecorder:
             },
             "type": note.reason.kind,
             "reason": note.reason.reason,
-            "message": note.message[:1024],
+            "message": note.message[:LONGEST],
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "firstTimestamp": now,
@@ -152,6 +157,4 @@ class EventRecorder:
             "count": 1,
         }
         await self._client.create(EVENTS, body, namespace)
-        self._written[note.identity] = _Written(name, 1)
-        if len(self._written) > MEMORY:
-            self._written.popitem(last=False)
+        self._written.put(note.identity, _Written(name, 1))

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import gcd
 from typing import Final
+
+from dra_api.cache import Cache
 
 FINEST: Final = 4096
 """Rooms of more units (of the sizes' greatest common divisor) are only rounded to whole units."""
 
 
-@lru_cache(maxsize=65_536)
+KEPT_BYTES: Final = 4 << 20
+_known: Final[Cache[tuple[int, frozenset[int]], int]] = Cache(KEPT_BYTES, lambda key, _: 512 + 128 * len(key[1]))
+
+
 def largest_sum(room: int, sizes: frozenset[int]) -> int:
     """The largest sum up to ``room`` of any number of things of these sizes, or a little more than that."""
+    known = _known.get((room, sizes))
+    return _known.put((room, sizes), _largest_sum(room, sizes)) if known is None else known
+
+
+def _largest_sum(room: int, sizes: frozenset[int]) -> int:
     fitting = [size for size in sizes if 0 < size <= room]
     if not fitting:
         return 0

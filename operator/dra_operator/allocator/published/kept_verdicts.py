@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 Expressions = tuple[str, ...]
-LIMIT: Final = 200_000
+LIMIT: Final = 100_000
 """Pairs of a slice and the selectors of a request; some 300 bytes each."""
 CLASSES: Final = ""
 """In the place of a tenant, for the selectors of classes alone."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from itertools import chain
 from typing import Final
 
+from dra_api.cache import Cache
+from dra_api.codec import encode
 from dra_api.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dra_api.validation.formats import label_key, label_value
 
@@ -40,10 +41,20 @@ class NodeTerm:
         return all(check(labels) for check in self._labels) and all(check(fields) for check in self._fields)
 
 
-@lru_cache(maxsize=4096)
+KEPT_BYTES: Final = 8 << 20
+_BYTES_PER_CHARACTER: Final = 32
+"""What a selector takes beside its terms for each character of its JSON, if all its names and values are short."""
+_parsed: Final[Cache[NodeSelector, tuple[NodeTerm, ...]]] = Cache(
+    KEPT_BYTES, lambda selector, _: _BYTES_PER_CHARACTER * len(encode(selector))
+)
+
+
 def parse(selector: NodeSelector) -> tuple[NodeTerm, ...]:
     """The terms of a selector. Raises NodeSelectionError naming the operator or values at fault."""
-    return tuple(NodeTerm(term) for term in selector.node_selector_terms or ())
+    terms = _parsed.get(selector)
+    if terms is None:
+        terms = _parsed.put(selector, tuple(NodeTerm(term) for term in selector.node_selector_terms or ()))
+    return terms
 
 
 def first_match(terms: tuple[NodeTerm, ...], node: Node) -> NodeTerm | None:

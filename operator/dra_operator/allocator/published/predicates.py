@@ -16,7 +16,6 @@ from typing import Final, NamedTuple, Protocol
 from dra_api.resource import Device
 
 from dra_operator.allocator.basics.errors import NotEvaluated
-from dra_operator.allocator.basics.memo import Memo
 from dra_operator.wording import shortened
 
 from .in_work import InWork
@@ -66,17 +65,14 @@ class CompileFailure(Exception):
 
 
 class Compiled:
-    """Remembers compiled expressions, also those that do not compile.
+    """Expressions as predicates, those that do not compile included. The language remembers what it has compiled.
 
     ``common`` are the selectors of classes: a slice evaluates them all at once, so that a language prepares each device
     only once. ``kept`` decides which verdicts are remembered.
     """
 
-    _LIMIT = 4096
-
     def __init__(self, language: Language) -> None:
         self._language = language
-        self._known: Memo[str, Predicate] = Memo(self._LIMIT)
         self.common: dict[str, None] = {}
         self.kept = KeptVerdicts()
         self.in_work = InWork()
@@ -86,10 +82,6 @@ class Compiled:
 
     def predicate(self, expression: str) -> Predicate:
         """The compiled expression; one that does not compile raises CompileFailure when called."""
-        known = self._known.get(expression)
-        return known if known is not None else self._known.put(expression, self._compile(expression))
-
-    def _compile(self, expression: str) -> Predicate:
         try:
             return self._language.compile(expression)
         except Exception as error:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from dra_api.cache import Cache
 from dra_api.codec import encode
 from dra_api.quantity import Quantity
 from dra_api.resource import (
@@ -33,6 +34,13 @@ from dra_operator.allocator.basics.memo import Memo
 from .selectors import RequestSelector
 
 ClassLookup = Callable[[str], DeviceClass | None]
+
+
+KEPT_BYTES: Final = 16 << 20
+"""What the programs of claims may take in sum."""
+_ASK: Final = 4096
+_BYTES_PER_CHARACTER: Final = 16
+"""What a program takes for each character of what the claim asks for, as JSON; the key included."""
 
 
 class Comparison(NamedTuple):
@@ -129,12 +137,12 @@ class ClaimCompiler:
     It knows the classes and gates of its time: when they change, it takes a new one.
     """
 
-    _KEPT: Final = 1024
-
     def __init__(self, class_of: ClassLookup, features: Features) -> None:
         self._class_of = class_of
         self._features = features
-        self._known: Memo[tuple[int, bytes], Ask] = Memo(self._KEPT)
+        self._known: Cache[tuple[int, bytes], Ask] = Cache(
+            KEPT_BYTES, lambda key, ask: _ASK + _BYTES_PER_CHARACTER * len(key[1]), largest=KEPT_BYTES // 2
+        )
         """By the claim's place among those of the pod, and what it asks for as JSON."""
 
     def program(self, claims: Sequence[ResourceClaim]) -> ClaimProgram:

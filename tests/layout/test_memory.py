@@ -1,0 +1,91 @@
+"""What the operator's process remembers of what users write is bounded by bytes, and the bounds add up to a known sum.
+
+Each use of a cache in the packages of the operator stands in a table here, with the bytes that it may hold. What is not
+bounded by bytes has entries of a fixed size, or grows with objects that administrators and drivers write, and says so.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from dra_api import cache
+from dra_cel import selector
+from dra_cel.libraries import regexes
+from dra_operator.allocator.pruning import subset_sum
+from dra_operator.allocator.published import kept_verdicts, node_selectors
+from dra_operator.allocator.request import claim_program
+from dra_operator.kube import events, fresh
+from dra_operator.reconcile import announced
+
+ROOT = Path(__file__).parents[2]
+TOTAL = 160 << 20
+"""What docs/reliability.md promises."""
+SHORT_ENTRY = 1024
+VERDICT = 300
+"""Bytes of the verdicts of a request's selectors on a slice: two sets of 128 bits, a tuple, a place and a reference."""
+ANSWER = 2 * 76 + 2 * 4 * 128 + 400  # two texts of 128 characters, a tuple and the dictionary's entry
+
+BYTES = {
+    "cel/dra_cel/selector.py": selector.KEPT_BYTES,
+    "cel/dra_cel/libraries/regexes.py": regexes.KEPT_BYTES + (4096 + 1024) * ANSWER + 1024 * 4 * 128,
+    "cel/dra_cel/libraries/pattern_size.py": 1024 * SHORT_ENTRY,
+    "cel/dra_cel/libraries/quantity.py": 2048 * SHORT_ENTRY,
+    "cel/dra_cel/libraries/semver.py": 2048 * SHORT_ENTRY,
+    "cel/dra_cel/libraries/network.py": 2048 * SHORT_ENTRY,
+    "cel/dra_cel/libraries/urls.py": 512 * SHORT_ENTRY,
+    "proto/dra_api/quantity.py": 4096 * SHORT_ENTRY,
+    "proto/dra_api/semver.py": 2048 * SHORT_ENTRY,
+    "operator/dra_operator/allocator/request/claim_program.py": claim_program.KEPT_BYTES,
+    "operator/dra_operator/allocator/published/node_selectors.py": node_selectors.KEPT_BYTES,
+    "operator/dra_operator/allocator/pruning/subset_sum.py": subset_sum.KEPT_BYTES,
+    "operator/dra_operator/kube/fresh.py": 2 * fresh.KEPT_BYTES,  # pods and claims
+    "operator/dra_operator/kube/events.py": events.KEPT_BYTES,
+    "operator/dra_operator/reconcile/announced.py": announced.KEPT_BYTES,
+}
+OTHERWISE = {
+    "proto/dra_api/cache.py": "the concept itself",
+    "proto/dra_api/codec.py": "a decoder for each type of this project",
+    "cel/dra_cel/types.py": "weak: a type lives as long as its users",
+    "operator/dra_operator/allocator/published/inventory.py": "a view for each node",
+    "operator/dra_operator/allocator/published/node_view.py": "64 sets of each kind for each node; keys are shared",
+    "operator/dra_operator/allocator/published/pool_view.py": "64 sets for each pool; keys are shared",
+    "operator/dra_operator/allocator/problem/node_state.py": "16 sets for each of 1,024 nodes",
+    "operator/dra_operator/placement/residents.py": "512 selections of pods",
+    "operator/dra_operator/placement/topology.py": "64 topologies of the nodes",
+    "operator/dra_operator/kube/claims.py": "UIDs and resourceVersions: of a fixed size",
+    "operator/dra_operator/kube/pods.py": "writes of this process without an answer",
+    "operator/dra_operator/cluster/store.py": "UIDs: of a fixed size",
+    "operator/dra_operator/intake/cel_language.py": "256 devices, which drivers publish",
+    "operator/dra_operator/reconcile/growing_pauses.py": "10,000 UIDs: of a fixed size",
+    "operator/dra_operator/reconcile/lingering.py": "claims that the view has",
+    "operator/dra_operator/reconcile/queue.py": "workers of this process",
+}
+MAKERS = {"Cache", "Memo", "OrderedDict", "WeakValueDictionary", "cache", "lru_cache", "remember_short"}
+
+
+def remembers(path: Path) -> bool:
+    """The file makes a cache, or decorates a function with one."""
+    names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+    return bool(names & MAKERS)
+
+
+def test_every_cache_of_the_operators_process_stands_in_the_tables() -> None:
+    packages = ("proto/dra_api", "cel/dra_cel", "kube/dra_kube", "operator/dra_operator")
+    found = {
+        str(path.relative_to(ROOT))
+        for package in packages
+        for path in (ROOT / package).rglob("*.py")
+        if "commands" not in path.parts and remembers(path)
+    }
+    assert found == {*BYTES, *OTHERWISE}
+
+
+def test_the_bounds_of_all_caches_add_up_to_what_is_promised() -> None:
+    verdicts = kept_verdicts.LIMIT * VERDICT
+    assert sum(BYTES.values()) + verdicts <= TOTAL
+    assert "160 MiB" in (ROOT / "docs/reliability.md").read_text()
+
+
+def test_an_entry_of_a_short_text_is_counted_in_full() -> None:
+    assert 4 * cache.SHORT + 512 < SHORT_ENTRY
