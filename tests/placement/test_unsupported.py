@@ -38,6 +38,36 @@ def test_a_rule_that_placement_does_not_know_is_named(field: str) -> None:
     assert text(obstacle).endswith(", or have kube-scheduler place the pod (spec.schedulerName: default-scheduler)")
 
 
+def terms(count: int, labels: int) -> list[dict[str, Any]]:
+    return [
+        {"topologyKey": "zone", "labelSelector": {"matchLabels": {f"k{term}.{it}": "x" for it in range(labels)}}}
+        for term in range(count)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
+@pytest.mark.parametrize(("count", "labels", "allowed"), [(100, 5, True), (101, 1, False), (50, 11, False)])
+def test_a_pod_has_at_most_a_hundred_rules_about_five_hundred_labels(
+    kind: str, count: int, labels: int, *, allowed: bool
+) -> None:
+    preferred = [{"weight": 1, "podAffinityTerm": term} for term in terms(count, labels)]
+    for spec in ({REQUIRED: terms(count, labels)}, {PREFERRED: preferred}):
+        obstacle = unsupported(pod(affinity={kind: spec}))
+        assert (obstacle is None) == allowed
+        if obstacle is not None:
+            assert text(obstacle) == (
+                "spec.affinity or spec.topologySpreadConstraints with more than 100 rules between pods (or 500 labels "
+                "and expressions in them) is not supported by dra-operator yet; name several values in one "
+                "expression, or have kube-scheduler place the pod (spec.schedulerName: default-scheduler)"
+            )
+
+
+def test_spread_constraints_count_as_rules_between_pods() -> None:
+    constraints = [{**SPREAD, "topologyKey": f"zone{it}", "whenUnsatisfiable": "ScheduleAnyway"} for it in range(101)]
+    assert unsupported(pod(topologySpreadConstraints=constraints[:100])) is None
+    assert unsupported(pod(topologySpreadConstraints=constraints)) is not None
+
+
 @pytest.mark.parametrize(
     "spec",
     [

@@ -16,6 +16,7 @@ from .node import LoadedNode
 from .node_answer import Faulty, Fits, Lacking, NodeAnswer, Obstructed, Undecided
 from .obstacle import Obstacle, ObstacleKind
 from .pause import SLICE, Elapsed, Pause
+from .rule_count import steps_per_node
 from .unbound import NO_BINDINGS, Bindings
 
 DECISION_STEPS = 10  # what a decision costs even if there is nothing to search
@@ -39,6 +40,7 @@ class Question:
         self.demands = Demands(claims, case.extended, case.nodes, case.allocator)
         self._made = case.extended.made
         self._volumes = case.volumes
+        self._steps_per_node = steps_per_node(case.pod)
         self.steps = 0
         """What was asked since the caller last looked has cost so much, in steps of the allocator."""
 
@@ -46,7 +48,7 @@ class Question:
         """The node's answer. Raises ClaimError, see ``ExtendedResources.claim_for``, and NodeSelectionError."""
         demand = self.demands.on(state)
         demand.asked += 1
-        self.steps += 1
+        self.steps += self._steps_per_node
         obstacle = self.filter.obstacle(state, demand.served)
         if obstacle is not None:
             return Obstructed(obstacle)

@@ -5,6 +5,8 @@ many pods are where that keep a given pod away, and where pods are that prefer t
 counted from its first use on; the one that was asked for least recently is forgotten first. Without selections in use,
 a pod that comes or goes costs one look-up or two.
 
+The rules of a pod that has too many of them do not count (``rule_count``).
+
 A pod is known by its UID, so that one and its successor of the same name do not get mixed up.
 """
 
@@ -17,6 +19,7 @@ from dra_api.core import Pod
 
 from .anchors import Anchors
 from .population import Population
+from .rule_count import has_too_many_rules
 from .selection import Selection
 from .terms import AffinityTerm, Namespaces, affinity, anti_affinity, preferred
 from .topology import Topology
@@ -35,6 +38,7 @@ class Residents:
 
     def __init__(self) -> None:
         self._pods: dict[str, Place] = {}
+        self._by_namespace: dict[str, dict[str, Place]] = {}
         self._counted: OrderedDict[Selection, Population] = OrderedDict()
         self._selections: Anchors[Selection] = Anchors()
         self._repelling = Carriers()
@@ -48,12 +52,16 @@ class Residents:
         if old is None or old[1] != node or not counts_alike(old[0], pod):
             self.remove(uid)
             self._count(pod, node, 1)
-        self._pods[uid] = (pod, node)
+        self._pods[uid] = self._by_namespace.setdefault(pod.metadata.namespace, {})[uid] = (pod, node)
 
     def remove(self, uid: str) -> None:
         """The pod is gone; an unknown one is ignored."""
         old = self._pods.pop(uid, None)
         if old is not None:
+            namespace = self._by_namespace[old[0].metadata.namespace]
+            del namespace[uid]
+            if not namespace:
+                del self._by_namespace[old[0].metadata.namespace]
             self._count(*old, -1)
 
     def at(self, uid: str) -> Place | None:
@@ -66,7 +74,7 @@ class Residents:
         if found is None:
             found = self._counted[selection] = Population()
             self._selections.add(selection.anchor, selection)
-            for pod, node in self._pods.values():
+            for pod, node in self._among(selection):
                 if selection.matches(pod):
                     found.add(node, 1)
             if len(self._counted) > KEPT:
@@ -75,6 +83,13 @@ class Residents:
                 population.close()
         self._counted.move_to_end(selection)
         return found
+
+    def _among(self, selection: Selection) -> Iterator[Place]:
+        """All pods that can be in the selection: what a tenant asks about its own namespace costs by its own pods."""
+        names = selection.namespaces
+        if names is None:
+            return iter(self._pods.values())
+        return (place for name in names for place in self._by_namespace.get(name, {}).values())
 
     def repelling(self, pod: Pod) -> list[Carried]:
         """What keeps the pod away: required anti-affinity, with the pods that have it."""
@@ -112,7 +127,7 @@ class Residents:
         for selection in self._selections.near(pod.metadata.labels):
             if selection.matches(pod):
                 self._counted[selection].add(node, number)
-        if pod.spec.affinity is None:
+        if pod.spec.affinity is None or has_too_many_rules(pod):
             return
         for term in anti_affinity(pod):
             self._repelling.add(term, node, number)

@@ -36,6 +36,11 @@ class Selection:
         """A label that all of these pods have, if the selectors name one."""
         return next((anchor for pods in self.sets if (anchor := pods.selector.anchor) is not None), None)
 
+    @property
+    def namespaces(self) -> frozenset[str] | None:
+        """All of these pods are in one of them; None stands for all."""
+        return min((it.namespaces for it in self.sets if it.namespaces is not None), key=len, default=None)
+
     def matches(self, pod: Pod) -> bool:
         """Whether the pod is one of them."""
         if not self.leaving and pod.metadata.deletion_timestamp is not None:

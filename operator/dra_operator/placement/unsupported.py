@@ -2,7 +2,8 @@
 
 A pod that was placed all the same might break a rule that its author relies on, unnoticed. Each of the fields is a rule
 that kube-scheduler enforces: VolumeBinding, VolumeZone, VolumeRestrictions, NodeVolumeLimits, GangScheduling.
-Preferences are no rules, and volumes that any node can mount need none.
+Preferences are no rules, and volumes that any node can mount need none. A pod with very many rules waits as well
+(``rule_count``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from msgspec import structs
 
 from .gate import GATE
 from .obstacle import Obstacle, ObstacleKind
+from .rule_count import MOST_LABELS, MOST_RULES, has_too_many_rules
 
 _LOOKED_AT = frozenset({"name", "persistent_volume_claim", "ephemeral"})
 
@@ -32,6 +34,9 @@ def _fields(pod: Pod) -> Iterator[tuple[str, str]]:
     spec = pod.spec
     if spec.scheduling_group is not None:
         yield "spec.schedulingGroup", "remove it"
+    if has_too_many_rules(pod):
+        bound = f"more than {MOST_RULES} rules between pods (or {MOST_LABELS} labels and expressions in them)"
+        yield f"spec.affinity or spec.topologySpreadConstraints with {bound}", "name several values in one expression"
     for number, volume in enumerate(spec.volumes or ()):
         for source in _tied(volume):
             yield f"spec.volumes[{number}].{source}", "use a volume that any node can mount"
