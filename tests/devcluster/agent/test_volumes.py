@@ -151,7 +151,8 @@ async def test_the_kubelets_folder_of_a_container_is_that_of_its_node(node: OneN
 async def test_a_running_container_sees_the_changes_of_a_config_map(node: OneNode, tmp_path: Path) -> None:
     await config_map(node, "settings", a="old", gone="x")
     seen = tmp_path / "seen"
-    script = f"while ! grep -q new /config/a; do sleep 0.05; done; ls /config > {seen}; sleep 100"
+    # As with a kubelet, contents change in one step, and names a moment later.
+    script = f"while ! grep -q new /config/a; do sleep 0.05; done; while sleep 0.05; do ls /config > {seen}; done"
     volumes = [{"name": "v", "configMap": {"name": "settings"}}]
     await node.pod("pod-a", containers=[container(script, mount("v", "/config"))], volumes=volumes)
     await node.phase("pod-a", "Running")

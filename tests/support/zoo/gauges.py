@@ -142,6 +142,8 @@ async def visiting(api: Api, namespace: str, template: str, gauges: Gauges) -> A
             with suppress(Unreachable):
                 _, revision = await api.list(PODS, namespace)
                 async for event in api.watch(PODS, namespace, resource_version=revision):
+                    if event.type == "BOOKMARK":
+                        continue
                     await _note(event.object, begun, gauges, api)
 
     async with _meanwhile(go()):
