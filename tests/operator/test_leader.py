@@ -260,7 +260,7 @@ async def test_what_keeps_it_from_the_lease_is_named_with_the_remedy(
         Refuse(Target(resource="leases"), count=2, code=503),
         Refuse(Target(resource="leases"), count=2, code=429),
         CutAfter(Target(resource="leases", verbs=("create",)), count=1),
-        Delay(Target(resource="leases"), count=1, before=(3, 3)),
+        Delay(Target(resource="leases"), count=1, before=(4, 4)),
     ],
     ids=["an API server that is not up yet", "one that is busy", "a lost answer", "an answer that comes late"],
 )
@@ -268,6 +268,26 @@ async def test_a_candidate_asks_again_after(fault: Fault, site: Site) -> None:
     with site.proxy.suffering(fault):
         operator = await site.start("operator")
         await operator.command.says("leading")
+
+
+async def test_a_server_that_takes_2_seconds_for_each_write_is_worked_with(site: Site, cluster: LiveCluster) -> None:
+    await cluster.furnish(devices=1)
+    await cluster.add_template()
+    writes = ("create", "update", "patch")
+    with site.proxy.suffering(Delay(Target(verbs=writes, client="operator"), before=(2.2, 2.2))):
+        operator = await site.start("operator")
+        await operator.command.says("leading")
+        await cluster.place("slowly")
+        assert "cannot renew" not in operator.command.output
+
+
+async def test_a_server_too_slow_for_the_lease_is_told_with_the_remedy(site: Site) -> None:
+    with site.proxy.suffering(Delay(Target(resource="leases", verbs=("create", "update")), before=(4, 4))):
+        operator = await site.start("operator")
+        said = await operator.command.says("standing by, cannot use the Lease .*")
+        assert "a request for the lease may take 3.5 s" in said[0]
+        assert said[0].endswith("set --leader-elect-lease-duration above 10")
+        assert "--leader-elect-lease-duration above 10" in (await operator.probe("/readyz"))[1]
 
 
 @pytest.mark.parametrize("options", [(), ("--no-leader-elect",)], ids=["a new leader", "an operator without election"])

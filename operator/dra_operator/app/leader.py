@@ -69,8 +69,10 @@ class Leader:
     ) -> None:
         self._election = Election(identity(), timing)
         self._timing = self._election.timing
-        # Its own client: not guarded, and one request without an answer must not cost the lease.
-        self._api = Api(connection, timeout=self._timing.renew / 3, observe=observe)
+        # Its own client: not guarded. One request without an answer must not cost the lease; as with client-go, it is
+        # given half of the time in which the leader has to renew.
+        self._patience = self._timing.renew / 2
+        self._api = Api(connection, timeout=self._patience, observe=observe)
         self._lock = LeaseLock(self._api, namespace, name, self._election)
         self._where = f"Lease {namespace}/{name}"
         self._namespace = namespace
@@ -173,6 +175,11 @@ class Leader:
 
     def _is_in_trouble(self, error: KubeError, why: str) -> None:
         """Log it when it begins, and when another kind of error comes; the probe has the words of the last one."""
+        if isinstance(error.__cause__, TimeoutError):
+            why += (
+                f"; a request for the lease may take {self._patience:g} s: if the API server stays slower than that, "
+                f"set --leader-elect-lease-duration above {self._timing.lease:g}"
+            )
         if type(error) is not self._error:
             logger.warning(why)
         self._error, self._trouble = type(error), why
