@@ -21,7 +21,7 @@ from dra_kubeletplugin.drivers.hostdev.config import GoneConfig, HostdevConfig
 from dra_kubeletplugin.drivers.hostdev.driver import HostdevDriver, edits_of
 from dra_kubeletplugin.drivers.hostdev.facts import FACTS
 from dra_kubeletplugin.drivers.hostdev.hotplug import Hotplug
-from dra_kubeletplugin.drivers.hostdev.inventory import Inventory
+from dra_kubeletplugin.drivers.hostdev.inventory import WITHDRAWN, Inventory
 from dra_kubeletplugin.drivers.hostdev.looking import Looking
 from dra_kubeletplugin.drivers.hostdev.reading import read_config
 from dra_kubeletplugin.drivers.hostdev.scan import Found, scan
@@ -331,6 +331,8 @@ BAD_CLAIMS = [
     ("s-gone", "", "device s-gone is not there any more: plug it in again, or delete the pod"),
     ("s-ttyusb0", '{"containerPaht": "/x"}', "claim ns/c: .*unknown field `containerPaht`"),
     ("s-ttyusb0", '{"containerPath": "x"}', "device s-ttyusb0: containerPath 'x': must begin with '/'"),
+    ("s-ttyusb0", '{"containerPath": "/"}', "device s-ttyusb0: containerPath '/': must begin with '/', name a file"),
+    ("s-ttyusb0", '{"containerPath": "/dev/../etc/x"}', "have no '..'"),
 ]
 
 
@@ -344,7 +346,67 @@ async def test_a_claim_that_cannot_be_prepared(
         await driver_of(config, host).prepare(claim_of(name, parameters))
 
 
+ON_HOST = [
+    "deviceNodes: [{path: '{containerPath}'}]",
+    "deviceNodes: [{path: /dev/x, hostPath: '{containerPath}'}]",
+    "mounts: [{hostPath: '{containerPath}'}]",
+    "hooks: [{hookName: createContainer, path: /usr/bin/tool, args: [tool, '{containerPath}']}]",
+]
+
+
+@pytest.mark.parametrize("field", ON_HOST, ids=[text.partition(":")[0] for text in ON_HOST])
+async def test_a_claim_chooses_nothing_on_the_host(host: FakeHost, read: Read, field: str) -> None:
+    """A device node without ``hostPath`` is that of the host of the same name: with /dev/sda, its disk."""
+    host.serial_adapter("ttyUSB0")
+    driver = driver_of(read(f"devices: [{{name: s, paths: ['/dev/ttyUSB*'], container: {{{field}}}}}]"), host)
+    await driver.prepare(claim_of("s-ttyusb0"))
+    with pytest.raises(ClaimError, match="containerPath '/dev/sda': a claim cannot choose it, since the entry 's'"):
+        await driver.prepare(claim_of("s-ttyusb0", '{"containerPath": "/dev/sda"}'))
+
+
+@pytest.mark.parametrize("serial", ["../../sda", "..", "a/b", "--root", "a\x07b"])
+@pytest.mark.parametrize("field", ["deviceNodes: [{path: '/dev/x/{serial}'}]", *(
+    text.replace("containerPath", "serial") for text in ON_HOST[2:]
+)])  # fmt: skip
+async def test_what_hardware_says_of_itself_leads_nowhere_else(
+    host: FakeHost, read: Read, field: str, serial: str
+) -> None:
+    host.serial_adapter("ttyUSB0", serial=serial)
+    config = read(f"devices: [{{name: s, paths: ['/dev/ttyUSB*'], container: {{{field}}}}}]")
+    with pytest.raises(ClaimError, match=r"the device says .* for serial, which must not be part of a path"):
+        await driver_of(config, host).prepare(claim_of("s-ttyusb0"))
+
+
+def test_a_host_path_whose_fact_is_missing_leaves_the_node_out(host: FakeHost, read: Read) -> None:
+    """Without ``hostPath`` the container would get the host's node of the same name."""
+    host.simple("x", "10:1")
+    nodes = "deviceNodes: [{path: /dev/sda, hostPath: '/dev/disk/{serial}'}]"
+    text = f"container: {{{nodes}, mounts: [{{hostPath: /opt, containerPath: '/x/{{serial}}'}}]}}"
+    (made,) = scan(read(f"devices: [{{name: s, paths: [/dev/x], {text}}}]"), host).devices.values()
+    assert to_dict(edits_of(made)) == {"deviceNodes": [{"path": "/dev/x", "permissions": "rw"}]}
+
+
+def test_several_stars_mean_one(host: FakeHost, read: Read) -> None:
+    host.serial_adapter("ttyUSB0")
+    assert one(scan(read("devices: [{name: s, paths: ['/dev/tty**']}]"), host)).name == "s-ttyusb0"
+
+
 # --- coming and going ---
+
+
+def test_the_health_of_what_is_gone_for_good_is_forgotten_one_day(host: FakeHost, read: Read) -> None:
+    config = read("devices: [{name: s, paths: ['/dev/ttyUSB*'], id: '{serial}'}]")
+    inventory = Inventory(f"{DRIVER}/gone", GoneConfig(withdraw_after_seconds=1.0))
+    for number in range(WITHDRAWN + 20):
+        host.serial_adapter("ttyUSB0", serial=f"A{number}")
+        inventory.update(scan(config, host).devices, 10.0 * number)
+        host.unplug("ttyUSB0")
+        inventory.update({}, 10.0 * number + 1)
+        inventory.update({}, 10.0 * number + 5)
+    told = [report.device for report in inventory.health()]
+    assert len(told) == WITHDRAWN
+    assert f"s-a{WITHDRAWN + 19}" in told
+    assert "s-a0" not in told
 
 
 def test_a_device_that_vanished_is_tainted_then_withdrawn_and_welcome_back(host: FakeHost, read: Read) -> None:

@@ -16,12 +16,15 @@ An error names the file, the entry, the field, and what to write instead.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from dra_kubeletplugin import Hook
 from dra_kubeletplugin.drivers.config_file import ProcessConfig
+
+CONTAINER_PATH: Final = "{containerPath}"
+"""Stands for the place of the first device node in the container, which a claim may choose."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

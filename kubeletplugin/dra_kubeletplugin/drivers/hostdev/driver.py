@@ -28,7 +28,7 @@ from dra_kubeletplugin import (
 )
 
 from . import template
-from .config import hook_of
+from .config import CONTAINER_PATH, hook_of
 from .facts import Facts
 from .scan import Found, HostDevice
 
@@ -76,39 +76,59 @@ class HostdevDriver(Driver):
 def edits_of(made: HostDevice, container_path: str = "") -> ContainerEdits:
     """What containers with the device get. Raises CdiError, and ValueError for a path that cannot be."""
     container = made.entry.container
-    if container_path and (len(made.parts) > 1 or not container_path.startswith("/")):
-        raise ValueError(f"containerPath {container_path!r}: must begin with '/', and the device must have one node")
+    if container_path:
+        _check(container_path, made)
     nodes = list(_nodes(made, _escaped(container_path) or container.path))
     first = made.parts[0]
 
+    inside = _escaped(nodes[0].path if nodes else "")
+
     def fill(text: str) -> str | None:
-        with_path = text.replace("{containerPath}", _escaped(nodes[0].path if nodes else ""))
-        return template.filled(with_path, first)
+        """A path in the container."""
+        return template.filled_as_path(text.replace(CONTAINER_PATH, inside), first)
+
+    def fill_on_host(text: str) -> str | None:
+        """A path on the host, or an argument of a program there."""
+        if container_path and CONTAINER_PATH in text:
+            entry = f"the entry {made.entry.name!r} uses it on the host, in {text!r}"
+            raise ValueError(f"containerPath {container_path!r}: a claim cannot choose it, since {entry}")
+        return fill(text)
 
     for node in container.device_nodes:
-        path, host_path = fill(node.path), fill(node.host_path)
-        if path:
+        path, host_path = (fill if node.host_path else fill_on_host)(node.path), fill_on_host(node.host_path)
+        if path and (host_path or not node.host_path):
             nodes.append(DeviceNode(path=path, host_path=host_path or "", permissions=node.permissions))
-    variables = {name: fill(text) for name, text in container.env.items()}
-    mounts = [(fill(mount.host_path), fill(mount.container_path), mount.options) for mount in container.mounts]
+    variables = {
+        name: template.filled(text.replace(CONTAINER_PATH, inside), first) for name, text in container.env.items()
+    }
+    mounts = [(fill_on_host(mount.host_path), fill(mount.container_path), mount) for mount in container.mounts]
     return ContainerEdits(
         env=tuple(f"{name}={value}" for name, value in variables.items() if value is not None),
         device_nodes=tuple(nodes),
         mounts=tuple(
-            Mount(host_path=source, container_path=target or source, options=options)
-            for source, target, options in mounts
-            if source
+            Mount(host_path=source, container_path=target or source, options=mount.options)
+            for source, target, mount in mounts
+            if source and (target or not mount.container_path)
         ),
-        hooks=tuple(hook_of(hook, tuple(fill(text) or "" for text in hook.args)) for hook in container.hooks),
+        hooks=tuple(hook_of(hook, tuple(fill_on_host(text) or "" for text in hook.args)) for hook in container.hooks),
         additional_gids=container.additional_gids,
     )
+
+
+def _check(container_path: str, made: HostDevice) -> None:
+    parts = container_path.split("/")
+    if len(made.parts) > 1 or parts[0] or ".." in parts or not any(part not in ("", ".") for part in parts):
+        raise ValueError(
+            f"containerPath {container_path!r}: must begin with '/', name a file and have no '..', and the device must "
+            "have one node"
+        )
 
 
 def _nodes(made: HostDevice, path: str) -> Iterator[DeviceNode]:
     for part in made.parts:
         for node in _node_paths(made, part):
             facts = Facts(part.tree, node, part.folder, node, part.number)
-            inside = template.filled(path, facts) or node
+            inside = template.filled_as_path(path, facts) or node
             yield DeviceNode(
                 path=inside,
                 host_path=node if inside != node else "",

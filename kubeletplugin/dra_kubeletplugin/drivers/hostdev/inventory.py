@@ -7,6 +7,8 @@ the taint goes.
 
 from __future__ import annotations
 
+from typing import Final
+
 from dra_api.resource import Device, DeviceTaint
 from msgspec.structs import replace
 
@@ -14,6 +16,9 @@ from dra_kubeletplugin import DeviceHealth
 
 from .config import GoneConfig
 from .scan import HostDevice
+
+WITHDRAWN: Final = 100
+"""Withdrawn devices whose health is told; each adapter that is plugged in once may have a name of its own."""
 
 
 class Inventory:
@@ -25,11 +30,11 @@ class Inventory:
         self._order: list[str] = []
         self._known: dict[str, Device] = {}
         self._gone_since: dict[str, float] = {}
-        self._withdrawn: set[str] = set()
+        self._withdrawn: dict[str, None] = {}
 
     def health(self) -> list[DeviceHealth]:
-        """All devices that were ever there: pods may still hold one that was withdrawn."""
-        gone = self._gone_since.keys() | self._withdrawn
+        """The devices that are there, and the latest that were: pods may still hold one that was withdrawn."""
+        gone = self._gone_since.keys() | self._withdrawn.keys()
         here = [name for name in self._order if name not in gone]
         return [DeviceHealth(device=name, healthy=True) for name in here] + [
             DeviceHealth(device=name, healthy=False, message="not on the host any more") for name in sorted(gone)
@@ -46,13 +51,15 @@ class Inventory:
                 self._order.append(name)
             self._known[name] = made.published
             self._gone_since.pop(name, None)
-            self._withdrawn.discard(name)
+            self._withdrawn.pop(name, None)
         for name in self._known.keys() - found.keys():
             self._gone_since.setdefault(name, now)
         for name in [name for name, since in self._gone_since.items() if now - since >= self._withdraw_after]:
             del self._gone_since[name], self._known[name]
             self._order.remove(name)
-            self._withdrawn.add(name)
+            self._withdrawn[name] = None
+        for name in list(self._withdrawn)[: max(0, len(self._withdrawn) - WITHDRAWN)]:
+            del self._withdrawn[name]
         return [self._shown(name) for name in self._order]
 
     def _shown(self, name: str) -> Device:

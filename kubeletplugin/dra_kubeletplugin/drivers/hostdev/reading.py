@@ -11,11 +11,10 @@ from dra_kubeletplugin import CdiError, ContainerEdits, DeviceNode, Mount, Setti
 from dra_kubeletplugin.drivers.config_file import read_file
 
 from . import template
-from .config import ContainerConfig, Entry, HostdevConfig, hook_of
+from .config import CONTAINER_PATH, ContainerConfig, Entry, HostdevConfig, hook_of
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,29}[a-z0-9])?", re.ASCII)
 _ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
-_CONTAINER_PATH = "{containerPath}"
 
 
 def read_config(path: Path) -> HostdevConfig:
@@ -70,7 +69,7 @@ def _wrong_templates(entry: Entry) -> Iterator[tuple[str, str]]:
     texts += [(f"container.{field}", text) for field, text in entry.container.templates()]
     for field, text in texts:
         if field.startswith("container.") and field != "container.path":
-            text = text.replace(_CONTAINER_PATH, "")
+            text = text.replace(CONTAINER_PATH, "")
         if fault := _fault(partial(template.check, text)):
             yield field, fault
     if (entry.group_by or entry.nodes) and not any(template.names(entry.container.path)):

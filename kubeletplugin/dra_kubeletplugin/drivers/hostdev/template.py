@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from .facts import FACTS, Facts
 
 _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
+_OF_HARDWARE = frozenset({"vendor", "product", "serial"})
 _FREE = re.compile(r"udev\.[A-Z][A-Z0-9_]*|sysfs\.[A-Za-z0-9_]+", re.ASCII)
 
 
@@ -45,6 +46,22 @@ def filled(text: str, facts: Facts) -> str | None:
     if None in values.values():
         return None
     return _FIELD.sub(_replacement(values), text)
+
+
+def filled_as_path(text: str, facts: Facts) -> str | None:
+    """As ``filled``, for a path or an argument of a program.
+
+    Raises ValueError if what a device says of itself would lead elsewhere: it is a text of the hardware.
+    """
+    for name in names(text):
+        value = facts.text(name) or ""
+        if _is_of_hardware(name) and ("/" in value or value.startswith(("..", "-")) or not value.isprintable()):
+            raise ValueError(f"{text!r}: the device says {value!r} for {name}, which must not be part of a path")
+    return filled(text, facts)
+
+
+def _is_of_hardware(name: str) -> bool:
+    return name in _OF_HARDWARE or name.startswith(("sysfs.", "udev."))
 
 
 def _replacement(values: dict[str, str | None]) -> Callable[[re.Match[str]], str]:

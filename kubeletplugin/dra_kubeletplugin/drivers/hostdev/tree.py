@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PROPERTY = re.compile(r"E:([^=]+)=(.*)")
+_STARS = re.compile(r"\*\*+")
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -36,8 +37,12 @@ class HostTree:
     root: Path = Path("/")
 
     def glob(self, pattern: str) -> list[str]:
-        """Paths on the host that match, those with numbers in the order of the numbers."""
-        found = self.root.glob(pattern.lstrip("/"))
+        """Paths on the host that match, those with numbers in the order of the numbers.
+
+        As in a shell, several stars within a name mean the same as one.
+        """
+        parts = (part if part == "**" else _STARS.sub("*", part) for part in pattern.strip("/").split("/"))
+        found = self.root.glob("/".join(parts))
         return sorted((self._on_host(path) for path in found), key=_natural)
 
     def resolved(self, path: str) -> str | None:
