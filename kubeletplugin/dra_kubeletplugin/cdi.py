@@ -118,7 +118,7 @@ def _write_whole(path: Path, content: bytes, prefix: str) -> None:
     try:
         with open(descriptor, "wb") as file:
             file.write(content)
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), 0o600)  # edits may hold opaque parameters; container runtimes are root
             file.flush()
             os.fsync(file.fileno())
         os.replace(hidden, path)

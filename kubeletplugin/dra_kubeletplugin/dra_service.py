@@ -15,6 +15,7 @@ from dra_proto.dra.v1beta1 import api_pb2 as v1beta1_pb2
 
 from .calls import NodeCalls
 from .driver import ClaimRef, PreparedDevice
+from .driver_code import readable
 
 
 @dataclass(frozen=True)
@@ -90,4 +91,4 @@ def _refs(request: Any) -> list[ClaimRef]:
 
 
 def _text(error: Exception) -> str:
-    return str(error) or type(error).__name__  # an empty text would mean success
+    return readable(str(error)) or type(error).__name__  # an empty text would mean success

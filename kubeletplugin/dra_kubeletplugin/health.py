@@ -21,6 +21,7 @@ import grpc
 from dra_proto.health.v1alpha1 import api_pb2 as messages  # version 1 has the same messages
 
 from .driver import DeviceHealth, Driver
+from .driver_code import ENDINGS, is_ending, readable
 from .errors import HealthFailed
 
 HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
@@ -59,10 +60,14 @@ class HealthReports:
                 async for report in self._driver.health():
                     await self._set(_checked(report))
                 return  # the last report stays
-            except Exception as error:
+            except (Exception, *ENDINGS) as error:
+                if isinstance(error, ENDINGS) and is_ending():
+                    raise
                 await self._set(None)
                 log.error("the driver's health failed", exc_info=error)
-                failed = HealthFailed(f"the driver's health failed and is called again: {error}")
+                failed = HealthFailed(
+                    f"the driver's health failed and is called again: {str(error) or type(error).__name__}"
+                )
                 self._driver.handle_error(failed, "cannot report the health of devices")
             await asyncio.sleep(_RETRY_SECONDS)
 
@@ -106,7 +111,7 @@ class HealthReports:
             health=_STATUS[device.healthy],
             last_updated_time=int(seen),
             health_check_timeout_seconds=device.timeout_seconds,
-            message=device.message,
+            message=readable(device.message),
         )
 
     def _patience(self) -> float | None:
@@ -119,4 +124,10 @@ class HealthReports:
 def _checked(report: Any) -> tuple[DeviceHealth, ...]:
     if not isinstance(report, Sequence) or not all(isinstance(item, DeviceHealth) for item in report):
         raise TypeError(f"health yielded {report!r}: yield a list of DeviceHealth with all devices")
+    for item in report:
+        if not isinstance(item.timeout_seconds, int) or item.timeout_seconds < 0:
+            raise ValueError(
+                f"health of device {item.device}: timeout_seconds {item.timeout_seconds!r} is no whole number from 1 "
+                "(or 0, for the kubelet's default of 30)"
+            )
     return tuple(report)

@@ -42,6 +42,7 @@ from .allocated import fingerprint, held_devices
 from .cdi import CdiFolder
 from .checkpoint import ClaimRecord, ClaimRecords, boot_id
 from .driver import ClaimRef, Driver, Prepared, PreparedDevice, results_for
+from .driver_code import answer_of
 from .errors import CheckpointCorrupted, ClaimError, DeviceInUse, DeviceNotPublished, PluginError
 from .interceptor import request_id
 from .metadata_files import MetadataFiles, with_metadata
@@ -148,7 +149,7 @@ class PreparedClaims:
             self._refuse_held(wanted)
             self._records.write(wanted, durable=False)
         with span("driver", claim=claim.key):
-            devices = _checked(await self._driver.prepare(claim), claim, self._name)
+            devices = _checked(await answer_of(self._driver.prepare(claim)), claim, self._name)
         prepared = msgspec.structs.replace(wanted, phase="prepared", devices=devices)
         return await asyncio.to_thread(self._finish, prepared)
 
@@ -162,7 +163,7 @@ class PreparedClaims:
         if record:
             self._records.write(msgspec.structs.replace(record, phase="unpreparing"), durable=False)
         with span("driver", claim=str(claim)):
-            answer: object = await self._driver.unprepare(claim)  # type: ignore[func-returns-value]  # checks that
+            answer: object = await answer_of(self._driver.unprepare(claim))
         if answer is not None:
             raise ClaimError(f"the driver's unprepare returned {answer!r}: return nothing, and raise what failed")
         await asyncio.to_thread(self._forget, claim.uid)

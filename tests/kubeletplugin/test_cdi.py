@@ -29,7 +29,7 @@ def test_a_file_says_what_the_container_runtime_needs(cdi: CdiFolder) -> None:
     assert cdi.write("uid-1", "req", edits) == "gpu.example.com/claim=claim-uid-1-req"
     (path,) = cdi.folder.iterdir()
     assert path.name == "gpu.example.com-uid-1-req.json"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert json.loads(path.read_text()) == {
         "cdiVersion": "0.5.0",
         "kind": "gpu.example.com/claim",

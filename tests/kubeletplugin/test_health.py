@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ class Reporting(Plain):
         self.begun += 1
         while True:
             report = await self.reports.get()
-            if isinstance(report, Exception):
+            if isinstance(report, BaseException):
                 raise report
             yield report
 
@@ -110,6 +111,9 @@ WRONG: list[tuple[str, Exception | DeviceHealth | list[str], str]] = [
     ("an exception", ZeroDivisionError("the bus hangs"), "the bus hangs"),
     ("no list", GOOD, "yield a list of DeviceHealth"),
     ("names", ["gpu-0"], r"health yielded \['gpu-0'\]"),
+    ("an ending of its own", asyncio.CancelledError(), "is called again: CancelledError"),
+    ("a negative time", [replace(GOOD, timeout_seconds=-1)], "gpu-0: timeout_seconds -1 is no whole number from 1"),
+    ("half a second", [replace(GOOD, timeout_seconds=0.5)], "timeout_seconds 0.5 is no whole number"),  # type: ignore[arg-type]
 ]
 
 
@@ -119,7 +123,7 @@ async def test_a_driver_whose_health_fails_is_asked_again(
     driver: Reporting,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    report: Exception | DeviceHealth | list[str],
+    report: BaseException | DeviceHealth | list[Any],
     message: str,
 ) -> None:
     monkeypatch.setattr("dra_kubeletplugin.health._RETRY_SECONDS", 0.01)
@@ -132,6 +136,11 @@ async def test_a_driver_whose_health_fails_is_asked_again(
     assert "Traceback" in caplog.text
     driver.reports.put_nowait([GOOD])
     assert await heard(kubelet.health()) == [("gpu-0", health_pb2.HEALTHY, "", 0)]
+
+
+async def test_a_message_that_no_utf8_can_have_is_told_with_an_escape(kubelet: FakeKubelet, driver: Reporting) -> None:
+    driver.reports.put_nowait([replace(BAD, message="/dev/x\udcff")])
+    assert await heard(kubelet.health()) == [("gpu-0", health_pb2.UNHEALTHY, "/dev/x\\udcff", 90)]
 
 
 async def test_nothing_old_is_told_after_a_failure(kubelet: FakeKubelet, driver: Reporting) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -413,6 +414,37 @@ async def test_what_a_driver_raises_is_logged_with_its_trace(node: NodeWorld, ca
     [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert record.getMessage() == "prepare of claim default/a: list index out of range"
     assert record.exc_info
+
+
+@pytest.mark.parametrize("ending", [asyncio.CancelledError, GeneratorExit])
+async def test_an_ending_that_is_the_drivers_own_fails_its_claim_only(
+    node: NodeWorld, ending: type[BaseException]
+) -> None:
+    """Taken for a cancellation of the call it left the kubelet without an answer until its deadline."""
+
+    def end(prepared: Prepared) -> Prepared:
+        raise ending
+
+    node.driver.answer = end
+    error = await refused(node, allocated("a", "p/gpu-0"))
+    assert isinstance(error, ClaimError)
+    assert f"the driver raised {ending.__name__}, although nothing cancelled the call" in str(error)
+
+
+async def test_a_call_that_is_cancelled_is_cancelled(node: NodeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = asyncio.Event()
+
+    async def wait(claim: ResourceClaim) -> Prepared:
+        begun.set()
+        await asyncio.sleep(60)
+        return []
+
+    monkeypatch.setattr(node.driver, "prepare", wait)
+    call = asyncio.ensure_future(node.prepared.prepare(allocated("a", "p/gpu-0")))
+    await begun.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
 
 
 def test_records_are_for_their_owner_only(tmp_path: Path) -> None:
