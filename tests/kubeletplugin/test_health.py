@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from dra_api.resource import ResourceClaim
@@ -107,13 +107,13 @@ async def test_a_report_is_repeated_before_devices_become_unknown(
     assert await heard(stream) == await heard(stream)
 
 
-WRONG: list[tuple[str, Exception | DeviceHealth | list[str], str]] = [
+WRONG: list[tuple[str, BaseException | DeviceHealth | list[Any], str]] = [
     ("an exception", ZeroDivisionError("the bus hangs"), "the bus hangs"),
     ("no list", GOOD, "yield a list of DeviceHealth"),
     ("names", ["gpu-0"], r"health yielded \['gpu-0'\]"),
     ("an ending of its own", asyncio.CancelledError(), "is called again: CancelledError"),
     ("a negative time", [replace(GOOD, timeout_seconds=-1)], "gpu-0: timeout_seconds -1 is no whole number from 1"),
-    ("half a second", [replace(GOOD, timeout_seconds=0.5)], "timeout_seconds 0.5 is no whole number"),  # type: ignore[arg-type]
+    ("half a second", [replace(GOOD, timeout_seconds=cast("Any", 0.5))], "timeout_seconds 0.5 is no whole number"),
 ]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from dra_kube import LEASES, PODS, Api, NotFound, Object, Unreachable
+from dra_kube import LEASES, PODS, Api, Gone, NotFound, Object, Unreachable
 from waiting import NotObserved, becomes
 
 _visitors = itertools.count()
@@ -139,8 +139,10 @@ async def visiting(api: Api, namespace: str, template: str, gauges: Gauges) -> A
 
     async def go() -> None:
         while True:
-            with suppress(Unreachable):
-                _, revision = await api.list(PODS, namespace)
+            with suppress(Unreachable, Gone):
+                pods, revision = await api.list(PODS, namespace)
+                for pod in pods:
+                    await _note(pod, begun, gauges, api)
                 async for event in api.watch(PODS, namespace, resource_version=revision):
                     if event.type == "BOOKMARK":
                         continue
