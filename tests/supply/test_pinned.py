@@ -1,0 +1,41 @@
+"""What others publish is taken by its hash where CI runs it: a moved tag or a replaced file changes nothing here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
+
+
+def steps(workflow: Path) -> list[dict[str, Any]]:
+    """The steps of all jobs that use an action."""
+    jobs = yaml.safe_load(workflow.read_text())["jobs"].values()
+    return [step for job in jobs for step in job["steps"] if "uses" in step]
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_name_actions_by_commit_and_keep_no_credentials(workflow: Path) -> None:
+    assert steps(workflow)
+    for step in steps(workflow):
+        assert re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}", step["uses"]), step["uses"]
+        if step["uses"].startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+
+
+def test_helm_is_fetched_by_its_hash() -> None:
+    script = (ROOT / ".ci/helm").read_text()
+    assert "--require-hashes" in script
+    assert re.search(r"sha256:[0-9a-f]{64}\b", script)
+
+
+@pytest.mark.parametrize("lock", ["requirements-image.lock", "requirements-build.lock"])
+def test_what_the_image_is_built_of_is_locked_by_hash(lock: str) -> None:
+    lines = (ROOT / lock).read_text().replace("\\\n", " ").splitlines()
+    assert all("--hash=sha256:" in line for line in lines if "==" in line)
+    assert any("==" in line for line in lines)
