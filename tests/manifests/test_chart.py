@@ -12,10 +12,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from dra_api.version import VERSION
+from dra_kubeletplugin.drivers.simulated_config import SimulatedConfig
 from dra_operator.app.chart_schema import schema
+from dra_operator.app.settings import OperatorSettings
 from kubectl import ROOT
 
 CHART = ROOT / "manifests" / "chart"
@@ -137,6 +140,14 @@ def test_values_change_what_they_name() -> None:
 
 
 @needs_helm
+@pytest.mark.parametrize("concerns", ["auto", "placement", "placement, allocation", ""])
+@pytest.mark.parametrize("gates", ["", "DRAAdminAccess=true", "DRAAdminAccess=true,DRADeviceTaints=false"])
+def test_what_the_operator_accepts_is_accepted(concerns: str, gates: str) -> None:
+    OperatorSettings(concerns=concerns, feature_gates=gates)
+    chart(operator={"settings": {"concerns": concerns, "feature-gates": gates}})
+
+
+@needs_helm
 def test_changed_settings_start_the_operator_anew() -> None:
     sums = set()
     for workers in (3, 4, 4):
@@ -147,9 +158,25 @@ def test_changed_settings_start_the_operator_anew() -> None:
 
 
 @needs_helm
+def test_a_changed_configuration_starts_the_plugin_anew() -> None:
+    sums = set()
+    for devices in (3, 4, 4):
+        plugin = {"config": {"numDevices": devices}, "podAnnotations": {"note": "x"}}
+        template = chart(plugin=plugin)["DaemonSet", "dra-plugins", "dra-plugin"]["spec"]["template"]
+        assert template["metadata"]["annotations"]["note"] == "x"
+        sums.add(template["metadata"]["annotations"]["checksum/config"])
+    assert len(sums) == 2
+
+
+@needs_helm
 @pytest.mark.parametrize(
     ("values", "named"),
     [
+        ({"operator": {"settings": {"concerns": "place"}}}, "concerns"),
+        ({"operator": {"settings": {"concerns": "placement,auto"}}}, "concerns"),
+        ({"operator": {"settings": {"feature-gates": "Nope=true"}}}, "feature-gates"),
+        ({"operator": {"settings": {"feature-gates": "DRAAdminAccess=yes"}}}, "feature-gates"),
+        ({"plugin": {"config": {"devices": 3}}}, "devices"),
         ({"operator": {"settings": {"log-format": "xml"}}}, "log-format"),
         ({"operator": {"settings": {"placement-workers": 0}}}, "placement-workers"),
         ({"operator": {"settings": {"metrics-port": 1}}}, "metrics-port"),
@@ -161,6 +188,15 @@ def test_changed_settings_start_the_operator_anew() -> None:
 )
 def test_a_wrong_value_is_refused_by_its_name(values: dict[str, Any], named: str) -> None:
     assert named in helm("template", "release", "manifests/chart", values=values, code=1)
+
+
+def test_the_plugins_configuration_has_the_fields_of_the_driver() -> None:
+    known = {field.encode_name for field in msgspec.structs.fields(SimulatedConfig)}
+    fields = schema()["properties"]["plugin"]["properties"]["config"]["properties"].keys()
+    assert fields <= known
+    assert known - fields == {
+        "nodeName", "kubeconfig", "pluginRegistrationPath", "datadir", "cdiDir", "httpEndpoint", "metricsPath"
+    }  # fmt: skip
 
 
 def test_the_schema_follows_the_settings() -> None:

@@ -46,6 +46,15 @@ async def test_a_server_accepts_every_object(kubectl: Kubectl, root: str) -> Non
     assert answer.count("(server dry run)") == len(await rendered(kubectl, root)), answer
 
 
+@pytest.mark.parametrize("folder", ["manifests/operator", "manifests/plugin"])
+async def test_a_folder_that_is_applied_alone_names_the_image_and_when_to_pull_it(
+    kubectl: Kubectl, folder: str
+) -> None:
+    """Without a tag the image is ``latest``, which is pulled always and exists nowhere."""
+    for container in containers(await rendered(kubectl, folder)):
+        assert (container["image"], container["imagePullPolicy"]) == (f"{IMAGE}:{VERSION}", "IfNotPresent")
+
+
 async def test_the_overlays_differ_as_they_say(kubectl: Kubectl) -> None:
     base, development, kind, production = [await rendered(kubectl, root) for root in ROOTS]
     operator = ("Deployment", "dra-operator")

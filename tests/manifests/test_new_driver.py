@@ -44,7 +44,7 @@ def of_the_simulated_driver() -> Objects:
     objects = by_kind(texts)
     del objects["ConfigMap"], objects["Kustomization"]
     pod, container = objects["DaemonSet"]["spec"]["template"]["spec"], container_of(objects)
-    for field in ("name", "image", "command"):
+    for field in ("name", "image", "imagePullPolicy", "command"):
         del container[field]
     container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "config"]
     pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] != "config"]

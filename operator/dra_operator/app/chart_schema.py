@@ -7,9 +7,13 @@ would refuse.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+
+from dra_operator.allocator import GATES
+from dra_operator.reconcile.concerns import NAMES
 
 from .settings import OperatorSettings, described
 
@@ -19,12 +23,23 @@ _ANY = {"type": "object"}
 _FOLDER = {"type": "string", "pattern": "^/.*[^/]$"}
 _LABEL = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
 _COMMON = {"enabled": _SWITCH, "resources": _ANY, "nodeSelector": _ANY, "podAnnotations": _ANY}
+_SIMULATED = {
+    "driverName": _TEXT,
+    "numDevices": {"type": "integer", "minimum": 0, "maximum": 10_000},
+    "pools": {"type": "array", "items": _ANY},
+    "enableDeviceMetadata": _SWITCH,
+    "kubeApiQps": {"type": "number", "minimum": 0},
+    "kubeApiBurst": {"type": "integer", "minimum": 0},
+}
+"""The driver's configuration, without what is the DaemonSet's own: names of the node, folders, the port."""
 _BY_MANIFEST = ("kubeconfig", "metrics_host", "metrics_port")  # the Deployment's own: its probes depend on them
 
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of all values."""
     settings = {setting.name: _of(setting.path) for setting in described() if setting.field not in _BY_MANIFEST}
+    settings["concerns"]["pattern"] = f"^ *(auto|{_list_of(NAMES)}) *$"
+    settings["feature-gates"]["pattern"] = f"^{_list_of(GATES, '=(true|false)')}$"
     operator = {
         **_COMMON,
         "replicas": {"type": "integer", "minimum": 0, "maximum": 10},
@@ -32,6 +47,7 @@ def schema() -> dict[str, Any]:
         "tolerations": {"type": "array", "items": _ANY},
         "affinity": _ANY,
     }
+    plugin = {**_COMMON, "namespace": _LABEL, "config": _object(_SIMULATED), "kubeletDir": _FOLDER}
     image = {
         "repository": {"type": "string", "minLength": 1},
         "tag": _TEXT,
@@ -44,7 +60,7 @@ def schema() -> dict[str, Any]:
             {
                 "image": _object(image),
                 "operator": _object(operator),
-                "plugin": _object({**_COMMON, "namespace": _LABEL, "config": _ANY, "kubeletDir": _FOLDER}),
+                "plugin": _object(plugin),
                 "monitoring": _object({"enabled": _SWITCH}),
                 "networkPolicy": _object({"enabled": _SWITCH}),
                 "global": _ANY,  # Helm adds it to subcharts
@@ -55,6 +71,12 @@ def schema() -> dict[str, Any]:
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _list_of(names: Iterable[str], ending: str = "") -> str:
+    """A pattern for some of the names with commas between them, or none."""
+    name = f"({'|'.join(sorted(names))}){ending}"
+    return f"({name}( *, *{name})*)?"
 
 
 def _of(path: tuple[str, ...]) -> dict[str, Any]:
