@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dra_operator.commands.console import CLOSED, INTERRUPTED, finish
+from dra_operator.commands.console import CLOSED, INTERRUPTED, UNWRITTEN, finish
 
 CASE = '[{"expression": "true", "device": {"driver": "a"}, "name": "%s"}]'
 CEL = [sys.executable, "-m", "dra_operator.cli", "cel"]
@@ -40,6 +40,15 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (CLOSED, "")
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    cases = tmp_path / "cases.json"
+    cases.write_text(CASE % "one")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*CEL, cases], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    said = "cannot write the answer: No space left on device; it is incomplete\n"
+    assert (done.returncode, done.stderr) == (UNWRITTEN, said)
 
 
 def test_text_that_the_output_cannot_show_is_escaped(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Common to all commands that print: the end of their reader and Ctrl-C are no errors."""
+"""Common to all commands that print: the end of their reader and Ctrl-C are no errors, and a full disk is one line."""
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -10,12 +11,15 @@ from typing import Final
 
 CLOSED: Final = 141
 """Exit code of a process that SIGPIPE ended, because its reader has ended."""
+UNWRITTEN: Final = 74
+"""Exit code when the answer could not be written, as on a full disk: EX_IOERR of sysexits.h."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 INTERRUPTED: Final = 130
 """Exit code of a process that SIGINT ended."""
 
 
 def finish(command: Callable[[], int]) -> int:
-    """Run a command; returns its exit code, or silently one of those above.
+    """Run a command; returns its exit code, or one of those above.
 
     Text that the output cannot show, such as half of a surrogate pair in a name, is printed escaped.
     """
@@ -25,8 +29,19 @@ def finish(command: Callable[[], int]) -> int:
         code = command()
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes again at its end
+        _leave_unwritten()
         return CLOSED
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        _leave_unwritten()
+        print(f"cannot write the answer: {os.strerror(error.errno)}; it is incomplete", file=sys.stderr)
+        return UNWRITTEN
     except KeyboardInterrupt:
         return INTERRUPTED
     return code
+
+
+def _leave_unwritten() -> None:
+    """The interpreter flushes again at its end: what is left goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
