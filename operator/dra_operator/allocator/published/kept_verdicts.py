@@ -21,7 +21,7 @@ PART_OF_CLASSES: Final = 5
 
 
 class Holder(Protocol):
-    """A slice: it holds the verdicts itself, and so takes them along when it goes."""
+    """What a slice holds: it takes the verdicts along when it goes."""
 
     def drop(self, expressions: Expressions) -> None:
         """Forget them."""

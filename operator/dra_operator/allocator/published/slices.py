@@ -16,6 +16,7 @@ from dra_api.resource import Device, ResourceSlice
 from dra_operator.allocator.basics.errors import NodeSelectionError
 from dra_operator.allocator.basics.ids import PoolId
 
+from .evaluated import Evaluated
 from .evaluation import Evaluation
 from .kept_verdicts import Expressions
 from .node_selectors import first_match, parse
@@ -34,10 +35,7 @@ class Reach(Enum):
 class Slice:
     """One published slice, with the verdicts of the selectors evaluated on it so far."""
 
-    __slots__ = (
-        *("_all", "_begun", "_failures", "_verdicts", "__weakref__"),
-        *("devices", "generation", "name", "pool", "reach", "sharing", "spec"),
-    )
+    __slots__ = ("_all", "_evaluated", "devices", "generation", "name", "pool", "reach", "sharing", "spec")
 
     def __init__(self, source: ResourceSlice, *, partitionable: bool) -> None:
         self.name = source.metadata.name
@@ -49,9 +47,7 @@ class Slice:
         self._all = (1 << len(self.devices)) - 1
         self.sharing = any(device.allow_multiple_allocations for device in self.devices)
         self.reach = self._reach(partitionable=partitionable)
-        self._verdicts: dict[Expressions, Verdicts] = {}
-        self._begun: dict[Expressions, Evaluation] = {}
-        self._failures: dict[Expressions, dict[int, tuple[str, Exception]]] = {}
+        self._evaluated = Evaluated()
 
     def _reach(self, *, partitionable: bool) -> Reach:
         spec = self.spec
@@ -90,14 +86,14 @@ class Slice:
 
     def verdicts(self, expressions: Expressions, compiled: Compiled) -> Verdicts:
         """Where all selectors are true, and where the first one that is not true raises; evaluated once."""
-        known = self._verdicts.get(expressions)
+        known = self._evaluated.verdicts.get(expressions)
         if known is None:
             if not expressions:
                 return Verdicts(self._all, 0)
             compiled.check(expressions)
             for _ in self.evaluate(expressions, compiled):
                 pass
-            known = self._verdicts[expressions]
+            known = self._evaluated.verdicts[expressions]
         return known
 
     def evaluate(self, expressions: Expressions, compiled: Compiled) -> Iterator[str]:
@@ -105,7 +101,7 @@ class Slice:
 
         After a drop, the next call continues with the device at which this one was.
         """
-        if expressions in self._verdicts:
+        if expressions in self._evaluated.verdicts:
             return
         classes = tuple(itertools.takewhile(compiled.common.__contains__, expressions))
         if len(expressions) == 1 and classes:  # all classes at once: a language then prepares each device only once
@@ -116,42 +112,37 @@ class Slice:
         if before:
             yield from self.evaluate(before, compiled)
         yield from self._evaluate(
-            expressions, self._verdicts.get(before) or Verdicts(self._all, 0), compiled, len(before)
+            expressions, self._evaluated.verdicts.get(before) or Verdicts(self._all, 0), compiled, len(before)
         )
 
     def _evaluate(
         self, expressions: Expressions, within: Verdicts, compiled: Compiled, asked: int = 0
     ) -> Iterator[str]:
         """Ask all selectors but the first, which were asked before."""
-        if expressions in self._verdicts:
+        if expressions in self._evaluated.verdicts:
             return
-        begun = self._begun.get(expressions)
+        begun = self._evaluated.begun.get(expressions)
         if begun is None:
-            begun = self._begun[expressions] = Evaluation(
+            begun = self._evaluated.begun[expressions] = Evaluation(
                 within, expressions[asked:], compiled.kept.tenant_of(expressions)
             )
-            compiled.kept.added(expressions, self)
+            compiled.kept.added(expressions, self._evaluated)
         yield from begun.go_on(self.pool.driver, self.devices, compiled)
-        if expressions in self._verdicts:  # another attempt has come to the end meanwhile
+        if expressions in self._evaluated.verdicts:  # another attempt has come to the end meanwhile
             return
-        self._verdicts[expressions] = begun.verdicts
+        self._evaluated.verdicts[expressions] = begun.verdicts
         if begun.failures:
-            self._failures[expressions] = begun.failures
-        if self._begun.pop(expressions, None) is None:
-            compiled.kept.added(expressions, self)
+            self._evaluated.failures[expressions] = begun.failures
+        if self._evaluated.begun.pop(expressions, None) is None:
+            compiled.kept.added(expressions, self._evaluated)
 
     def failure(self, expressions: Expressions, device: int) -> tuple[str, Exception] | None:
         """The costly selector that failed on a device, and how: evaluating it again would take too long."""
         for asked in range(len(expressions), 0, -1):
-            found = self._failures.get(expressions[:asked], {}).get(device)
+            found = self._evaluated.failures.get(expressions[:asked], {}).get(device)
             if found is not None:
                 return found
         return None
-
-    def drop(self, expressions: Expressions) -> None:
-        """Forget what these selectors say: others need the room."""
-        for known in (self._verdicts, self._begun, self._failures):
-            known.pop(expressions, None)
 
     def concerns(self, node: Node) -> bool:
         """The slice is relevant for the node. Raises NodeSelectionError for a malformed selector."""
